@@ -150,8 +150,10 @@ def test_a_model_and_its_adapter_ask_for_nothing_and_load_no_compiler(run: Any) 
         "from fedpriv.private_training.config import ComputeSection\n"
         "from fedpriv.private_training.pool import make_worker\n"
         "from fedpriv.private_training.worker import ModelRecipe\n"
+        "from fedpriv.models.base import linear_sizes\n"
         "for quantize in (None, '4bit'):\n"
         "    section = ModelSection(name='embedded', quantize=quantize, max_length=32)\n"
+        "    linear_sizes(section)\n"
         "    make_worker(ModelRecipe(section, LoraSection(), 0, ComputeSection()))\n"
         "assert 'bitsandbytes' in sys.modules, 'the test has lost its object'\n"
         "assert 'torch._inductor.compile_fx' not in sys.modules, 'the compiler was loaded'\n"
@@ -182,6 +184,7 @@ def test_a_model_whose_configuration_names_code_is_refused(
 @pytest.mark.parametrize(
     "use",
     [
+        SECTION + "from fedpriv.models.base import linear_sizes; linear_sizes(s)",
         SECTION + "from fedpriv.hub.plainly import load_merged; load_merged({folder!r}, s)",
         SECTION + "from fedpriv.hub.plainly import load_adapter; load_adapter('no', {folder!r}, s)",
     ],
@@ -205,7 +208,7 @@ def test_nested_attention_is_found(named: Any) -> None:
         load_base(ModelSection(name=str(folder)))
 
 
-@pytest.mark.parametrize("load", ["a site", "alone", "a trainer", "merged", "adapter"])
+@pytest.mark.parametrize("load", ["a site", "sizes", "alone", "a trainer", "merged", "adapter"])
 def test_what_loads_a_model_does_so_without_the_package(
     monkeypatch: pytest.MonkeyPatch, load: str
 ) -> None:
@@ -224,6 +227,7 @@ def test_what_loads_a_model_does_so_without_the_package(
     named: Any = Looking()
     ways: dict[str, Callable[[], Any]] = {
         "a site": lambda: load_base(named),
+        "sizes": lambda: base.linear_sizes(named),
         "alone": lambda: base.compute_alone(named, None, 9, "model"),
         "a trainer": lambda: trainer._with_adapter(named, None, 0),
         "merged": lambda: plainly.load_merged(named, named),

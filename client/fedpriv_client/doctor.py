@@ -60,14 +60,13 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
         looks.append(("port", lambda: machine.port(health, "site.health")))
     if metrics is not None and not running:
         looks.append(("port", lambda: machine.port(f"{HOST}:{metrics}", "site.metrics_port")))
-    compute = file.compute
     looks += [
         ("disk", lambda: _disk(file, running=running)),  # before records are read into it
         ("records", lambda: _records(file)),
         *([("transform", lambda: _transform(file))] if file.data.transform is not None else []),
         ("model", lambda: _model(file)),
-        *([("number format", lambda: machine.number_format(compute))] if compute.is_tried else []),
-        ("memory", lambda: memory.weights(file.allow.model, compute)),
+        *([("number format", lambda: _number_format(file))] if file.compute.is_tried else []),
+        ("memory", lambda: memory.weights(file.allow.model, file.compute)),
     ]
     findings += [look(what, how) for what, how in looks]
     findings += _own_models(file)
@@ -215,6 +214,12 @@ def _model(file: SiteFile) -> str:
             fix="State the one that you mean to allow.",
         )
     return f"{file.allow.model}, {found}"
+
+
+def _number_format(file: SiteFile) -> str:
+    from fedpriv_client.number_format import model_of
+
+    return machine.number_format(model_of(file), file.compute)
 
 
 def _disk(file: SiteFile, *, running: bool) -> str:

@@ -106,7 +106,7 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     stack.callback(torch.set_flush_denormal, False)
     settings = site_settings(file, config)
     if settings.compute.is_tried:
-        load_part("compute.dtype")(settings.compute)
+        load_part("compute.dtype").warn(file)
     stack.enter_context(in_memory_alone())
     # A server was greeted: how long reading takes depends on the records (law 19).
     with until_tick(preparation(settings)) if settings.limits.ticks else contextlib.nullcontext():

@@ -16,6 +16,7 @@ from fedpriv import __version__
 from fedpriv.distribution import needed
 from fedpriv.doctor.finding import DoubtError
 from fedpriv.errors import ConfigError, NetworkError
+from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
 
 _SHOWN = ("torch", "transformers", "peft", "flwr")
@@ -74,18 +75,19 @@ def device(compute: ComputeSection) -> str:
     return "; ".join(shown)
 
 
-def number_format(compute: ComputeSection) -> str:
-    """The number format of the file.
+def number_format(model: ModelSection, compute: ComputeSection) -> str:
+    """How fast this machine is at the number format of the file.
 
     Raises:
-        DoubtError: this machine is far slower at it than at float32.
+        DoubtError: it is slower than float32.
+        ModelError, ConfigError: as `fedpriv.private_training.number_format.time_in_halves`.
     """
-    from fedpriv.private_training.number_format import slow_format
+    from fedpriv.private_training.number_format import ADVICE, speed
 
-    slow = slow_format(compute)
-    if slow is not None:
-        raise DoubtError(slow)
-    return compute.dtype
+    ratio, said = speed(model, compute)
+    if ratio > 1:
+        raise DoubtError(f"{said}. {ADVICE}")
+    return said
 
 
 def clock() -> str:

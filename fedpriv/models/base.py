@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -178,6 +179,30 @@ def entries(settings: Any) -> Iterator[tuple[str, Any]]:
         for key, value in settings.items():
             yield key, value
             yield from entries(value)
+
+
+@without_hub_code()
+def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
+    """How many linear layers a model has of each size, (in, out); its weights are not read.
+
+    Raises:
+        ModelError: there is no such model, or it is not for the task.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
+
+    factory: Any = AutoModelForCausalLM if settings.task == "causal-lm" else AutoModel
+    try:
+        source = source_of(settings.name)
+        with torch.device("meta"), quiet():
+            config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+            model = factory.from_config(config)
+    except (*_FAILURES, RuntimeError) as error:
+        raise _not_loaded(settings, error) from None
+    linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear | Conv1D))
+    sizes = ((m, m.weight.shape) for m in linear)
+    return Counter((n, k) if type(m) is Conv1D else (k, n) for m, (n, k) in sizes)
 
 
 @without_hub_code()

@@ -23,7 +23,7 @@ class ComputeSection(Section):
         "float32",
         description="Number format of the model. With mixed, products with frozen weights are in"
         " bfloat16 and all else in float32; with bfloat16, all but what is trained is in it."
-        " `fedpriv doctor` says where a processor is slow at it.",
+        " `fedpriv doctor` says how fast a machine is at it.",
     )
     microbatch: int | None = Field(
         None,

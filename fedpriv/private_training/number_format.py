@@ -1,37 +1,130 @@
-"""Whether a processor has products in bfloat16, in which `mixed` and `bfloat16` compute."""
+"""How fast a processor is at a number format.
+
+`mixed` and `bfloat16` differ from float32 in the products with frozen weights, so these are what is
+timed, in the sizes of the model and without its weights.
+"""
 
 from __future__ import annotations
 
 import logging
-import platform
-from functools import cache
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from fedpriv.errors import ConfigError, ModelError
+from fedpriv.gradients.product import linear
+from fedpriv.models.base import linear_sizes
+from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.microbatch import TRIED
+from fedpriv.private_training.worker import device_of
 
 log = logging.getLogger(__name__)
+ADVICE = 'Use "float32".'
+BUDGET = 1.0  # seconds, after which no further size of a product is begun
+FEW, FAR = 32, 2.0  # rows of a first product, and how slow it has to be to be the last one
+TOKENS = 64  # of a record, at most: a trial is to be short
 
 
-def slow_format(compute: ComputeSection) -> str | None:
-    """Return what to say where a number format is far slower than float32; None elsewhere.
+def time_in_halves(model: ModelSection, compute: ComputeSection) -> float:
+    """Time that products with a model's frozen weights take in bfloat16, over that in float32.
 
-    Of a GPU, and of processors other than x86, nothing is known and nothing is said.
+    Forward and back, conversions included, for as many records as a step computes at once. The
+    small sizes come first, and the large ones are left out where time is up. A processor that is
+    far slower is told by one small product.
+
+    Raises:
+        ModelError: the model's config.json can't be read.
+        ConfigError: there is no such device.
+
+    Privacy:
+        Records have no part in it.
     """
-    on_a_gpu = compute.device != "cpu" and torch.cuda.is_available()
-    if not compute.is_tried or on_a_gpu or platform.machine() != "x86_64":
-        return None
-    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
-        return None
-    return (
-        f"compute.dtype = {compute.dtype!r}: this processor has no products in bfloat16, and takes"
-        ' many times as long as in float32. Use "float32".'
+    device = device_of(compute.device)
+    records = compute.microbatch or TRIED.get(device, TRIED["other"])
+    around = torch.bfloat16 if compute.dtype == "bfloat16" else torch.float32
+    sizes = sorted(linear_sizes(model).items())
+    if not sizes:
+        return 1.0
+    ratio = _ratio(sizes[:1], FEW, around, device)
+    if ratio > FAR:
+        return ratio
+    return _ratio(sizes, records * min(model.max_length, TOKENS), around, device)
+
+
+def _ratio(
+    sizes: Sequence[tuple[tuple[int, int], int]], rows: int, around: torch.dtype, device: str
+) -> float:
+    spent = {torch.bfloat16: 0.0, torch.float32: 0.0}
+    started = time.monotonic()
+    for (inputs, outputs), layers in sizes:
+        for dtype, outside in zip(spent, (around, torch.float32), strict=True):
+            weight = torch.ones(outputs, inputs, dtype=dtype, device=device)
+            x, g = (weight.new_ones(rows, size, dtype=outside) for size in (inputs, outputs))
+            spent[dtype] += layers * _seconds(partial(_both_ways, x, g, weight), device)
+        if time.monotonic() - started > BUDGET:
+            break
+    return spent[torch.bfloat16] / spent[torch.float32]
+
+
+def _both_ways(x: Tensor, g: Tensor, weight: Tensor) -> None:
+    linear(x, weight)
+    linear(g, weight.t())
+
+
+def _seconds(work: Callable[[], Any], device: str) -> float:
+    """The least of three runs; on a CPU in processor time, which other programs take no part of.
+
+    By one thread: several wait for each other where the machine is busy, and that counts, too.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return min(_once(work, device) for _ in range(3))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _once(work: Callable[[], Any], device: str) -> float:
+    if device == "cpu":
+        started = time.thread_time()
+        work()
+        return time.thread_time() - started
+    torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    work()
+    torch.cuda.synchronize(device)
+    return time.perf_counter() - started
+
+
+def speed(model: ModelSection, compute: ComputeSection) -> tuple[float, str]:
+    """`time_in_halves`, and a sentence that says it.
+
+    Raises:
+        ModelError, ConfigError: as `time_in_halves`.
+    """
+    ratio = time_in_halves(model, compute)
+    return ratio, (
+        f"compute.dtype = {compute.dtype!r}: in bfloat16 this model's products take"
+        f" {ratio:.2g} times as long on this machine as in float32"
     )
 
 
 @cache
-def warn_if_slow(compute: ComputeSection) -> None:
-    """Tell the log, once, where a number format that somebody asks for is slow on this machine."""
-    said = slow_format(compute)
-    if said is not None:
-        log.warning("%s", said)
+def warn_if_slower(model: ModelSection, compute: ComputeSection) -> None:
+    """Tell the log where a number format that somebody asks for is slower than float32.
+
+    Once, however many runs a process makes with the same settings.
+    What is wrong with the model or the device is told by whoever loads it.
+    """
+    if not compute.is_tried:
+        return
+    with suppress(ModelError, ConfigError):
+        ratio, said = speed(model, compute)
+        if ratio > 1:
+            log.warning("%s. %s", said, ADVICE)

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, LedgerInUseError, naming
 from fedpriv.plain_training.scores import Scores
-from fedpriv.private_training.number_format import warn_if_slow
+from fedpriv.private_training.number_format import warn_if_slower
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.html import write_report
@@ -151,7 +151,7 @@ def _simulate(
             pool = pool or SharedBasePool(workers_of(config), many_sites=True)
             stack.callback(pool.close)
             check_public(config, run.path, source)
-            warn_if_slow(config.compute)
+            warn_if_slower(config.model, config.compute)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
         digest, trained = job.proposal.base_digest, job.update.vector.value.size
         if cluster is not None:

@@ -76,7 +76,7 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
             looks.append(("name", lambda: machine.name(server.address)))
     name, compute, quantize = config.model.name, config.compute, config.model.quantize
     if compute.is_tried:
-        looks.append(("number format", lambda: machine.number_format(compute)))
+        looks.append(("number format", lambda: machine.number_format(config.model, compute)))
     looks.append(("memory", lambda: memory.weights(name, compute, quantize)))
     findings += [look(what, how) for what, how in looks]
     trained = 0

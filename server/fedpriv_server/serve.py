@@ -20,7 +20,7 @@ from fedpriv.errors import ConfigError, FedprivError, RoundError
 from fedpriv.health import health_service
 from fedpriv.heap import share_heap
 from fedpriv.metrics import metrics_service
-from fedpriv.private_training.number_format import warn_if_slow
+from fedpriv.private_training.number_format import warn_if_slower
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import Status
 from fedpriv.report.figures import last_loss, look_line, worse
@@ -126,7 +126,7 @@ def _run(
     figures: RunFigures,
 ) -> None:
     names, pool = door.broker.names, WorkerPool(1)
-    warn_if_slow(config.compute)
+    warn_if_slower(config.model, config.compute)
     job = Job(
         config,
         run,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from fedpriv import distribution
 from fedpriv.doctor import machine
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import BudgetError, ConfigError, NetworkError
+from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
 
 
@@ -47,14 +49,19 @@ def test_a_device_is_there_or_not() -> None:
         machine.device(ComputeSection(device="cuda:99"))
 
 
+@pytest.mark.parametrize(("ratio", "doubt"), [(0.4, False), (12.3, True)])
+@pytest.mark.parametrize("dtype", ["mixed", "bfloat16"])
 def test_how_slow_a_processor_is_at_the_number_format_is_told(
-    monkeypatch: pytest.MonkeyPatch,
+    dtype: Any, ratio: float, doubt: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compute = ComputeSection(device="cpu")
-    assert machine.number_format(compute) == "float32"
-    monkeypatch.setattr("fedpriv.private_training.number_format.slow_format", lambda _: "slow")
-    with pytest.raises(DoubtError, match="slow"):
-        machine.number_format(compute)
+    monkeypatch.setattr("fedpriv.private_training.number_format.time_in_halves", lambda *_: ratio)
+    compute = ComputeSection(device="cpu", dtype=dtype)
+    said = f"{dtype!r}: .* take {ratio:.2g} times as long"
+    if doubt:
+        with pytest.raises(DoubtError, match=said + '.*"float32"'):
+            machine.number_format(ModelSection(), compute)
+    else:
+        assert re.search(said, machine.number_format(ModelSection(), compute))
 
 
 @pytest.mark.parametrize(("state", "said"), [(5, "nothing keeps it"), (-1, "does not say")])

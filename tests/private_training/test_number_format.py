@@ -1,64 +1,128 @@
-"""Who asks for a number format that a machine is slow at is told so."""
+"""How fast a machine is at a number format."""
 
 from __future__ import annotations
 
-import platform
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from fedpriv.errors import ModelError
+from fedpriv.models.base import linear_sizes, load_base
+from fedpriv.models.config import ModelSection
+from fedpriv.private_training import number_format as module
 from fedpriv.private_training.config import ComputeSection
-from fedpriv.private_training.number_format import slow_format, warn_if_slow
+from fedpriv.private_training.number_format import time_in_halves, warn_if_slower
 
-Machine = Callable[..., None]
+Make = Callable[..., Any]
+UNIT = 1e-4  # seconds of a float32 product, as the tests have it
+
+
+class Products:
+    """Products that take as long as a test says, in processor time.
+
+    Attributes:
+        halves: of one in bfloat16, in units of one in float32.
+        made: how many there were of each shape of x.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, halves: float) -> None:
+        self.halves, self.made = halves, list[tuple[int, int]]()
+        monkeypatch.setattr(module, "linear", self._linear)
+
+    def _linear(self, x: Tensor, weight: Tensor) -> None:
+        assert x.shape[-1] == weight.shape[1]
+        self.made.append((x.shape[0], x.shape[1]))
+        until = time.thread_time() + UNIT * (self.halves if weight.dtype == torch.bfloat16 else 1)
+        while time.thread_time() < until:
+            pass
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Let this be a processor with some instructions, or another machine."""
+def model(model_folder: Make) -> ModelSection:
+    return ModelSection(name=str(model_folder("llama")), max_length=32)
 
-    def make(kind: str = "x86_64", *, bf16: bool = False, amx: bool = False) -> None:
-        monkeypatch.setattr(platform, "machine", lambda: kind)
-        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
 
-    return make
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
+def test_the_sizes_are_those_of_the_model_that_is_loaded(kind: str, model_folder: Make) -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    labels = {"task": "classification", "labels": ("no", "yes")} if kind == "bert" else {}
+    settings = ModelSection(name=str(model_folder(kind)), max_length=32, **labels)
+    expected = []
+    for name, layer in load_base(settings).model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and "classifier" not in name:
+            expected.append((layer.in_features, layer.out_features))
+        elif isinstance(layer, Conv1D):
+            expected.append((layer.weight.shape[0], layer.weight.shape[1]))
+    found = linear_sizes(settings)
+    assert sorted(found.elements()) == sorted(expected)
+
+
+def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"model\.name"):
+        linear_sizes(ModelSection(name=str(tmp_path)))
 
 
 @pytest.mark.parametrize("dtype", ["mixed", "bfloat16"])
-def test_a_processor_without_such_products_is_slow(machine: Machine, dtype: Any) -> None:
-    machine()
-    said = slow_format(ComputeSection(device="cpu", dtype=dtype))
-    assert said is not None and repr(dtype) in said and '"float32"' in said
-
-
-@pytest.mark.parametrize("has", [{"bf16": True}, {"amx": True}, {"kind": "aarch64"}])
-def test_of_others_nothing_is_said(machine: Machine, has: dict[str, Any]) -> None:
-    machine(**has)
-    assert slow_format(ComputeSection(device="cpu", dtype="mixed")) is None
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_formats_without_bfloat16_are_slow_nowhere(machine: Machine, dtype: Any) -> None:
-    machine()
-    assert slow_format(ComputeSection(device="cpu", dtype=dtype)) is None
-
-
-def test_a_gpu_is_not_asked_for_what_its_processor_has(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+def test_all_sizes_are_timed_where_bfloat16_is_fast(
+    model: ModelSection, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert slow_format(ComputeSection(dtype="mixed")) is None
-    assert slow_format(ComputeSection(device="cpu", dtype="mixed")) is not None
+    products = Products(monkeypatch, 0.25)
+    ratio = time_in_halves(model, ComputeSection(device="cpu", dtype=dtype, microbatch=2))
+    assert ratio == pytest.approx(0.25, rel=0.2)  # besides the loop, a call costs a few µs
+    sizes = {inputs for inputs, _ in linear_sizes(model)}
+    assert {width for rows, width in products.made if rows == 2 * 32} >= sizes
 
 
-def test_the_log_is_told_once(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    machine()
-    warn_if_slow.cache_clear()
+def test_one_small_product_is_enough_where_bfloat16_is_slow(
+    model: ModelSection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products = Products(monkeypatch, 8)
+    ratio = time_in_halves(model, ComputeSection(device="cpu", dtype="mixed"))
+    assert ratio == pytest.approx(8, rel=0.2)
+    assert {rows for rows, _ in products.made} == {module.FEW}
+
+
+def test_no_further_size_is_begun_when_time_is_up(
+    model: ModelSection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUDGET", 0.0)
+    products = Products(monkeypatch, 0.5)
+    time_in_halves(model, ComputeSection(device="cpu", dtype="mixed"))
+    (inputs, outputs), *_ = sorted(linear_sizes(model))
+    assert {width for _, width in products.made} == {inputs, outputs}
+
+
+def test_this_machine_has_a_figure(model: ModelSection) -> None:
+    before = torch.get_num_threads()
+    assert 0 < time_in_halves(model, ComputeSection(device="cpu", dtype="mixed")) < float("inf")
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(("dtype", "halves", "told"), [
+    ("mixed", 8, True), ("bfloat16", 8, True), ("mixed", 0.5, False), ("float32", 8, False),
+])  # fmt: skip
+def test_who_asks_for_what_is_slower_is_told_by_how_much(
+    model: ModelSection,
+    dtype: Any,
+    halves: float,
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "time_in_halves", lambda *_: halves)
+    warn_if_slower.cache_clear()
     for _ in range(2):
-        warn_if_slow(ComputeSection(device="cpu", dtype="mixed"))
-    assert caplog.text.count("many times as long") == 1
-    warn_if_slow.cache_clear()
+        warn_if_slower(model, ComputeSection(device="cpu", dtype=dtype))
+    assert caplog.text.count("8 times as long") == told
+    warn_if_slower.cache_clear()
+
+
+def test_a_missing_model_is_left_to_whoever_loads_it(tmp_path: Path) -> None:
+    compute = ComputeSection(device="cpu", dtype="mixed")
+    warn_if_slower(ModelSection(name=str(tmp_path)), compute)
