@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open
 REPLIES = 4  # of the most values: two that are kept, one that is written, and what is rolled back
 MARGIN = 2**24  # of ROWS, for a round's rows, and what a transaction may roll back
+FORMATS = "number-formats.json"  # of jobs, where compute.dtype is auto
 FILES = 5 * LARGEST  # for two reports, an account, proposals, and one more that is written
 
 
@@ -129,7 +130,8 @@ def files_taken(settings: SiteSettings) -> int:
 def _beside(settings: SiteSettings) -> set[Path]:
     """The files that are written beside an answer, but for proposals."""
     own = last_report(settings, settings.terms.dataset_id)
-    return {own, settings.report, account_file(settings)}
+    formats = settings.state_dir / FORMATS
+    return {own, settings.report, account_file(settings), formats}
 
 
 def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:

@@ -243,6 +243,9 @@ class Site:
         self._job = None  # or what another one had found out would be lost amid its steps
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
         recipe = recipe_of(proposal, settings)
+        if settings.compute.dtype == "auto":
+            settle = load_part("compute.dtype").settle
+            recipe = settle(settings, proposal, recipe, self._pool, check, self.files)
         with self._pool.borrow(recipe, check) as worker:
             check_model(worker, proposal, plan, settings.limits, self.ledger.terms)
             if proposal.local is not None:

@@ -110,7 +110,10 @@ def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
     model = proposal.model
     if settings.model is not None:
         model = model.model_copy(update={"name": settings.model})
-    return ModelRecipe(model, proposal.lora, proposal.seed, settings.compute)
+    compute = settings.compute
+    if compute.dtype == "auto":
+        compute = load_part("compute.dtype").compute_of(settings, proposal.job_id)
+    return ModelRecipe(model, proposal.lora, proposal.seed, compute)
 
 
 def check_fields(proposal: Proposal, settings: SiteSettings) -> None:

@@ -82,10 +82,10 @@ def number_format(model: ModelSection, compute: ComputeSection) -> str:
         DoubtError: it is slower than float32.
         ModelError, ConfigError: as `fedpriv.private_training.number_format.time_in_halves`.
     """
-    from fedpriv.private_training.number_format import ADVICE, speed
+    from fedpriv.private_training.number_format import ADVICE, HALVES, speed
 
     ratio, said = speed(model, compute)
-    if ratio > 1:
+    if ratio > 1 and compute.dtype in HALVES:
         raise DoubtError(f"{said}. {ADVICE}")
     return said
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _READ = 2  # bytes of a weight, as most are stored, while a model is read that is quantised then
 _KEPT = {"8bit": 1 + 4 / 64, "4bit": 0.5 + 4 / 64}  # of one in a linear layer
 # Of a weight, as it is loaded.
-_BYTES = {"float32": 4, "mixed": 4, "bfloat16": 2, "float64": 8}
+_BYTES = {"auto": 4, "float32": 4, "mixed": 4, "bfloat16": 2, "float64": 8}
 
 
 def available(device: str = "cpu") -> int:

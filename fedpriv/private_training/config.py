@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from fedpriv.section import Section
 
 BESIDE_QUANTISED = {  # of `compute`, with `model.quantize`: all but the weights is float32
-    "dtype": ("float32", "mixed"),
+    "dtype": ("float32", "mixed", "auto"),
     "engine": ("fedpriv", "auto"),
 }
 
@@ -19,11 +19,12 @@ class ComputeSection(Section):
     """How and on what the work is done. It changes no claim."""
 
     device: str = Field("auto", description="Where the model is: auto, cpu, cuda or cuda:N.")
-    dtype: Literal["float32", "mixed", "bfloat16", "float64"] = Field(
+    dtype: Literal["auto", "float32", "mixed", "bfloat16", "float64"] = Field(
         "float32",
         description="Number format of the model. With mixed, products with frozen weights are in"
-        " bfloat16 and all else in float32; with bfloat16, all but what is trained is in it."
-        " `fedpriv doctor` says how fast a machine is at it.",
+        " bfloat16 and all else in float32; with bfloat16, all but what is trained is in it. With"
+        " auto, a job is computed in mixed where a short trial finds that faster and as exact"
+        " ([models](models.md#auto)), else in float32.",
     )
     microbatch: int | None = Field(
         None,

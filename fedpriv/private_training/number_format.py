@@ -1,7 +1,8 @@
-"""How fast a processor is at a number format.
+"""Which number format a job computes in, and how fast a processor is at it.
 
 `mixed` and `bfloat16` differ from float32 in the products with frozen weights, so these are what is
-timed, in the sizes of the model and without its weights.
+timed, in the sizes of the model and without its weights. Where `compute.dtype` is ``auto`` and they
+are faster, whole steps are tried, too.
 """
 
 from __future__ import annotations
@@ -10,25 +11,33 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError, ModelError
+from fedpriv.errors import ConfigError, ModelError, NotPrivateError
 from fedpriv.gradients.product import linear
 from fedpriv.models.base import linear_sizes
 from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.microbatch import TRIED
-from fedpriv.private_training.worker import device_of
+from fedpriv.private_training.pool import Inspect, WorkerPool
+from fedpriv.private_training.random_batch import random_batch
+from fedpriv.private_training.record_loss import record_losses
+from fedpriv.private_training.worker import ModelRecipe, computed_in, device_of
 
 log = logging.getLogger(__name__)
-ADVICE = 'Use "float32".'
+HALVES = ("mixed", "bfloat16")
+SETTLED = ("float32", "mixed")  # what "auto" may come to
+ADVICE = 'Use "float32", or "auto".'
 BUDGET = 1.0  # seconds, after which no further size of a product is begun
 FEW, FAR = 32, 2.0  # rows of a first product, and how slow it has to be to be the last one
 TOKENS = 64  # of a record, at most: a trial is to be short
+FASTER = 0.95  # of the time in float32; below that it is no accident of the trial
+NEAR = 2.0**-8  # of a loss: what one rounding to bfloat16 may change
 
 
 def time_in_halves(model: ModelSection, compute: ComputeSection) -> float:
@@ -122,9 +131,60 @@ def warn_if_slower(model: ModelSection, compute: ComputeSection) -> None:
     Once, however many runs a process makes with the same settings.
     What is wrong with the model or the device is told by whoever loads it.
     """
-    if not compute.is_tried:
+    if compute.dtype not in HALVES:
         return
     with suppress(ModelError, ConfigError):
         ratio, said = speed(model, compute)
         if ratio > 1:
             log.warning("%s. %s", said, ADVICE)
+
+
+def settled_dtype(
+    recipe: ModelRecipe, pool: WorkerPool, look: Inspect | None = None, *, exact: bool
+) -> str:
+    """What ``auto`` is for a job on this machine: ``mixed`` where it pays, else ``float32``.
+
+    It pays where a step over random tokens takes less time and their losses are the same to the
+    precision of bfloat16. Ask once a job and keep the answer: another time may give another.
+
+    Args:
+        look: as of `WorkerPool.borrow`.
+        exact: the job has strict numerics or a seed, and is computed in float32.
+
+    Raises:
+        FedprivError: the model can't be loaded or used.
+
+    Privacy:
+        Records have no part in it.
+    """
+    if exact or recipe.compute.engine == "opacus":
+        return "float32"
+    ratio, said = speed(recipe.model, computed_in(recipe.compute, "auto"))
+    dtype = "float32"
+    if ratio <= FASTER:
+        try:
+            (halves, near), (floats, exactly) = (
+                _tried(recipe, dtype, pool, look) for dtype in ("mixed", "float32")
+            )
+        except NotPrivateError:  # a gradient that differs by more than rounding may
+            halves, near, floats, exactly = 1.0, torch.ones(1), 1.0, torch.ones(1)
+        off = float(((near - exactly) / exactly).abs().max())
+        said += f", a step {halves / floats:.2g} times, and losses differ by {off:.1g} of them"
+        if halves <= FASTER * floats and off <= NEAR:
+            dtype = "mixed"
+    log.info("%s: this job is computed in %r.", said, dtype)
+    return dtype
+
+
+def _tried(
+    recipe: ModelRecipe, dtype: str, pool: WorkerPool, look: Inspect | None
+) -> tuple[float, Tensor]:
+    """Seconds of a step in a number format, and the losses of its random records (B,)."""
+    compute = computed_in(recipe.compute, dtype)
+    with pool.borrow(replace(recipe, compute=compute), look) as worker:
+        count = compute.microbatch or TRIED.get(worker.device, TRIED["other"])
+        length = min(recipe.model.max_length, TOKENS)
+        batch = random_batch(worker, torch.ones(count, length, dtype=torch.int64), seed=0)
+        with torch.no_grad():
+            found = record_losses(worker.model, batch).double().cpu()
+        return _seconds(partial(worker.record_gradients, batch), worker.device), found

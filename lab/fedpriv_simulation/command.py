@@ -122,11 +122,13 @@ def _personalise(
     config: JobConfig, outcome: Outcome, source: Path, console: Console, count: int | None
 ) -> None:
     """What each site would see on a screen of its own; of public records."""
+    from fedpriv_server.number_format import settled
     from fedpriv_simulation.own_models import own_models, spread
 
     status = console.status("Loading") if console.is_terminal else None
     with status or nullcontext(), naming(source):
         say = console.print if status is None else status.update
+        config = settled(config, outcome.run.info)
         found = own_models(config, outcome.run.path, spread(config, count), say)
     chosen = config.personal.validation > 0
     title = "Loss on each site's own held-out records"

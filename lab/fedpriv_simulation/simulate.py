@@ -16,7 +16,6 @@ from flwr.serverapp import Grid
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, LedgerInUseError, naming
 from fedpriv.plain_training.scores import Scores
-from fedpriv.private_training.number_format import warn_if_slower
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.html import write_report
@@ -24,6 +23,7 @@ from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_server.job import Job
+from fedpriv_server.number_format import settle
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.tracking.tracking import check_installed
 from fedpriv_simulation.cluster import Cluster, connected, started
@@ -151,7 +151,7 @@ def _simulate(
             pool = pool or SharedBasePool(workers_of(config), many_sites=True)
             stack.callback(pool.close)
             check_public(config, run.path, source)
-            warn_if_slower(config.model, config.compute)
+            config = settle(config, run, pool, here=there is None and address is None)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
         digest, trained = job.proposal.base_digest, job.update.vector.value.size
         if cluster is not None:

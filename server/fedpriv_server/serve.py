@@ -20,7 +20,6 @@ from fedpriv.errors import ConfigError, FedprivError, RoundError
 from fedpriv.health import health_service
 from fedpriv.heap import share_heap
 from fedpriv.metrics import metrics_service
-from fedpriv.private_training.number_format import warn_if_slower
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import Status
 from fedpriv.report.figures import last_loss, look_line, worse
@@ -33,6 +32,7 @@ from fedpriv_server.handover import hand_over
 from fedpriv_server.job import Job
 from fedpriv_server.listen import ServerTls, checked_certificate, serving
 from fedpriv_server.metrics import RunFigures
+from fedpriv_server.number_format import settle
 from fedpriv_server.reports import collect_reports
 from fedpriv_server.roster import roster_of
 from fedpriv_server.run_directory import RunDirectory, only_run
@@ -126,7 +126,7 @@ def _run(
     figures: RunFigures,
 ) -> None:
     names, pool = door.broker.names, WorkerPool(1)
-    warn_if_slower(config.model, config.compute)
+    config = settle(config, run, pool, here=True)
     job = Job(
         config,
         run,

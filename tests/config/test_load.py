@@ -43,7 +43,6 @@ def error_of(*overrides: str, file: Path = HOSPITALS) -> ConfigError:
         ("sites.surgery.name=radiology", "sites", "same name"),
         ("job.min_sites=5", "job.min_sites", "more than the 4 sites"),
         ("job.sync=0", "job.sync", "greater than or equal to 1"),
-        ("compute.dtype=auto", "compute.dtype", "'float32', 'mixed', 'bfloat16' or 'float64'"),
         ("compute.gpus_per_site=0.5", "compute.gpus_per_site", "is for engine 'ray'"),
         ("job.ray_address=auto", "job.ray_address", "is for engine 'ray'"),
         ("job.engine=cloud", "job.engine", "'inline', 'ray' or 'network'"),

@@ -1,9 +1,10 @@
-"""How fast a machine is at a number format."""
+"""How fast a machine is at a number format, and what `auto` comes to."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ModelError
+from fedpriv.errors import ModelError, NotPrivateError
 from fedpriv.models.base import linear_sizes, load_base
-from fedpriv.models.config import ModelSection
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.private_training import number_format as module
 from fedpriv.private_training.config import ComputeSection
-from fedpriv.private_training.number_format import time_in_halves, warn_if_slower
+from fedpriv.private_training.number_format import settled_dtype, time_in_halves, warn_if_slower
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 
 Make = Callable[..., Any]
 UNIT = 1e-4  # seconds of a float32 product, as the tests have it
@@ -45,6 +48,11 @@ class Products:
 @pytest.fixture
 def model(model_folder: Make) -> ModelSection:
     return ModelSection(name=str(model_folder("llama")), max_length=32)
+
+
+@pytest.fixture
+def recipe(model: ModelSection) -> ModelRecipe:
+    return ModelRecipe(model, LoraSection(r=2, alpha=4), 0, ComputeSection(device="cpu"))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
@@ -126,3 +134,75 @@ def test_who_asks_for_what_is_slower_is_told_by_how_much(
 def test_a_missing_model_is_left_to_whoever_loads_it(tmp_path: Path) -> None:
     compute = ComputeSection(device="cpu", dtype="mixed")
     warn_if_slower(ModelSection(name=str(tmp_path)), compute)
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let a product in bfloat16 take half the time, and a step as much as a test says."""
+
+    def make(step: float) -> None:
+        seconds: Iterator[float] = iter([step, 1.0])  # mixed is tried first
+        monkeypatch.setattr(module, "time_in_halves", lambda *_: 0.5)
+        monkeypatch.setattr(module, "_seconds", lambda *_: next(seconds))
+
+    return make
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0.5, "mixed"), (0.96, "float32")])
+def test_auto_is_mixed_where_a_step_is_faster(
+    recipe: ModelRecipe,
+    fast: Callable[[float], None],
+    step: float,
+    expected: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fast(step)
+    caplog.set_level(logging.INFO)
+    assert settled_dtype(recipe, WorkerPool(1), exact=False) == expected
+    assert f"a step {step:.2g} times" in caplog.text
+    assert f"computed in {expected!r}" in caplog.text
+
+
+def test_auto_is_float32_where_a_loss_differs(
+    recipe: ModelRecipe, fast: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses are real ones: products in bfloat16 move some, and all by less than NEAR."""
+    fast(0.5)
+    monkeypatch.setattr(module, "NEAR", 0.0)
+    assert settled_dtype(recipe, WorkerPool(1), exact=False) == "float32"
+
+
+def test_auto_is_float32_where_records_can_not_be_told_apart(
+    recipe: ModelRecipe, fast: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast(0.5)
+    monkeypatch.setattr(
+        "fedpriv.private_training.probe.TOLERANCE", {"mixed": -1.0, "float32": 1e-4}
+    )
+    assert settled_dtype(recipe, WorkerPool(1), exact=False) == "float32"
+    with pytest.raises(NotPrivateError):
+        monkeypatch.setattr("fedpriv.private_training.probe.TOLERANCE", {"float32": -1.0})
+        WorkerPool(1).borrow(recipe).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("exact", "engine", "slowness"),
+    [(True, "fedpriv", 0.5), (False, "opacus", 0.5), (False, "fedpriv", 8.0)],
+)
+def test_what_is_float32_anyway_loads_no_model(
+    recipe: ModelRecipe, exact: bool, engine: Any, slowness: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoPool(WorkerPool):
+        def borrow(self, *_: Any) -> Any:
+            raise AssertionError
+
+    monkeypatch.setattr(module, "time_in_halves", lambda *_: slowness)
+    compute = ComputeSection(device="cpu", engine=engine)
+    recipe = ModelRecipe(recipe.model, recipe.lora, 0, compute)
+    assert settled_dtype(recipe, NoPool(), exact=exact) == "float32"
+
+
+def test_a_recipe_that_nobody_settled_is_float32(recipe: ModelRecipe) -> None:
+    auto = ComputeSection(device="cpu", dtype="auto", microbatch=2)
+    found = ModelRecipe(recipe.model, recipe.lora, 0, auto)
+    assert found.compute == ComputeSection(device="cpu", dtype="float32", microbatch=2)

@@ -84,10 +84,10 @@ def test_it_tells_how_fast_a_number_format_is(
 ) -> None:
     monkeypatch.setattr("fedpriv.private_training.number_format.time_in_halves", lambda *_: 9)
     path = federation()
-    change(path, "[data]", '[compute]\ndtype = "mixed"\n[data]')
+    change(path, "[data]", '[compute]\ndtype = "auto"\n[data]')
     code, found = examined(path)
     assert code == 0, found
-    assert found["number format"]["ok"] is None
+    assert found["number format"]["ok"] is True
     assert "9 times as long" in found["number format"]["found"]
 
 

@@ -1,0 +1,38 @@
+"""The number format that a job's `compute.dtype = "auto"` came to, kept in its run directory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedpriv.config.job import JobConfig
+from fedpriv.methods.proposal import job_recipe
+from fedpriv.private_training.number_format import SETTLED, settled_dtype, warn_if_slower
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import computed_in
+from fedpriv_server.run_directory import RunDirectory
+
+
+def settle(config: JobConfig, run: RunDirectory, pool: WorkerPool, *, here: bool) -> JobConfig:
+    """The settings of a job with the number format that it is computed in, the same on resume.
+
+    Where somebody asks for one that is slower than float32, the log is told by how much.
+
+    Args:
+        here: all that computes is on this machine. What is tried here says nothing of another.
+
+    Raises:
+        FedprivError: ``auto`` is tried, and the model can't be loaded or used.
+    """
+    warn_if_slower(config.model, config.compute)
+    if config.compute.dtype == "auto" and run.info.get("dtype") not in SETTLED:
+        exact = not here or config.privacy.numerics == "strict" or not run.info["private"]
+        run.info["dtype"] = settled_dtype(job_recipe(config), pool, exact=exact)
+    return settled(config, run.info)
+
+
+def settled(config: JobConfig, info: dict[str, Any]) -> JobConfig:
+    """The settings of a job with the number format that run.json holds, if it was tried."""
+    if config.compute.dtype != "auto" or info.get("dtype") not in SETTLED:
+        return config
+    compute = computed_in(config.compute, info["dtype"])
+    return config.model_copy(update={"compute": compute})
