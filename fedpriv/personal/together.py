@@ -1,7 +1,7 @@
 """A site's own models and the federation's answer together: the mean of their probabilities.
 
 `mean_of_probabilities` is all there is to it, for whoever runs the models at the same time: it
-takes what they answer to the same input. There is no file format for several models.
+takes what they answer to the same input. `fedpriv.serving` runs them.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def _write_config(
         dtype="float32",
         **names,
     )
-    write_atomic(folder / "config.json", settings.to_json_string())
+    settings.to_json_file(folder / "config.json")
 
 
 def _card(site: str, job: str, weights: Mapping[str, float]) -> str:

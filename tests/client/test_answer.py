@@ -124,7 +124,7 @@ def test_labels_come_with_their_probabilities(
     run(answering, answering.label, ["the patient"], None, None, **options)
     first, *_ = capsys.readouterr().out.splitlines()
     assert first.endswith(f"  {answering.label(['the patient'])[0]['label']}")
-    with pytest.raises(ConfigError, match="labels texts.* fedpriv-client classify"):
+    with pytest.raises(ConfigError, match=r"labels texts.* fedpriv-client classify"):
         Answering(made.folder, writes=True)
 
 

@@ -97,7 +97,7 @@ def test_it_can_neither_be_saved_elsewhere_nor_pushed(llama: Made, tmp_path: Pat
         with pytest.raises(ConfigError, match="not to leave this house") as raised:
             one.save_pretrained(tmp_path / "elsewhere")
         assert one is config or raised.value.file == str(llama.folder)
-    for one in (model, config, line):
+    for one in (model, config):
         with pytest.raises(ConfigError, match="not to leave this house"):
             one.push_to_hub("clinic/model")
 
