@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi.responses import PlainTextResponse
+from fastapi.testclient import TestClient
 from transformers import AutoTokenizer
 
 from fedpriv.errors import ConfigError
@@ -106,6 +108,18 @@ def test_it_answers_as_openai_does_and_logs_nothing_of_it(made: Made, served: Se
     code, logged = served.stop()
     assert code == 130
     assert SECRET not in logged and written not in logged
+
+
+@pytest.mark.parametrize("shown", [None, "wrong", "the-token"])
+def test_without_the_token_nothing_is_answered(shown: str | None) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("answered")(scope, receive, send)
+
+    client = TestClient(serve_model.Guard(app, "the-token"))
+    headers = {} if shown is None else {"Authorization": f"Bearer {shown}"}
+    status = {path: client.get(path, headers=headers).status_code for path in ("/health", "/reset")}
+    answered = {"/health": 200, "/reset": 404}
+    assert status == (answered if shown == "the-token" else dict.fromkeys(status, 401))
 
 
 def test_a_port_in_use_is_said_so(made: Made) -> None:

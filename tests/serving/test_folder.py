@@ -44,6 +44,7 @@ def copy(llama: Made, tmp_path: Path) -> Path:
         (change, r"base/model\.safetensors: was changed: .* fedpriv-client personalise"),
         (lose, r"alone/adapter_model\.safetensors: is missing: .* fedpriv-client personalise"),
     ],
+    ids=["add", "change", "lose"],
 )
 def test_a_folder_that_is_not_as_it_was_made_is_refused(
     tamper: Callable[[Path], None], message: str, copy: Path
