@@ -23,6 +23,7 @@ __all__ = [
     "compare",
     "forecast",
     "load_job",
+    "load_site_model",
     "plan",
     "simulate",
     "verify",
@@ -36,8 +37,7 @@ def __getattr__(name: str) -> object:
     from importlib.metadata import entry_points
 
     for point in entry_points(group="fedpriv.api", name=name):
-        found = globals()[name] = point.load()
-        return found
+        return globals().setdefault(name, point.load())
     raise AttributeError(f"fedpriv.{name}: no installed package brings it. Install fedpriv again.")
 
 

@@ -12,6 +12,7 @@ from fedpriv.loop.step import PrivateStep as PrivateStep
 from fedpriv.loop.trainer import PrivateTrainer as PrivateTrainer
 from fedpriv.privacy.accounting.from_python import plan as plan
 from fedpriv.privacy.ledger.ledger import Ledger as Ledger
+from fedpriv.serving import load_site_model as load_site_model
 from fedpriv_audit.from_python import audit as audit
 from fedpriv_comparison.from_python import compare as compare
 from fedpriv_forecasting.of_file import forecast as forecast
@@ -28,6 +29,7 @@ __all__ = [
     "compare",
     "forecast",
     "load_job",
+    "load_site_model",
     "plan",
     "simulate",
     "verify",

@@ -70,6 +70,11 @@ def small_config(kind: str, **changes: Any) -> Any:
             return transformers.GemmaConfig(**options, num_key_value_heads=1, head_dim=8)
         case "phi":
             return transformers.PhiConfig(**options)
+        case "mamba":
+            return transformers.MambaConfig(
+                vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4,
+                pad_token_id=0, bos_token_id=1, eos_token_id=2, **changes,
+            )  # fmt: skip
         case "deberta":
             return transformers.DebertaV2Config(
                 **options, relative_attention=True, pos_att_type=["p2c", "c2p"]

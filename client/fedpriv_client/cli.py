@@ -37,6 +37,19 @@ Adapter = Annotated[
     typer.Option("--adapter", help="Folder of a job's adapter.", show_default="the newest here"),
 ]
 SITE = Path("site.toml")
+Texts = Annotated[list[str] | None, typer.Argument(help="Texts to answer to.")]
+Folder = Annotated[
+    Path | None, typer.Option("--folder", help="Of a site model.", show_default="the newest here")
+]
+In = Annotated[Path | None, typer.Option("--in", help="File of records, JSONL.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="File for them with answers; what is there stays.")
+]
+Field = Annotated[
+    str | None,
+    typer.Option("--field", help="Of a record, with its text.", show_default="the job's"),
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, max=16, help="Texts at once.")]
 
 
 def _load(config: Path) -> OwnSiteFile:
@@ -211,6 +224,79 @@ def evaluate(
     found = compare(file, config, adapter, limit=limit, as_json=as_json)
     if as_json:
         print(json.dumps(found, indent=2))
+
+
+@app.command()
+def generate(
+    texts: Texts = None,
+    source: In = None,
+    out: Out = None,
+    folder: Folder = None,
+    config: Config = SITE,
+    field: Field = None,
+    batch_size: BatchSize = 8,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, show_default="as a record of the job has room")
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=100, help="0 takes the likeliest token each time.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn at a temperature.")] = 0,
+) -> None:
+    """Let the site model write after texts; the answers are not to leave the house."""
+    from fedpriv.serving.answers import Answering
+    from fedpriv_client.answer import run as answer
+
+    answering = Answering(_site_model(folder, config), writes=True)
+    how = answering.write(max_new_tokens, temperature, seed)
+    answer(answering, how, texts or (), source, out, field=field, batch_size=batch_size)
+
+
+@app.command()
+def classify(
+    texts: Texts = None,
+    source: In = None,
+    out: Out = None,
+    folder: Folder = None,
+    config: Config = SITE,
+    field: Field = None,
+    batch_size: BatchSize = 8,
+) -> None:
+    """Let the site model label texts; the answers are not to leave the house."""
+    from fedpriv.serving.answers import Answering
+    from fedpriv_client.answer import run as answer
+
+    answering = Answering(_site_model(folder, config), writes=False)
+    answer(answering, answering.label, texts or (), source, out, field=field, batch_size=batch_size)
+
+
+@app.command()
+def serve_model(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Of a site model.", show_default="the newest here")
+    ] = None,
+    config: Config = SITE,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Of this machine; 0: any.")] = 8641,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="What requests must show; made once.", show_default="FOLDER.token"),
+    ] = None,
+) -> None:
+    """Let transformers' server answer this machine with the site model, as OpenAI's do."""
+    from fedpriv import logs
+    from fedpriv.process import stop_on_terminate
+
+    logs.configure(as_json=False, paced=True)
+    stop_on_terminate()
+    from fedpriv_client.serve_model import serve_model as serve_it
+
+    serve_it(_site_model(folder, config), port, token_file)
+
+
+def _site_model(folder: Path | None, config: Path) -> Path:
+    from fedpriv.serving.folder import newest_site_model
+
+    return folder or newest_site_model(_load(config).site.state_dir)
 
 
 @app.command()

@@ -65,16 +65,7 @@ def serve_page(file: SiteFile, config: Path, port: int) -> None:
         LedgerError: there is no ledger yet.
     """
     site_settings(file, config)  # what is wrong shows here
-    try:
-        listening = socket.create_server((HOST, port))
-    except OSError as error:
-        raise ConfigError(
-            f"can't listen there: {error.strerror}",
-            key="--port",
-            value=port,
-            fix="Is the page served already? Name another port.",
-        ) from None
-    with listening:  # first, so that a page that can't be served takes nobody's token away
+    with listen_here(port) as listening:  # first: what can't be served takes nobody's token away
         token, path = new_token(file.site.state_dir)
         where = f"http://{HOST}:{listening.getsockname()[1]}/"
         print(f"{where}\nAny user name; the password is what is in {path}.", flush=True)
@@ -87,6 +78,23 @@ def serve_page(file: SiteFile, config: Path, port: int) -> None:
             timeout_graceful_shutdown=2,
         )
         uvicorn.Server(served).run([listening])
+
+
+def listen_here(port: int) -> socket.socket:
+    """Listen to this machine alone.
+
+    Raises:
+        ConfigError: the port can't be bound.
+    """
+    try:
+        return socket.create_server((HOST, port))
+    except OSError as error:
+        raise ConfigError(
+            f"can't listen there: {error.strerror}",
+            key="--port",
+            value=port,
+            fix="Is it served already? Name another port.",
+        ) from None
 
 
 def new_token(state_dir: Path) -> tuple[str, Path]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.data.encode import conversation
 from fedpriv.data.read import read_records
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.synthetic.continuation import said_first
 
 LINES = ".txt"
 PAIR = {"prompt", "completion"}
@@ -51,7 +51,9 @@ def read_prompts(path: Path, columns: Mapping[str, str], key: str) -> list[Promp
     else:
         (field,) = columns.keys() - {"completion"}
         rows = _rows(path, {field: columns[field]}, key)
-        found = [_said(row[field]) if field == "messages" else row[field] or "" for row in rows]
+        found = [
+            said_first(row[field]) if field == "messages" else row[field] or "" for row in rows
+        ]
     return _not_empty([Prompt(text) for text in found if text.strip()], path, key)
 
 
@@ -86,12 +88,6 @@ def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]
 def _rows(path: Path, columns: Mapping[str, str], key: str) -> Iterator[Mapping[str, str]]:
     with tempfile.TemporaryDirectory() as cache:
         yield from read_records(path, columns, unit="record", cache_dir=Path(cache), key=key)
-
-
-def _said(messages: object) -> str:
-    """What the user says first in a conversation."""
-    talk = conversation(messages) or []
-    return next((turn["content"] for turn in talk if turn["role"] == "user"), "")
 
 
 def _not_empty(prompts: list[Prompt], path: Path, key: str) -> list[Prompt]:

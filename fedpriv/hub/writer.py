@@ -16,8 +16,7 @@ from typing import Any
 from fedpriv.errors import ConfigError
 from fedpriv.hub.load import load, refuse_own, settings_of
 from fedpriv.plain_training.adapter import read_facts
-from fedpriv.synthetic.chat import asked
-from fedpriv.synthetic.language_model import beginning, greedy, sample, tokens_of
+from fedpriv.synthetic.continuation import continue_prompts
 
 
 class Writer:
@@ -80,25 +79,13 @@ class Writer:
             temperature: at which tokens are drawn; 0 takes the likeliest each time.
             seed: of what is drawn.
         """
-        starts = [self._start(prompt) for prompt in prompts]
         with self._model.disable_adapter() if base else nullcontext():
-            if not temperature:
-                return greedy(self._model, self._tokenizer, starts, self._longest)
-            made = sample(
+            return continue_prompts(
                 self._model,
                 self._tokenizer,
-                starts,
+                prompts,
                 longest=self._longest,
+                chat="messages" in self.columns,
                 temperature=temperature,
                 seed=str(seed),
             )
-        return [str(self._tokenizer.decode(row, skip_special_tokens=True)) for row in made]
-
-    def _start(self, prompt: str) -> list[int]:
-        """As a record begins; of one that is too long the end, which leaves half for the answer."""
-        if "messages" in self.columns:
-            tokens = asked(self._tokenizer, prompt)
-        else:
-            tokens = tokens_of(self._tokenizer, prompt, special=True)
-        tokens = tokens or beginning(self._tokenizer)
-        return tokens if len(tokens) < self._longest else tokens[-(self._longest // 2) :]

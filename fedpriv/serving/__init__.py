@@ -12,6 +12,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from fedpriv.serving.config import SiteModelConfig
+from fedpriv.serving.folder import read_site_model
 from fedpriv.serving.model import (
     SiteModel,
     SiteModelForCausalLM,
@@ -38,7 +39,7 @@ def load_site_model(folder: str | Path, **options: Any) -> SiteModel:
     Privacy:
         As confidential as the site's records (law 16).
     """
+    read_site_model(Path(folder))
     settings = SiteModelConfig.from_pretrained(folder)
-    writes = SiteModelForCausalLM.__name__ in (settings.architectures or ())
-    found: Any = SiteModelForCausalLM if writes else SiteModelForSequenceClassification
+    found: Any = SiteModelForCausalLM if settings.writes else SiteModelForSequenceClassification
     return found.from_pretrained(folder, config=settings, **options)  # type: ignore[no-any-return]

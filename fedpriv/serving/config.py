@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from transformers import AutoConfig, PretrainedConfig
 
 from fedpriv.errors import ConfigError
+from fedpriv.serving.folder import AGAIN
 
 
 class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
@@ -34,11 +35,17 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
         pooling: str = "own",
         **settings: Any,
     ) -> None:
-        self.base = dict(base or {"model_type": "llama"})  # transformers makes one of no arguments
-        self.weights = dict(weights or {"none": 1.0})
+        # transformers makes one of no arguments
+        self.base = {"model_type": "llama"} if base is None else dict(base)
+        self.weights = {"none": 1.0} if weights is None else dict(weights)
         self.pooling = pooling
         check_weights(self.weights)
         super().__init__(**settings)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model writes texts; else it labels them."""
+        return "SiteModelForCausalLM" in (self.architectures or ())
 
     def __getattr__(self, name: str) -> Any:
         """Answer for the base model what this configuration does not have."""
@@ -54,23 +61,48 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
             found = self.__dict__["_text"] = base.get_text_config()
         return found  # type: ignore[no-any-return]
 
+    def save_pretrained(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ConfigError: always.
+        """
+        refuse_to_leave(self.name_or_path)
+
+    push_to_hub = save_pretrained
+
     def to_dict(self) -> dict[str, Any]:
         """Return what config.json holds."""
         return {name: value for name, value in super().to_dict().items() if name != "_text"}
 
 
-def check_weights(weights: Mapping[str, float]) -> None:
+def check_weights(weights: Mapping[str, Any]) -> None:
     """Check that each weight is above 0 and that their sum is 1.
 
     Raises:
         ConfigError: they are not.
     """
-    numbers = list(weights.values())
-    if not (numbers and all(value > 0 for value in numbers) and math.isclose(sum(numbers), 1)):
+    numbers = [value for value in weights.values() if isinstance(value, float | int)]
+    above = len(numbers) == len(weights) > 0 and min(numbers) > 0
+    if not (above and math.isclose(sum(numbers), 1)):
         raise ConfigError(
             f"expected weights above 0 whose sum is 1, got the sum {sum(numbers):g}",
             file="config.json",
             key="weights",
             value=dict(weights),
-            fix="Make the site model again: fedpriv-client personalise.",
+            fix=AGAIN,
         )
+
+
+def refuse_to_leave(folder: str | None) -> NoReturn:
+    """Refuse to save a site model elsewhere, or to push it to a hub (law 16).
+
+    Raises:
+        ConfigError: always.
+    """
+    raise ConfigError(
+        "a site model is as confidential as the site's records: it is not to leave this house",
+        file=folder,
+        fix="To move it within the house, copy its folder. What may be handed on is the adapter of"
+        " the run: fedpriv export.",
+    )

@@ -20,6 +20,7 @@ from fedpriv.names import Digest
 from fedpriv.section import Section
 
 BASE, FACTS = "base", "site_model.json"
+SITE_MODELS = "site-model"  # in a site's own folder: a folder for each job
 AGAIN = "Make the site model again: fedpriv-client personalise."
 
 
@@ -38,15 +39,35 @@ class SiteModelFacts(Section):
     files: dict[str, Digest] = Field(min_length=1)
 
 
-def check_folder(folder: Path) -> SiteModelFacts:
-    """Check that a site model is as it was made; warn where it was copied or others may read it.
+def newest_site_model(state_dir: Path) -> Path:
+    """Find the site model that was made last.
+
+    Args:
+        state_dir: of the site.
 
     Raises:
-        ConfigError: there is none, a file was changed, is missing, or was put there.
+        ConfigError: there is none.
+    """
+    found = (state_dir / SITE_MODELS).glob(f"[!.]*/{FACTS}")
+    newest = max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+    if newest is None:
+        raise ConfigError(
+            "no site model was made yet",
+            file=state_dir / SITE_MODELS,
+            fix="Make one: fedpriv-client personalise. Or name a folder.",
+        )
+    return newest.parent
+
+
+def read_site_model(folder: Path) -> SiteModelFacts:
+    """Read what a site model is.
+
+    Raises:
+        ConfigError: there is none.
     """
     path = folder / FACTS
     try:
-        facts = SiteModelFacts.model_validate_json(path.read_bytes())
+        return SiteModelFacts.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise ConfigError(
             f"holds no site model: {FACTS} is missing",
@@ -55,6 +76,15 @@ def check_folder(folder: Path) -> SiteModelFacts:
         ) from None
     except (OSError, ValidationError) as error:
         raise ConfigError(f"can't be read ({error})", file=path, fix=AGAIN) from None
+
+
+def check_folder(folder: Path) -> SiteModelFacts:
+    """Check that a site model is as it was made; warn where it was copied or others may read it.
+
+    Raises:
+        ConfigError: there is none, a file was changed, is missing, or was put there.
+    """
+    facts = read_site_model(folder)
     found = digests(folder)
     for name in sorted(found.keys() | facts.files.keys()):
         if found.get(name) != facts.files.get(name):

@@ -8,6 +8,7 @@ Privacy
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
@@ -16,26 +17,27 @@ import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from peft.utils import ModulesToSaveWrapper
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     DynamicCache,
     GenerationMixin,
     PreTrainedModel,
+    StoppingCriteria,
 )
 from transformers.utils.generic import ModelOutput
 
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError
 from fedpriv.personal.together import mean_of_probabilities
-from fedpriv.serving.config import SiteModelConfig
+from fedpriv.serving.config import SiteModelConfig, refuse_to_leave
 from fedpriv.serving.folder import BASE, check_folder
 from fedpriv.serving.rows import AdapterRows, PackedLinear, RowsCache, SharedOutput, WholeRows
 
 PER_TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+OF_EACH = ("output_attentions", "output_hidden_states")  # would be an adapter's, not the model's
 CACHES = ("cache", "past_key_values", "cache_params")  # names, by the version of transformers
-STAYS = "a site model is as confidential as the site's records: not to leave this house"
 
 
 class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
@@ -90,6 +92,10 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         for ours in ("_from_auto", "trust_remote_code", "use_safetensors", "adapter_kwargs"):
             options.pop(ours, None)
         loads, pack = options.pop("output_loading_info", False), options.pop("pack", True)
+        if options.get("dtype", "auto") == "auto":  # not what the base's file has: it may be halved
+            options["dtype"] = config.dtype
+        if options.get("quantization_config") is not None:
+            raise ConfigError("a site model has whole weights", key="quantization_config")
         base = cls._load_base(folder / BASE, config, options)
         first, *others = config.weights
         model = PeftModel.from_pretrained(base, folder / first, adapter_name=first)
@@ -123,29 +129,29 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         Raises:
             ConfigError: always.
         """
-        raise ConfigError(
-            f"can't be saved elsewhere: {STAYS}",
-            file=self.name_or_path,
-            fix="To move it within the house, copy its folder.",
-        )
+        refuse_to_leave(self.name_or_path)
 
-    def push_to_hub(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
-        """Refuse.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            f"can't be pushed to a hub: {STAYS}",
-            file=self.name_or_path,
-            fix="What may be handed on is the adapter of the run: fedpriv export.",
-        )
+    push_to_hub = save_pretrained  # type: ignore[assignment]
 
     def rows(self, **batch: Any) -> Any:
-        """Ask the base once, each text (B, ...) of a batch as B·K rows; gives the rows' logits."""
+        """Ask the base once, each text (B, ...) of a batch as B·K rows; gives the rows' logits.
+
+        Raises:
+            ConfigError: what is asked for or given is another for each adapter.
+        """
+        for name in OF_EACH:
+            if batch.get(name):
+                raise ConfigError(
+                    "each adapter has its own", key=name, value=True, fix="Ask for logits alone."
+                )
+        whole = isinstance(self.get_input_embeddings(), WholeRows)
+        if whole and batch.get("inputs_embeds") is not None:
+            raise ConfigError(
+                "each adapter has embeddings of its own", key="inputs_embeds", fix="Give input_ids."
+            )
         several = {name: batch.pop(name) for name in PER_TEXT if name in batch}
         several = {
-            name: value.repeat_interleave(len(self.names), 0)
+            name: _repeated(value, len(self.names))
             for name, value in several.items()
             if value is not None and name in self._takes
         }
@@ -156,6 +162,12 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         """Average what the K rows of each text say, (B·K, ...) → (B, ...)."""
         answers = logits.float().view(-1, len(self.names), *logits.shape[1:]).unbind(1)
         return mean_of_probabilities(answers, self.shares)
+
+    def _answer(self, found: Any, loss: Tensor | None, as_tuple: bool) -> Any:
+        """Return what was found, the loss first, as transformers has it."""
+        if loss is not None:
+            found = type(found)(**{**found, "loss": loss})
+        return found.to_tuple() if as_tuple else found
 
 
 class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyped-call]
@@ -193,10 +205,10 @@ class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyp
             **others,
         )
         found["logits"] = self._mean(found.logits)
+        loss = None
         if labels is not None:
-            size = found.logits.shape[-1]
-            found["loss"] = self.loss_function(found.logits, labels, vocab_size=size)
-        return found.to_tuple() if as_tuple else found  # type: ignore[no-any-return]
+            loss = self.loss_function(found.logits, labels, vocab_size=found.logits.shape[-1])
+        return self._answer(found, loss, as_tuple)  # type: ignore[no-any-return]
 
     def rows(self, **batch: Any) -> Any:
         """Ask as above, with the text's cache, which the answer holds as well.
@@ -223,21 +235,35 @@ class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyp
         """Return the cache that an answer holds."""
         return next(found[name] for name in CACHES if name in found)
 
-    def prepare_inputs_for_generation(self, *given: Any, **named: Any) -> Any:
-        """Prepare what the base model takes."""
-        return self.answering.prepare_inputs_for_generation(*given, **named)
+    def generate(self, *given: Any, stopping_criteria: Any = None, **named: Any) -> Any:
+        """Write as any model of transformers, and stop where the model reads no further.
+
+        Raises:
+            ConfigError: the text is longer than the model reads.
+        """
+        ends = [*(stopping_criteria or ()), _ContextEnd(self._longest)]
+        return super().generate(*given, stopping_criteria=ends, **named)
+
+    @property
+    def prepare_inputs_for_generation(self) -> Any:
+        """Return the base's method, whose parameters transformers looks at."""
+        return self.answering.prepare_inputs_for_generation
+
+    @property
+    def _longest(self) -> float:
+        return getattr(self.config, "max_position_embeddings", None) or math.inf
 
     def _check_length(self, batch: Mapping[str, Any], kept: Any) -> None:
-        longest = getattr(self.config, "max_position_embeddings", None)
         given = batch.get("inputs_embeds")
         given = batch.get("input_ids") if given is None else given
-        if given is None or longest is None:
+        if given is None or math.isinf(self._longest):
             return
         length = given.shape[1] + (0 if kept is None else int(kept.get_seq_length()))
-        if length > longest:
+        if length > self._longest:
             raise ConfigError(
-                f"a request of {length} tokens is longer than the model reads, {longest}",
-                fix="Ask for a shorter text, or for fewer new tokens.",
+                f"a text of {length} tokens is longer than the model reads, {self._longest}",
+                file=self.name_or_path,
+                fix="Give a shorter text.",
             )
 
 
@@ -278,9 +304,24 @@ class SiteModelForSequenceClassification(SiteModel):  # type: ignore[no-untyped-
             **others,
         )
         found["logits"] = self._mean(found.logits)
-        if labels is not None:
-            found["loss"] = torch.nn.functional.cross_entropy(found.logits, labels)
-        return found.to_tuple() if as_tuple else found  # type: ignore[no-any-return]
+        loss = None if labels is None else nn.functional.cross_entropy(found.logits, labels)
+        return self._answer(found, loss, as_tuple)  # type: ignore[no-any-return]
+
+
+class _ContextEnd(StoppingCriteria):
+    def __init__(self, longest: float) -> None:
+        self.longest = longest
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        ends = input_ids.shape[1] >= self.longest
+        return torch.full((len(input_ids),), ends, device=input_ids.device)
+
+
+def _repeated(value: Any, count: int) -> Any:
+    """Repeat what there is of each text; masks may be several, by the kind of layer."""
+    if isinstance(value, Mapping):
+        return {name: _repeated(one, count) for name, one in value.items()}
+    return value if value is None else value.repeat_interleave(count, 0)
 
 
 def _share_rows(model: Any, names: Sequence[str], *, pack: bool) -> None:
@@ -295,7 +336,7 @@ def _share_rows(model: Any, names: Sequence[str], *, pack: bool) -> None:
             continue
         setattr(model.get_submodule(parent), name, made)
     output = model.get_output_embeddings()
-    if pack and type(output) is torch.nn.Linear:
+    if pack and type(output) is nn.Linear:
         shared = output.weight is model.get_input_embeddings().weight
         made = SharedOutput(output) if shared else PackedLinear(output, len(names))
         model.set_output_embeddings(made)

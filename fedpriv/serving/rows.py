@@ -28,16 +28,23 @@ class AdapterRows(nn.Module):
     def __init__(self, layer: Any, names: Sequence[str], *, pack: bool) -> None:
         super().__init__()
         base = layer.get_base_layer()
+        kind = base.weight.dtype
         self.base: nn.Module = PackedLinear(base, len(names)) if pack else base
         down = [layer.lora_A[name].weight.detach().T for name in names]
         up = [layer.lora_B[name].weight.detach().T * layer.scaling[name] for name in names]
-        self.down = nn.Parameter(torch.stack(down).contiguous(), requires_grad=False)  # (K, in, r)
-        self.up = nn.Parameter(torch.stack(up).contiguous(), requires_grad=False)  # (K, r, out)
+        # (K, in, r) and (K, r, out)
+        self.down = nn.Parameter(torch.stack(down).to(kind).contiguous(), requires_grad=False)
+        self.up = nn.Parameter(torch.stack(up).to(kind).contiguous(), requires_grad=False)
 
     @property
     def weight(self) -> Tensor:
-        """Return the base's weight, for models that ask for its type."""
+        """Return the base's weight, for models that use it without the layer."""
         return self.base.weight  # type: ignore[return-value]
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Return the base's bias, as `weight`."""
+        return self.base.bias  # type: ignore[return-value]
 
     def forward(self, rows: Tensor) -> Tensor:
         """Multiply rows, (B·K, ..., in)."""
@@ -83,11 +90,18 @@ class PackedLinear(nn.Module):
     def __init__(self, layer: Any, rows: int) -> None:
         super().__init__()
         weight = layer.weight.detach()
-        if not isinstance(layer, nn.Linear):  # the Conv1D of GPT-2 has it the other way round
+        self.turned = not isinstance(layer, nn.Linear)  # as the Conv1D of GPT-2
+        if self.turned:
             weight = weight.T.contiguous()
         self.width: int = weight.shape[0]
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
         self.bias = None if layer.bias is None else layer.bias.detach()
+
+    @property
+    def weight(self) -> Tensor:
+        """Return a copy of the weight as the layer had it."""
+        found: Tensor = self.packed.to_dense()
+        return found.T if self.turned else found
 
     def forward(self, rows: Tensor) -> Tensor:
         """Multiply rows, (..., in)."""
@@ -143,9 +157,9 @@ class RowsCache(Cache):
         found = self.kept.update_conv_state(self._fold(conv_states), *where, **options)
         return self._unfold(found)
 
-    def get_conv_state(self, *where: Any) -> Tensor | None:
+    def get_conv_state(self, *where: Any, **options: Any) -> Tensor | None:
         """Return the state of a convolution, if there is one."""
-        found = self.kept.get_conv_state(*where)
+        found = self.kept.get_conv_state(*where, **options)
         return None if found is None else self._unfold(found)
 
     def update_recurrent_state(
@@ -155,9 +169,9 @@ class RowsCache(Cache):
         found = self.kept.update_recurrent_state(self._fold(recurrent_states), *where, **options)
         return self._unfold(found)
 
-    def get_recurrent_state(self, *where: Any) -> Tensor | None:
+    def get_recurrent_state(self, *where: Any, **options: Any) -> Tensor | None:
         """Return a recurrent state, if there is one."""
-        found = self.kept.get_recurrent_state(*where)
+        found = self.kept.get_recurrent_state(*where, **options)
         return None if found is None else self._unfold(found)
 
     def _fold(self, rows: Tensor) -> Tensor:

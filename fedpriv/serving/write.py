@@ -81,6 +81,7 @@ def _write_base(folder: Path, base: Base, recipe: ModelRecipe) -> None:
     """Write the base in the format of its files, where that loses nothing."""
     model: Any = base.model
     model = model.encoder if recipe.model.pooling == "mean" else model
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
     kind: torch.dtype = getattr(torch, stored_type(find_base(base.source)))
     halved = {name: value.to(kind) for name, value in model.state_dict().items()}
     if all(torch.equal(halved[name].float(), value) for name, value in model.state_dict().items()):
@@ -88,6 +89,8 @@ def _write_base(folder: Path, base: Base, recipe: ModelRecipe) -> None:
     model.config.use_cache = True  # training needs none; who generates does
     model.save_pretrained(folder)
     model.float()
+    for name, value in model.named_buffers():  # such as frequencies, which have no file
+        value.copy_(buffers[name])
 
 
 def _write_config(
@@ -107,7 +110,7 @@ def _write_config(
         dtype="float32",
         **names,
     )
-    settings.save_pretrained(folder)
+    settings.to_json_file(folder / "config.json")
 
 
 def _card(site: str, job: str, weights: Mapping[str, float]) -> str:

@@ -41,6 +41,8 @@ from fedpriv.config.load import load_site
 from fedpriv.models.base import digest_of
 from fedpriv.pki.keys import new_key, write_key
 from fedpriv_client.init import init_site
+from tests.serving.conftest import llama as llama
+from tests.serving.conftest import make_site_model as make_site_model
 
 Answer = tuple[int, bytes, dict[str, str]]  # status, content, headers
 

@@ -20,12 +20,12 @@ from fedpriv.serving.write import write_site_model
 from tests.serving.answering import KINDS, Made, MakeSiteModel
 
 
-@pytest.fixture
-def make_site_model(tmp_path: Path, model_folder: Any) -> MakeSiteModel:
+@pytest.fixture(scope="module")
+def make_site_model(tmp_path_factory: pytest.TempPathFactory, model_folder: Any) -> MakeSiteModel:
     """A factory of site models, each with a worker that has the same model and what was drawn."""
 
     def make(
-        kind: str = "llama",
+        kind: str | Path = "llama",
         *,
         task: Any = "causal-lm",
         pooling: Any = "own",
@@ -35,9 +35,10 @@ def make_site_model(tmp_path: Path, model_folder: Any) -> MakeSiteModel:
         whole: tuple[str, ...] = (),
         **changes: Any,
     ) -> Made:
+        tmp_path = tmp_path_factory.mktemp("site")
         recipe = ModelRecipe(
             ModelSection(
-                name=str(model_folder(kind, **changes)),
+                name=str(kind if isinstance(kind, Path) else model_folder(kind, **changes)),
                 task=task,
                 labels=("no", "yes", "may be") if task == "classification" else (),
                 max_length=32,
@@ -77,3 +78,9 @@ def make_site_model(tmp_path: Path, model_folder: Any) -> MakeSiteModel:
         )
 
     return make
+
+
+@pytest.fixture(scope="module")
+def llama(make_site_model: MakeSiteModel) -> Made:
+    """Three adapters on a small llama."""
+    return make_site_model()

@@ -1,0 +1,216 @@
+"""What a token of a site model costs, beside one adapter and beside a merged model.
+
+    python benchmarks/serving.py --model FOLDER --json serving.json
+
+Three adapters on one base answer each token together. All ways start from the same base and
+adapters and write the same number of tokens, in turn and in one process with one thread; a ratio is
+the median over turns. A time is the processor's, as others may use the machine, beside the wall's.
+The floor is the time to read the base's weights once, at the rate of a product of a large matrix
+with a vector, measured here. Memory is what a process of its own holds while it writes, beyond what
+it held before it loaded the model. Without --model the base is a random Llama of SmolLM2-135M's
+shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from interleaved import interleaved, median, ratio
+from rich.console import Console
+from rich.table import Table
+
+NAMES = ("alone", "personal", "federated")
+WAYS = ("site model", "one adapter (peft)", "merged")
+PROMPT, READ = 64, 256  # tokens; MB
+GOALS = {"time": 1.3, "memory": 1.1}
+
+
+def random_base(folder: Path) -> None:
+    """Write a random Llama of SmolLM2-135M's shape, and the embedded tokenizer."""
+    import transformers
+
+    from fedpriv.base_model import EMBEDDED
+
+    config = transformers.LlamaConfig(
+        vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=2048,
+        tie_word_embeddings=True, dtype="bfloat16",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(EMBEDDED).save_pretrained(folder)
+
+
+def write(base: Path, folder: Path, rank: int) -> None:
+    """Write a site model with three adapters that were drawn."""
+    from fedpriv.models.config import LoraSection, ModelSection
+    from fedpriv.plain_training.adapter import write_adapter
+    from fedpriv.privacy.config import PrivacySection
+    from fedpriv.private_training.config import ComputeSection
+    from fedpriv.private_training.pool import make_worker
+    from fedpriv.private_training.worker import ModelRecipe
+    from fedpriv.protocol import Proposal
+    from fedpriv.serving.write import write_site_model
+
+    model = ModelSection(name=str(base), max_length=128)
+    lora = LoraSection(r=rank, alpha=2 * rank)
+    recipe = ModelRecipe(model, lora, 0, ComputeSection(device="cpu"))
+    worker = make_worker(recipe)
+    proposal = Proposal(
+        job_id="job", method="dp-lora", steps=1, seed=0, fields=("text",), model=model,
+        lora=lora, privacy=PrivacySection(epsilon=5.0, delta=1e-3, sample_rate=0.5),
+        base_digest=worker.base.digest, vector_digest=worker.vector.digest,
+    )  # fmt: skip
+    for index, name in enumerate(NAMES):
+        drawn = np.random.default_rng(index).normal(scale=0.01, size=worker.vector.size)
+        values = worker.initial + drawn.astype(np.float32)
+        write_adapter(folder / name, worker, values, proposal, "", kind=name)  # type: ignore[arg-type]
+    adapters = {name: folder / name for name in NAMES}
+    weights = dict.fromkeys(NAMES, 1 / 3)
+    write_site_model(folder / "model", recipe, adapters, weights, site="bench", job="job")
+
+
+def load(way: str, folder: Path) -> Any:
+    """Load a model in float32, by one of the ways."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    from fedpriv.serving import load_site_model
+
+    if way == WAYS[0]:
+        return load_site_model(folder)
+    base = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)
+    model: Any = PeftModel.from_pretrained(base, folder / NAMES[0])
+    return (model.merge_and_unload() if way == WAYS[2] else model).eval()
+
+
+@torch.inference_mode()
+def go_on(model: Any, tokens: int) -> None:
+    """Write so many tokens after a random prompt, at batch 1."""
+    ids = torch.arange(PROMPT)[None] + 3
+    model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=0,
+        eos_token_id=None, max_new_tokens=tokens, min_new_tokens=tokens,
+    )  # fmt: skip
+
+
+def held() -> int:
+    """Bytes that this process holds by itself, without the pages of files that it has mapped."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def memory(way: str, folder: Path) -> int:
+    """Bytes that a model takes in a process of its own, while it writes."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_memory, (way, folder))
+
+
+def _memory(way: str, folder: Path) -> int:
+    torch.set_num_threads(1)
+    from fedpriv.serving import load_site_model  # noqa: F401  # what is imported does not count
+
+    before = held()
+    model = load(way, folder)
+    go_on(model, 16)
+    return held() - before
+
+
+def floor(model: Any) -> float:
+    """Seconds to read the merged model's weights once."""
+    numbers = READ << 18
+    matrix, vector = torch.ones(numbers >> 10, 1 << 10), torch.ones(1 << 10)
+    times = []
+    for _ in range(9):
+        started = time.process_time()
+        matrix @ vector
+        times.append(time.process_time() - started)
+    rate = 4 * numbers / min(times)
+    return sum(p.numel() * p.element_size() for p in model.parameters()) / rate
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", type=Path, help="folder of the base model")
+    parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=16, help="written in each turn")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as made:
+        base, folder = given.model or Path(made) / "base", Path(made)
+        if given.model is None:
+            random_base(base)
+        write(base, folder, given.rank)
+        folder = folder / "model"
+        taken = {way: memory(way, folder) for way in WAYS}
+        models = {way: load(way, folder) for way in WAYS}
+        found = measured(models, taken, given.tokens, given.turns)
+    show(found)
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def measured(
+    models: dict[str, Any], taken: dict[str, int], tokens: int, turns: int
+) -> dict[str, Any]:
+    """Time all ways in turn."""
+    cpu: dict[str, list[float]] = {way: [] for way in models}
+
+    def case(way: str) -> None:
+        started = time.process_time()
+        go_on(models[way], tokens)
+        cpu[way].append(time.process_time() - started)
+
+    wall = interleaved({way: partial(case, way) for way in models}, turns)
+    used = [dict(zip(cpu, row, strict=True)) for row in zip(*cpu.values(), strict=True)][1:]
+    rows = {
+        way: {
+            "cpu_ms": 1e3 * median(used, way) / tokens,
+            "wall_ms": 1e3 * median(wall, way) / tokens,
+            "cpu_ratio": ratio(used, way, WAYS[1]),
+            "wall_ratio": ratio(wall, way, WAYS[1]),
+            "bytes": taken[way],
+            "memory_ratio": taken[way] / taken[WAYS[1]],
+        }
+        for way in WAYS
+    }
+    return {"ways": rows, "floor_ms": 1e3 * floor(models[WAYS[2]]), "goals": GOALS}
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print a table."""
+    table = Table("", "CPU ms a token", "× one adapter", "wall ms", "× one", "MB", "× one")
+    for way, row in found["ways"].items():
+        table.add_row(
+            way,
+            f"{row['cpu_ms']:.1f}",
+            f"{row['cpu_ratio']:.2f}",
+            f"{row['wall_ms']:.1f}",
+            f"{row['wall_ratio']:.2f}",
+            f"{row['bytes'] / 1e6:.0f}",
+            f"{row['memory_ratio']:.2f}",
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"Floor, weights read once: {found['floor_ms']:.1f} ms a token. Goals: {GOALS['time']} ×"
+        f" the time and {GOALS['memory']} × the memory of one adapter."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""`fedpriv-client generate` and `classify`: what the site model answers to texts and to files.
+
+Privacy
+    Answers are as confidential as the site's records: a file of them is its owner's alone (law 16).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import track
+
+from fedpriv.errors import ConfigError, DataError, RunningError
+from fedpriv.files import try_lock
+from fedpriv.serving.answers import Answer, Answering
+
+Record = dict[str, Any]
+ADDED = ("completion", "label", "probabilities")  # to a record, which may have its own
+
+
+def answer_file(
+    answering: Answering,
+    answer: Answer,
+    source: Path,
+    out: Path,
+    *,
+    field: str | None,
+    batch_size: int,
+    watch: Callable[[range], Any] = iter,
+) -> int:
+    """Answer to each record of a JSONL file, in the order of the file.
+
+    A line of the answers is the record with its number as `row`, and the answer. Those that are
+    there already stay, and what is missing is added; a half line of an earlier end is cut off.
+
+    Args:
+        field: of a record, which holds the text; that of the job without it.
+        watch: is given the batches to go, for a bar.
+
+    Returns:
+        How many answers were added.
+
+    Raises:
+        DataError: a record can't be read.
+        ConfigError: the file of answers is about other records.
+        RunningError: another process writes that file.
+    """
+    records = _read(source)
+    field = field or answering.field
+    texts = [_text(answering, record, field, source, row) for row, record in enumerate(records, 1)]
+    with os.fdopen(os.open(out, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as stream:
+        os.fchmod(stream.fileno(), 0o600)
+        if not try_lock(stream.fileno(), fcntl.LOCK_EX):
+            raise RunningError(f"{out}: another process writes this file. Wait, or name another.")
+        done = _resume(stream, records, source, out)
+        for first in watch(range(done - done % batch_size, len(records), batch_size)):
+            found = answer(texts[first : first + batch_size], first)
+            for row in range(max(first, done), first + len(found)):
+                line = records[row] | {"row": row + 1} | found[row - first]
+                stream.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            stream.flush()
+        os.fsync(stream.fileno())
+    return len(records) - done
+
+
+def run(
+    answering: Answering,
+    answer: Answer,
+    texts: Sequence[str],
+    source: Path | None,
+    out: Path | None,
+    *,
+    field: str | None,
+    batch_size: int,
+) -> None:
+    """Answer to typed texts on the screen, or to a file in another one, with a bar.
+
+    Raises:
+        ConfigError: neither texts nor both files were named, or all of them.
+    """
+    if bool(texts) == bool(source) or bool(source) != bool(out):
+        raise ConfigError("expected either texts that are typed, or --in and --out", key="--in")
+    if source is None or out is None:
+        found = [one for text in texts for one in answer([text], 0)]
+        print("\n\n".join(map(_shown, found)))
+        return
+    console = Console(stderr=True)
+
+    def watch(batches: range) -> Any:
+        hidden = not console.is_terminal
+        return track(batches, "Answering", console=console, transient=True, disable=hidden)
+
+    added = answer_file(
+        answering, answer, source, out, field=field, batch_size=batch_size, watch=watch
+    )
+    console.print(
+        f"{added} answers were added to {out}. They are as confidential as this site's records.",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _shown(found: Record) -> str:
+    if "completion" in found:
+        return str(found["completion"])
+    shares = found["probabilities"].items()
+    return "\n".join(f"{share:.3f}  {label}" for label, share in sorted(shares, key=_share))
+
+
+def _share(item: tuple[str, float]) -> float:
+    return -item[1]
+
+
+def _read(source: Path) -> list[Record]:
+    try:
+        lines = source.read_bytes().splitlines()
+    except OSError as error:
+        raise DataError(f"can't be read: {error.strerror}", file=source, key="--in") from None
+    return [_record(line, source, row) for row, line in enumerate(lines, 1)]
+
+
+def _record(line: bytes, source: Path, row: int) -> Record:
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(line), dict):
+            return found
+    fix = "Mend the file: JSONL has an object a line."
+    raise DataError(f"line {row} is no JSON object", file=source, key="--in", fix=fix)
+
+
+def _text(answering: Answering, record: Record, field: str, source: Path, row: int) -> str:
+    try:
+        return answering.text_of(record.get(field))
+    except ValueError:
+        raise DataError(
+            f"line {row} has no text there",
+            file=source,
+            key=field,
+            fix="Name the field with --field, or take the line out.",
+        ) from None
+
+
+def _resume(stream: IO[bytes], records: Sequence[Record], source: Path, out: Path) -> int:
+    """Leave whole lines of answers to these records, and say how many there are."""
+    lines = stream.read().split(b"\n")[:-1]
+    for row, line in enumerate(lines):
+        try:
+            there = json.loads(line)
+            known = records[row] | {"row": row + 1}
+            same = all(there[name] == value for name, value in known.items() if name not in ADDED)
+        except (ValueError, LookupError, TypeError):
+            same = False
+        if not same:
+            raise ConfigError(
+                f"line {row + 1} is no answer to that line of {source}",
+                file=out,
+                key="--out",
+                fix="Name another file, or take this one away.",
+            )
+    stream.truncate(stream.seek(sum(len(line) + 1 for line in lines)))
+    return len(lines)

@@ -1,0 +1,170 @@
+"""`fedpriv-client serve-model`: transformers' own server with a site model, for this machine alone.
+
+Other users of this machine can reach the port, and so can the pages that a browser has open.
+Neither has the token that each request must show.
+
+Privacy
+    What the model answers is as confidential as the site's records, and so is what it is asked.
+    Nothing of either gets into a log (law 16).
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from fedpriv.environment import without_hub_code
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.secret import create_secret, load_secret
+from fedpriv.serving.folder import read_site_model
+from fedpriv_client.page_server import HOST, listen_here
+
+PATHS = ("/health", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/responses")
+
+
+def serve_model(folder: Path, port: int, token_file: Path | None) -> None:
+    """Serve a site model on this machine until stopped.
+
+    Args:
+        port: 0 takes a free one.
+        token_file: made if there is none; beside the folder without it.
+
+    Raises:
+        ConfigError: there is no site model that writes, the port can't be bound, others may read
+            the token, or what transformers' server needs is not installed.
+    """
+    check_installed()
+    check_writes(folder)
+    token = read_token(token_file or folder.with_name(f"{folder.name}.token"))
+    with listen_here(port) as listening:
+        _serve(folder, listening, token)
+
+
+def check_installed() -> None:
+    """Check that there is what transformers' server needs.
+
+    Raises:
+        ConfigError: there is not.
+    """
+    from transformers.utils.import_utils import is_serve_available
+
+    if not is_serve_available():
+        raise ConfigError(
+            "what transformers' server needs is not installed",
+            fix="pip install 'fedpriv[serving]', or 'fedpriv-site[serving]' of a site alone.",
+        )
+
+
+def check_writes(folder: Path) -> None:
+    """Check that a folder holds a site model that writes.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    from fedpriv.serving.config import SiteModelConfig
+
+    read_site_model(folder)
+    if not SiteModelConfig.from_pretrained(folder).writes:
+        raise ConfigError(
+            "holds a model that labels texts, and transformers' server lets models write",
+            file=folder,
+            fix="Type: fedpriv-client classify",
+        )
+
+
+def read_token(path: Path) -> str:
+    """Read the token that requests must show; it is made if there is none.
+
+    Raises:
+        ConfigError: it can't be used, or others may read it.
+    """
+    if not path.exists():
+        create_secret(path, secrets.token_urlsafe(32).encode())
+    leaked = "If others have read it, delete it: the next start makes another."
+    token = load_secret(path, name="token", leaked=leaked, error=ConfigError).decode().strip()
+    if not token:
+        raise ConfigError("is empty", file=path, fix="Delete it: the next start makes another.")
+    print(f"Requests must show the token that is in {path}.", flush=True)
+    return token
+
+
+@without_hub_code()
+def _serve(folder: Path, listening: socket.socket, token: str) -> None:
+    import torch
+    import transformers
+    import uvicorn
+    from transformers.cli.serve import Serve
+
+    from fedpriv.serving.model import SiteModelForCausalLM
+
+    class Guarded(uvicorn.Server):
+        """Transformers' server, which asks for the token and logs nothing that it is sent."""
+
+        def __init__(self, config: uvicorn.Config) -> None:
+            app: Any = config.app
+            for wrong in (FedprivError, ValueError):  # of what was asked
+                app.add_exception_handler(wrong, _refused)
+            super().__init__(
+                uvicorn.Config(
+                    Guard(app, token),
+                    log_config=None,
+                    access_log=False,
+                    server_header=False,
+                    ws="none",
+                    timeout_graceful_shutdown=2,
+                )
+            )
+
+        def run(self, sockets: Any = None) -> None:
+            where = f"http://{HOST}:{listening.getsockname()[1]}/v1"
+            print(f"{where} serves the model {folder}", flush=True)
+            super().run([listening])
+
+    name = SiteModelForCausalLM.__name__  # transformers' server looks for it among its own
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    port = listening.getsockname()[1]  # ours already: no other server than ours could have it
+    with (
+        patch.object(transformers, name, SiteModelForCausalLM, create=True),
+        patch.object(uvicorn, "Server", Guarded),
+    ):
+        Serve(str(folder), host=HOST, port=port, device=device, log_level="critical")
+
+
+async def _refused(request: Any, error: Exception) -> Any:
+    from fastapi.responses import JSONResponse
+
+    return JSONResponse({"error": str(error)}, 400)
+
+
+class Guard:
+    """Lets whoever shows the token ask for answers, and nobody for anything else.
+
+    Transformers' server would also load and unload models.
+
+    Args:
+        app: any ASGI application.
+    """
+
+    def __init__(self, app: Any, token: str) -> None:
+        self._app, self._shown = app, f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        from starlette.responses import JSONResponse
+
+        shown = dict(scope["headers"]).get(b"authorization", b"")
+        if not hmac.compare_digest(shown, self._shown):
+            headers = {"WWW-Authenticate": "Bearer"}
+            refusal = JSONResponse({"error": "Show the token."}, 401, headers)
+            await refusal(scope, receive, send)
+        elif scope["path"] not in PATHS:
+            await JSONResponse({"error": "This is not served."}, 404)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)

@@ -1,0 +1,103 @@
+"""What a site model answers to texts: what it writes after them, or their labels.
+
+Privacy
+    As confidential as the site's records: some of the adapters were trained on them without noise.
+    It is for the site alone (law 16).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from fedpriv.errors import ConfigError
+from fedpriv.plain_training.adapter import read_facts
+from fedpriv.serving import load_site_model
+from fedpriv.synthetic.continuation import continue_prompts, said_first
+
+Answer = Callable[
+    [Sequence[str], int], list[dict[str, Any]]
+]  # to texts, and the first one's number
+
+
+class Answering:
+    """A site model with its tokenizer.
+
+    Args:
+        folder: of the site model.
+        writes: whether it is to write, or to label.
+
+    Attributes:
+        field: of a record, which holds the text.
+
+    Raises:
+        ConfigError: the folder is none of such a site model, or a file in it was changed.
+    """
+
+    def __init__(self, folder: Path, *, writes: bool) -> None:
+        self._model: Any = load_site_model(folder)
+        if self._model.can_generate() != writes:
+            does, other = ("labels", "classify") if writes else ("writes", "generate")
+            raise ConfigError(
+                f"holds a model that {does} texts",
+                file=folder,
+                fix=f"Type: fedpriv-client {other}",
+            )
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        proposal = read_facts(folder / self._model.names[0]).proposal
+        self._longest = proposal.model.max_length
+        (self.field,) = set(proposal.fields) - {"completion", "label"}
+
+    def text_of(self, value: object) -> str:
+        """Return the text of a record's field.
+
+        Raises:
+            ValueError: there is none.
+        """
+        text = said_first(value) if self.field == "messages" else value
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError("no text")
+        return text
+
+    def write(self, new: int | None = None, temperature: float = 0.0, seed: int = 0) -> Answer:
+        """Answer with what it writes: {"completion": ...}.
+
+        Args:
+            new: tokens, at most; without it, what a record of the job has room for.
+            temperature: at which tokens are drawn; 0 takes the likeliest each time.
+            seed: of what is drawn.
+        """
+        reads = getattr(self._model.config, "max_position_embeddings", None) or sys.maxsize
+
+        def answer(texts: Sequence[str], first: int) -> list[dict[str, Any]]:
+            made = continue_prompts(
+                self._model,
+                self._tokenizer,
+                texts,
+                longest=min(reads, self._longest) if new is None else reads,
+                new=new,
+                chat=self.field == "messages",
+                temperature=temperature,
+                seed=f"{seed} {first}",
+            )
+            return [{"completion": text} for text in made]
+
+        return answer
+
+    @torch.inference_mode()
+    def label(self, texts: Sequence[str], first: int = 0) -> list[dict[str, Any]]:
+        """Answer with {"label": ..., "probabilities": {label: ...}}, by as much as a record has."""
+        cut = {"padding": True, "truncation": True, "max_length": self._longest}
+        batch = self._tokenizer(list(texts), return_tensors="pt", **cut)
+        names: Mapping[int, str] = self._model.config.id2label
+        found = []
+        for row in self._model(**batch).logits.exp().tolist():
+            shares = {names[index]: share for index, share in enumerate(row)}
+            likeliest = names[row.index(max(row))]
+            found.append({"label": likeliest, "probabilities": shares})
+        return found

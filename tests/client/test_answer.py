@@ -1,0 +1,148 @@
+"""A site model answers to texts of a shell and of files, which may be gone on with."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedpriv.errors import ConfigError, DataError, RunningError
+from fedpriv.serving.answers import Answering
+from fedpriv_client.answer import answer_file, run
+from fedpriv_client.cli import app
+from tests.serving.answering import Made, MakeSiteModel
+
+RECORDS = [{"text": f"the patient has {i}", "ward": i} for i in range(5)]
+
+
+@pytest.fixture(scope="module")
+def writing(llama: Made) -> Answering:
+    return Answering(llama.folder, writes=True)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    return path
+
+
+def answers(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_file_is_gone_on_with_as_if_it_had_not_stopped(
+    temperature: float, writing: Answering, source: Path, tmp_path: Path
+) -> None:
+    how = writing.write(4, temperature, 7)
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    options: dict[str, Any] = {"field": None, "batch_size": 2}
+    assert answer_file(writing, how, source, whole, **options) == 5
+    found = answers(whole)
+    assert [{"text": row["text"], "ward": row["ward"]} for row in found] == RECORDS
+    assert [row["row"] for row in found] == [1, 2, 3, 4, 5]
+    assert all(isinstance(row["completion"], str) for row in found)
+    assert whole.stat().st_mode & 0o777 == 0o600
+
+    lines = whole.read_bytes().splitlines(keepends=True)
+    out.write_bytes(b"".join(lines[:3]) + lines[3][:5])
+    assert answer_file(writing, how, source, out, **options) == 2
+    assert out.read_bytes() == whole.read_bytes()
+    assert answer_file(writing, how, source, out, **options) == 0
+
+
+def test_ctrl_c_leaves_what_is_done(writing: Answering, source: Path, tmp_path: Path) -> None:
+    how, out = writing.write(2), tmp_path / "out.jsonl"
+
+    def interrupted(texts: Any, first: int) -> Any:
+        if first >= 2:
+            raise KeyboardInterrupt
+        return how(texts, first)
+
+    with pytest.raises(KeyboardInterrupt):
+        answer_file(writing, interrupted, source, out, field=None, batch_size=2)
+    assert [row["row"] for row in answers(out)] == [1, 2]
+
+
+def test_answers_to_other_records_are_left_alone(
+    writing: Answering, source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text('{"text": "another", "row": 1, "completion": "x"}\n')
+    for there in (out, source):
+        before = there.read_bytes()
+        with pytest.raises(ConfigError, match="--out: line 1 is no answer to that line"):
+            answer_file(writing, writing.write(2), source, there, field=None, batch_size=2)
+        assert there.read_bytes() == before
+
+
+def test_two_processes_do_not_write_one_file(
+    writing: Answering, source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    with out.open("w") as held, pytest.raises(RunningError, match="another process writes"):
+        fcntl.flock(held, fcntl.LOCK_EX)
+        answer_file(writing, writing.write(2), source, out, field=None, batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": "a"}\n{"text": \n', "--in: line 2 is no JSON object"),
+        ('["text"]\n', "--in: line 1 is no JSON object"),
+        ('{"note": "a"}\n', r"text: line 1 has no text there\. Name the field with --field"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_named(
+    content: str, message: str, writing: Answering, source: Path, tmp_path: Path
+) -> None:
+    source.write_text(content)
+    with pytest.raises(DataError, match=message):
+        answer_file(writing, writing.write(2), source, tmp_path / "out", field=None, batch_size=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_labels_come_with_their_probabilities(
+    make_site_model: MakeSiteModel, source: Path, tmp_path: Path, capsys: Any
+) -> None:
+    made = make_site_model("bert", task="classification")
+    answering = Answering(made.folder, writes=False)
+    out = tmp_path / "out.jsonl"
+    answer_file(answering, answering.label, source, out, field=None, batch_size=4)
+    batch = made.worker.base.tokenizer(RECORDS[0]["text"], return_tensors="pt")
+    share = made.mean(**{name: batch[name] for name in ("input_ids", "attention_mask")}).exp()[0]
+    row = answers(out)[0]
+    assert list(row["probabilities"]) == ["no", "yes", "may be"]
+    assert list(row["probabilities"].values()) == pytest.approx(share.tolist(), rel=1e-4)
+    assert row["label"] == ["no", "yes", "may be"][share.argmax()]
+    options: dict[str, Any] = {"field": None, "batch_size": 4}
+    run(answering, answering.label, ["the patient"], None, None, **options)
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.endswith(f"  {answering.label(['the patient'])[0]['label']}")
+    with pytest.raises(ConfigError, match=r"labels texts.* fedpriv-client classify"):
+        Answering(made.folder, writes=True)
+
+
+def test_the_newest_site_model_of_the_site_answers(
+    llama: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    site = SimpleNamespace(site=SimpleNamespace(state_dir=tmp_path))
+    monkeypatch.setattr("fedpriv_client.cli._load", lambda config: site)
+
+    def command(*words: str) -> None:
+        app(["generate", *words], standalone_mode=False)
+
+    with pytest.raises(ConfigError, match="site-model: no site model was made yet"):
+        command("the patient")
+    (tmp_path / "site-model").mkdir()
+    (tmp_path / "site-model" / "job-1").symlink_to(llama.folder)
+    command("the patient", "--max-new-tokens", "3")
+    [expected] = Answering(llama.folder, writes=True).write(3)(["the patient"], 0)
+    assert capsys.readouterr().out == expected["completion"] + "\n"
+    with pytest.raises(ConfigError, match="expected either texts that are typed, or --in and"):
+        command("a", "--in", "b", "--out", "c")
