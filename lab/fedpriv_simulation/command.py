@@ -20,9 +20,10 @@ from fedpriv.doctor.scarcity import scarcity
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.report.alike import rows_of, said_together
-from fedpriv.report.figures import amount, give_or_take, worse
+from fedpriv.report.figures import amount, look_line, worse
+from fedpriv.report.page_parts import score_names
 from fedpriv_simulation import first_run
-from fedpriv_simulation.watching import new_run, watching
+from fedpriv_simulation.watching import new_run, watched
 
 MODELS = ("base", "federated", "personal", "alone", "two alone", "all three")
 
@@ -201,18 +202,9 @@ def _run(
 ) -> Outcome:
     """Run with a progress bar, or with a plain line a round where nobody watches."""
     logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
+    opening = _opening(config, out, insecure_seed)
     try:
-        with watching(config.job.rounds, _opening(config, out, insecure_seed), console) as progress:
-            from fedpriv_simulation import simulate as simulation
-
-            return simulation.simulate(
-                config,
-                out,
-                source=source,
-                resume=resume,
-                insecure_seed=insecure_seed,
-                progress=progress,
-            )
+        return watched(config, out, source, resume, insecure_seed, opening, console)
     except KeyboardInterrupt:
         if (out / "run.json").exists():
             given = "" if source == EMBEDDED else f" {source}"
@@ -304,14 +296,7 @@ def show(outcome: Outcome, console: Console) -> None:
     """The closing tables."""
     figures = summary(outcome)
     before, after = figures["before"], figures["after"]
-    names = {
-        "eval_loss": "held-out loss",
-        "eval_accuracy": "next-token accuracy"
-        if outcome.run.info["config"]["model"]["task"] == "causal-lm"
-        else "accuracy",
-        "eval_auc": "AUC",
-        "eval_hardest": "loss on the hardest",
-    }
+    names = score_names(outcome.run.info["config"]["model"]["task"])
     utility = Table("", "before", "after", title="Utility on held-out data", title_justify="left")
     for key, name in names.items():
         if key in before:
@@ -321,7 +306,7 @@ def show(outcome: Outcome, console: Console) -> None:
     if said := worse(before["eval_loss"], after["eval_loss"]):
         console.print(f"[red]{said}[/]", highlight=False, soft_wrap=True)
     if figures["held_out"] is not None:
-        console.print(_looked_at(figures["held_out"]))
+        console.print(f"The last look: {look_line(figures['held_out'])}", soft_wrap=True)
     budget = Table(
         "site",
         "ε spent",
@@ -349,9 +334,10 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(budget)
     if shared:
         console.print(_trust(figures["sites"]), highlight=False)
+    took = "" if figures["seconds"] is None else f", {figures['seconds']:.0f} s"
     console.print(
         f"{amount(figures['bytes_up'])} up, {amount(figures['bytes_down'])} down"
-        f" in {figures['rounds']} rounds, {figures['seconds']:.0f} s\n"
+        f" in {figures['rounds']} rounds{took}\n"
         f"Adapter: {outcome.run.path / 'adapter'}\nReport:  {outcome.report}\n"
         f"All of it may be handed on, but {outcome.run.private_folder}",
         highlight=False,
@@ -367,18 +353,3 @@ def _trust(sites: dict[str, dict[str, Any]]) -> str:
         " a share of the noise. ε alone is what is left if all of them do. Whoever can't trust the"
         ' others so far adds all of the noise by itself: privacy.trust = "local".'
     )
-
-
-def _looked_at(look: dict[str, Any]) -> Table:
-    """The last look, by site."""
-    table = Table(
-        "site",
-        "loss",
-        "accuracy",
-        title="On the sites' own held-out records (± noise alone)",
-        title_justify="left",
-    )
-    for name, found in {"all": look, **look["sites"]}.items():
-        shown = [found[key] and give_or_take(**found[key]) for key in ("loss", "accuracy")]
-        table.add_row(name, *(text or found.get("status", "too few answers") for text in shown))
-    return table

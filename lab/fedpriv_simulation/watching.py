@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedpriv.config.job import JobConfig
 from fedpriv.progress import is_watched
 from fedpriv.report.figures import look_line
 
@@ -80,3 +81,26 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
 
     with bar:
         yield simulation.Progress(say, started, round_done)
+
+
+def watched(
+    config: JobConfig,
+    out: Path,
+    source: Path,
+    resume: bool,
+    insecure_seed: int | None,
+    opening: str,
+    console: Console,
+) -> simulation.Outcome:
+    """Simulate a job and show on a console how it goes; as `simulate` and `watching`."""
+    with watching(config.job.rounds, opening, console) as progress:
+        from fedpriv_simulation import simulate as simulation
+
+        return simulation.simulate(
+            config,
+            out,
+            source=source,
+            resume=resume,
+            insecure_seed=insecure_seed,
+            progress=progress,
+        )
