@@ -78,7 +78,7 @@ def simulate(
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out with the directory of the run")
     out = out or new_run(config.job.name)
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, highlight=False)
     source = file or EMBEDDED
     if file is None and (lacking := scarcity(first_run.MEMORY)) is not None:
         console.print(lacking, soft_wrap=True)
@@ -147,11 +147,10 @@ def _personalise(
         table.add_row("mean", *(f"{mean:.3f}" for mean in means.values()))
     console.print(table)
     for sentence in _in_words(config, losses, means):
-        console.print(sentence, highlight=False, markup=False)
+        console.print(sentence, markup=False)
     console.print(
         f"Each site's own models, and a page of what they are worth to it, not to be handed on:\n"
         f"{outcome.run.private_folder}",
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -211,7 +210,6 @@ def _run(
             console.print(
                 f"\nStopped; what was spent stays spent. To go on:\n"
                 f"  fedpriv simulate{given} --out {out} --resume  (with the same options)",
-                highlight=False,
                 soft_wrap=True,
             )
         else:
@@ -304,7 +302,7 @@ def show(outcome: Outcome, console: Console) -> None:
             utility.add_row(name, format(before[key], form), format(after[key], form))
     console.print(utility)
     if said := worse(before["eval_loss"], after["eval_loss"]):
-        console.print(f"[red]{said}[/]", highlight=False, soft_wrap=True)
+        console.print(f"[red]{said}[/]", soft_wrap=True)
     if figures["held_out"] is not None:
         console.print(f"The last look: {look_line(figures['held_out'])}", soft_wrap=True)
     budget = Table(
@@ -333,14 +331,13 @@ def show(outcome: Outcome, console: Console) -> None:
         budget.add_row(said_together(alike), *cells(alike[0]))
     console.print(budget)
     if shared:
-        console.print(_trust(figures["sites"]), highlight=False)
+        console.print(_trust(figures["sites"]))
     took = "" if figures["seconds"] is None else f", {figures['seconds']:.0f} s"
     console.print(
         f"{amount(figures['bytes_up'])} up, {amount(figures['bytes_down'])} down"
         f" in {figures['rounds']} rounds{took}\n"
         f"Adapter: {outcome.run.path / 'adapter'}\nReport:  {outcome.report}\n"
         f"All of it may be handed on, but {outcome.run.private_folder}",
-        highlight=False,
         soft_wrap=True,
     )
 

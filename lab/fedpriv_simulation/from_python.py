@@ -92,7 +92,7 @@ def simulate(
     config, source = _job(job, overrides)
     folder = new_run(config.job.name) if out is None else Path(out)
     use_readable_output()
-    console = Console()
+    console = Console(highlight=False)
     console.quiet = quiet or not is_watched(console)
     opening = f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {folder}"
     try:

@@ -36,7 +36,7 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
         rounds: of the job.
         opening: what is said at once, before anything is imported or loaded.
     """
-    console.print(opening, highlight=False, soft_wrap=True)
+    console.print(opening, soft_wrap=True)
     from fedpriv_simulation import simulate as simulation
 
     bar = Progress(
@@ -55,14 +55,14 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
     def say(text: str) -> None:
         bar.update(task, description=text)
         if not is_watched(console):
-            console.print(text, highlight=False)
+            console.print(text)
 
     def started(job: Any) -> None:
         nonlocal note, done_before, begun
         note = f"loss {job.baseline.eval_loss:.3f}"
         done_before, begun = len(job.rounds), time.monotonic()
         if not is_watched(console):
-            console.print(f"Rounds begin: {note} before any", highlight=False)
+            console.print(f"Rounds begin: {note} before any")
         bar.reset(task, description="Rounds", completed=len(job.rounds), note=note)
 
     def round_done(metrics: dict[str, Any]) -> None:
@@ -73,10 +73,10 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
                 number, of = metrics["round"], rounds
                 each = (time.monotonic() - begun) / max(1, number - done_before)
                 left = f", about {each * (of - number):.0f} s to go" if number < of else ""
-                console.print(f"round {number:4}/{of}  {note}{left}", highlight=False)
+                console.print(f"round {number:4}/{of}  {note}{left}")
         if metrics["held_out"] is not None:
             text = f"after round {metrics['round']}: {look_line(metrics['held_out'])}"
-            console.print(text, highlight=False, soft_wrap=True)
+            console.print(text, soft_wrap=True)
         bar.update(task, completed=metrics["round"], note=note)
 
     with bar:
