@@ -104,7 +104,7 @@ def test_a_ledger_that_pays_no_more_has_its_own_code(federation: Make, tmp_path:
 def test_simulate_prints_tables(federation: Make, tmp_path: Path) -> None:
     shown = fedpriv("simulate", federation(), "--rounds", "1", "--out", tmp_path / "run")
     assert shown.returncode == 0, shown.stderr
-    for words in ("held-out loss", "next-token accuracy", "site-1", "ε spent", " up, ", "Adapter:"):
+    for words in ("Held-out loss", "Next-token accuracy", "site-1", "ε spent", " up, ", "Adapter:"):
         assert words in shown.stdout
     assert shown.stderr == ""
 

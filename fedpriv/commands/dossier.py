@@ -133,14 +133,14 @@ def _show(findings: Iterable[Finding]) -> None:
     """Print each as it comes, those of a site under its name."""
     from rich.markup import escape
 
-    console, at = Console(), None
+    console, at = Console(highlight=False), None
     for finding in findings:
         if finding.site != at:
             at = finding.site
-            console.print(f"[bold]{escape(at) or 'All of it'}[/]", highlight=False)
+            console.print(f"[bold]{escape(at) or 'All of it'}[/]")
         text = escape(f"{finding.text}.")
-        console.print(f"  {_MARKS[finding.kind]} {text}", highlight=False, soft_wrap=True)
-    console.print(_MEANS, highlight=False, soft_wrap=True)
+        console.print(f"  {_MARKS[finding.kind]} {text}", soft_wrap=True)
+    console.print(_MEANS, soft_wrap=True)
 
 
 def _pairs(option: str, value: str, given: list[str] | None) -> dict[str, str]:

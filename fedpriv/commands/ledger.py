@@ -111,10 +111,10 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({**figures, "head": asdict(head), "rows": shown}, indent=2))
         return
-    console = Console()
-    console.print(f"[bold]{path}[/]", highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
+    console.print(f"[bold]{path}[/]", soft_wrap=True)
     _print_figures(console, figures)
-    console.print(f"head {head.hash} at row {head.rows}", highlight=False, soft_wrap=True)
+    console.print(f"head {head.hash} at row {head.rows}", soft_wrap=True)
     table = Table("row", "kind", "what", "at")
     for row in shown:
         hidden = {"number", "kind", "hash", "at"}
@@ -134,14 +134,12 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
         f" {figures['delta']:g} for life"
         f"{', simulated' if figures['simulated'] else ''}"
         f"{'' if figures['private'] else ', NOT PRIVATE'}",
-        highlight=False,
         soft_wrap=True,
     )
     for stated in figures["distinct"]:
         console.print(
             f"{stated['by']} states that units which look like those of {stated['other']} are"
             " different people",
-            highlight=False,
             soft_wrap=True,
         )
     table = Table("ε", "", "what it covers", show_header=True)
@@ -214,12 +212,12 @@ def verify(
         found = {"verified": checked, "head": asdict(newest), **figures}
         print(json.dumps(found, indent=2))
         return
-    console = Console()
+    console = Console(highlight=False)
     for what in checked:
-        console.print(f"[green]✓[/] {what}", highlight=False, soft_wrap=True)
+        console.print(f"[green]✓[/] {what}", soft_wrap=True)
     if not head and witness is None and report is None:
         unknown = "whether there were newer rows: give --witness, --head or --report"
-        console.print(f"[yellow]?[/] {unknown}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]?[/] {unknown}", soft_wrap=True)
     _print_figures(console, figures)
 
 

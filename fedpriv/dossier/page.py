@@ -7,7 +7,7 @@ from typing import Any
 from fedpriv.dossier.answers import answers, assumptions_of
 from fedpriv.dossier.facts import Contents, Scores
 from fedpriv.report import received
-from fedpriv.report.page_parts import RULES, css_colours, fingerprint, templates
+from fedpriv.report.page_parts import RULES, css_colours, fingerprint, score_names, templates
 
 
 def page_of(contents: Contents) -> bytes:
@@ -43,11 +43,6 @@ def _context(contents: Contents) -> dict[str, Any]:
 def _scores(
     before: Scores, after: Scores, task: str
 ) -> list[tuple[str, float | None, float | None]]:
-    names = {
-        "loss": "Held-out loss",
-        "accuracy": "Next-token accuracy" if task == "causal-lm" else "Accuracy",
-        "auc": "AUC",
-        "hardest": "Loss on the hardest records",
-    }
+    names = {key.removeprefix("eval_"): name for key, name in score_names(task).items()}
     rows = [(name, getattr(before, key), getattr(after, key)) for key, name in names.items()]
     return [row for row in rows if row[1:] != (None, None)]

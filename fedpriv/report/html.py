@@ -27,7 +27,7 @@ from fedpriv.report.figures import (
     worse,
 )
 from fedpriv.report.life import LifeBudget, life_budgets
-from fedpriv.report.page_parts import RULES, css_colours, fingerprint, templates
+from fedpriv.report.page_parts import RULES, css_colours, fingerprint, score_names, templates
 from fedpriv.report.participation import PIECES, Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
@@ -189,15 +189,9 @@ def _range(values: Iterable[float]) -> str:
 def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | None]]:
     """(name, before, after) of what was measured on the held-out records."""
     before, after = directory.run.baseline, directory.last_evaluation
-    accuracy = "Next-token accuracy" if directory.run.model.task == "causal-lm" else "Accuracy"
-    names = {
-        "eval_loss": "Held-out loss",
-        "eval_accuracy": accuracy,
-        "eval_auc": "AUC",
-        "eval_hardest": "Loss on the hardest records",
-    }
+    names = score_names(directory.run.model.task)
     rows = [(n, getattr(before, f, None), getattr(after, f, None)) for f, n in names.items()]
-    return [row for row in rows if row[1] is not None or row[2] is not None]
+    return [row for row in rows if row[1:] != (None, None)]
 
 
 def _worse(directory: RunDirectory) -> str:

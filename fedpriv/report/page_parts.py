@@ -36,6 +36,16 @@ COLOURS = {  # role: on a light page, on a dark one
 }
 
 
+def score_names(task: str) -> dict[str, str]:
+    """Each score's name for people, by its field."""
+    return {
+        "eval_loss": "Held-out loss",
+        "eval_accuracy": "Next-token accuracy" if task == "causal-lm" else "Accuracy",
+        "eval_auc": "AUC",
+        "eval_hardest": "Loss on the hardest records",
+    }
+
+
 def css_colours(*, dark: bool = False) -> str:
     """The roles as CSS variables."""
     return " ".join(f"--{role}: {pair[dark]};" for role, pair in COLOURS.items())

@@ -59,8 +59,8 @@ def audit(
 
     Exits with 1 if an attack broke the claim, or missed a twin that it has to catch.
     """
-    console = Console(stderr=as_json)
-    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    console = Console(stderr=as_json, highlight=False)
+    say = partial(console.print, markup=False, soft_wrap=True)
     with console.status("Loading") if console.is_terminal else nullcontext():
         from fedpriv_audit import audit as running
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)

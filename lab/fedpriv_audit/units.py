@@ -15,7 +15,7 @@ from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.read import UNIT
 from fedpriv.data.spec import DataSpec
 from fedpriv_audit.canaries import Canary
-from fedpriv_server.own_records import columns_of, read_site
+from fedpriv_server.own_records import read_site, written_columns
 
 Row = dict[str, Any]  # column → value
 TEXTS = ({"text"}, {"prompt", "completion"}, {"messages"})  # of which a canary can be made
@@ -44,7 +44,7 @@ def read_units(sites: Sites, spec: DataSpec) -> list[AuditedUnit]:
         with tempfile.TemporaryDirectory() as cache:
             units: dict[str, list[Row]] = {}
             for number, record in enumerate(read_site(site, spec, Path(cache)).training):
-                row = {column: record[field] for field, column in columns_of(spec).items()}
+                row = {column: record[field] for field, column in written_columns(spec).items()}
                 key = str(number) if spec.unit == "record" else str(record[UNIT])
                 units.setdefault(key, []).append(row)
         found += [AuditedUnit(site.name, tuple(rows)) for rows in units.values()]

@@ -62,7 +62,7 @@ def compare(
     or one half. The same command goes on where it was stopped. Exits with 1 where a method ended
     worse than it began.
     """
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, highlight=False)
     with console.status("Loading") if console.is_terminal else nullcontext():
         from fedpriv_comparison import present
         from fedpriv_comparison.run_comparison import run_comparison
@@ -83,17 +83,17 @@ def compare(
             command=shlex.join(["fedpriv", *sys.argv[1:]]),
         )
     except KeyboardInterrupt:
-        console.print("\nStopped; the same command goes on from here.", highlight=False)
+        console.print("\nStopped; the same command goes on from here.")
         raise
     ended_worse = any(row.worse for row in compared.figures)
     if as_json:
         print(json.dumps(compared.document, indent=2))
         raise typer.Exit(int(ended_worse))
     title = escape(compared.title)
-    console.print(f"{title}; [bold red]NOT PRIVATE[/] (seeded noise)", highlight=False)
+    console.print(f"{title}; [bold red]NOT PRIVATE[/] (seeded noise)")
     for table in present.tables(compared.figures, seeds):
         console.print(table)
-    print_plain = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    print_plain = partial(console.print, markup=False, soft_wrap=True)
     for line in present.failures(compared.figures):
         print_plain(f"failed  {line}", style="yellow")
     for remark in compared.document["remarks"]:

@@ -70,7 +70,7 @@ def compare(
     from fedpriv_comparison.run_comparison import run_comparison
 
     use_readable_output()
-    console = Console()
+    console = Console(highlight=False)
     console.quiet = quiet or not is_watched(console)
     path = None if file is None else Path(file)
     asked = {"methods": methods, "overrides": overrides, "grid": grid, "seeds": seeds}

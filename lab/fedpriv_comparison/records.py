@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import config_error
 from fedpriv.config.sites import SiteSection
-from fedpriv_server.own_records import columns_of, read_site, spec_of
+from fedpriv_server.own_records import read_site, spec_of, written_columns
 
 
 def alone(config: JobConfig, name: str) -> JobConfig:
@@ -29,7 +29,7 @@ def pooled(config: JobConfig, folder: Path) -> JobConfig:
         for site in config.sites:
             own = read_site(site, spec, folder / "cache")
             for record in own.training:
-                row = {column: record[field] for field, column in columns_of(spec).items()}
+                row = {column: record[field] for field, column in written_columns(spec).items()}
                 stream.write(json.dumps(row, ensure_ascii=False) + "\n")
     size = sum(site.size or 0 for site in config.sites)
     epsilons = [site.epsilon for site in config.sites if site.epsilon is not None]

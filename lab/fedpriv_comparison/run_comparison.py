@@ -84,7 +84,7 @@ def run_comparison(
         transient=True,
     )
     task = bar.add_task("Runs", total=asked.runs)
-    print_plain = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    print_plain = partial(console.print, markup=False, soft_wrap=True)
 
     def done(trial: Any, result: Any) -> None:
         bar.advance(task)

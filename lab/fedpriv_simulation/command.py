@@ -20,9 +20,10 @@ from fedpriv.doctor.scarcity import scarcity
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.report.alike import rows_of, said_together
-from fedpriv.report.figures import amount, give_or_take, worse
+from fedpriv.report.figures import amount, look_line, worse
+from fedpriv.report.page_parts import score_names
 from fedpriv_simulation import first_run
-from fedpriv_simulation.watching import new_run, watching
+from fedpriv_simulation.watching import new_run, watched
 
 MODELS = ("base", "federated", "personal", "alone", "two alone", "all three")
 
@@ -77,7 +78,7 @@ def simulate(
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out with the directory of the run")
     out = out or new_run(config.job.name)
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, highlight=False)
     source = file or EMBEDDED
     if file is None and (lacking := scarcity(first_run.MEMORY)) is not None:
         console.print(lacking, soft_wrap=True)
@@ -146,11 +147,10 @@ def _personalise(
         table.add_row("mean", *(f"{mean:.3f}" for mean in means.values()))
     console.print(table)
     for sentence in _in_words(config, losses, means):
-        console.print(sentence, highlight=False, markup=False)
+        console.print(sentence, markup=False)
     console.print(
         f"Each site's own models, and a page of what they are worth to it, not to be handed on:\n"
         f"{outcome.run.private_folder}",
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -201,25 +201,15 @@ def _run(
 ) -> Outcome:
     """Run with a progress bar, or with a plain line a round where nobody watches."""
     logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
+    opening = _opening(config, out, insecure_seed)
     try:
-        with watching(config.job.rounds, _opening(config, out, insecure_seed), console) as progress:
-            from fedpriv_simulation import simulate as simulation
-
-            return simulation.simulate(
-                config,
-                out,
-                source=source,
-                resume=resume,
-                insecure_seed=insecure_seed,
-                progress=progress,
-            )
+        return watched(config, out, source, resume, insecure_seed, opening, console)
     except KeyboardInterrupt:
         if (out / "run.json").exists():
             given = "" if source == EMBEDDED else f" {source}"
             console.print(
                 f"\nStopped; what was spent stays spent. To go on:\n"
                 f"  fedpriv simulate{given} --out {out} --resume  (with the same options)",
-                highlight=False,
                 soft_wrap=True,
             )
         else:
@@ -304,14 +294,7 @@ def show(outcome: Outcome, console: Console) -> None:
     """The closing tables."""
     figures = summary(outcome)
     before, after = figures["before"], figures["after"]
-    names = {
-        "eval_loss": "held-out loss",
-        "eval_accuracy": "next-token accuracy"
-        if outcome.run.info["config"]["model"]["task"] == "causal-lm"
-        else "accuracy",
-        "eval_auc": "AUC",
-        "eval_hardest": "loss on the hardest",
-    }
+    names = score_names(outcome.run.info["config"]["model"]["task"])
     utility = Table("", "before", "after", title="Utility on held-out data", title_justify="left")
     for key, name in names.items():
         if key in before:
@@ -319,9 +302,9 @@ def show(outcome: Outcome, console: Console) -> None:
             utility.add_row(name, format(before[key], form), format(after[key], form))
     console.print(utility)
     if said := worse(before["eval_loss"], after["eval_loss"]):
-        console.print(f"[red]{said}[/]", highlight=False, soft_wrap=True)
+        console.print(f"[red]{said}[/]", soft_wrap=True)
     if figures["held_out"] is not None:
-        console.print(_looked_at(figures["held_out"]))
+        console.print(f"The last look: {look_line(figures['held_out'])}", soft_wrap=True)
     budget = Table(
         "site",
         "ε spent",
@@ -348,13 +331,13 @@ def show(outcome: Outcome, console: Console) -> None:
         budget.add_row(said_together(alike), *cells(alike[0]))
     console.print(budget)
     if shared:
-        console.print(_trust(figures["sites"]), highlight=False)
+        console.print(_trust(figures["sites"]))
+    took = "" if figures["seconds"] is None else f", {figures['seconds']:.0f} s"
     console.print(
         f"{amount(figures['bytes_up'])} up, {amount(figures['bytes_down'])} down"
-        f" in {figures['rounds']} rounds, {figures['seconds']:.0f} s\n"
+        f" in {figures['rounds']} rounds{took}\n"
         f"Adapter: {outcome.run.path / 'adapter'}\nReport:  {outcome.report}\n"
         f"All of it may be handed on, but {outcome.run.private_folder}",
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -367,18 +350,3 @@ def _trust(sites: dict[str, dict[str, Any]]) -> str:
         " a share of the noise. ε alone is what is left if all of them do. Whoever can't trust the"
         ' others so far adds all of the noise by itself: privacy.trust = "local".'
     )
-
-
-def _looked_at(look: dict[str, Any]) -> Table:
-    """The last look, by site."""
-    table = Table(
-        "site",
-        "loss",
-        "accuracy",
-        title="On the sites' own held-out records (± noise alone)",
-        title_justify="left",
-    )
-    for name, found in {"all": look, **look["sites"]}.items():
-        shown = [found[key] and give_or_take(**found[key]) for key in ("loss", "accuracy")]
-        table.add_row(name, *(text or found.get("status", "too few answers") for text in shown))
-    return table

@@ -22,7 +22,7 @@ from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import last_loss, worse
 from fedpriv.terminal import use_readable_output
 from fedpriv_simulation import first_run
-from fedpriv_simulation.watching import new_run, watching
+from fedpriv_simulation.watching import new_run, watched
 
 log = logging.getLogger(__name__)
 
@@ -87,26 +87,16 @@ def simulate(
         own noise. Whoever runs it on one machine has the records of all sites before their eyes.
     """
     set_environment()
-    from fedpriv_simulation import simulate as simulation
-
     if resume and out is None:
         raise RunError("There is no run to go on with: name its folder with out.")
     config, source = _job(job, overrides)
     folder = new_run(config.job.name) if out is None else Path(out)
     use_readable_output()
-    console = Console()
+    console = Console(highlight=False)
     console.quiet = quiet or not is_watched(console)
     opening = f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {folder}"
     try:
-        with watching(config.job.rounds, opening, console) as progress:
-            found = simulation.simulate(
-                config,
-                folder,
-                source=source,
-                resume=resume,
-                insecure_seed=insecure_seed,
-                progress=progress,
-            )
+        found = watched(config, folder, source, resume, insecure_seed, opening, console)
     except KeyboardInterrupt as stopped:
         if (folder / "run.json").exists():
             stopped.add_note(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedpriv.config.job import JobConfig
 from fedpriv.progress import is_watched
 from fedpriv.report.figures import look_line
 
@@ -35,7 +36,7 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
         rounds: of the job.
         opening: what is said at once, before anything is imported or loaded.
     """
-    console.print(opening, highlight=False, soft_wrap=True)
+    console.print(opening, soft_wrap=True)
     from fedpriv_simulation import simulate as simulation
 
     bar = Progress(
@@ -54,14 +55,14 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
     def say(text: str) -> None:
         bar.update(task, description=text)
         if not is_watched(console):
-            console.print(text, highlight=False)
+            console.print(text)
 
     def started(job: Any) -> None:
         nonlocal note, done_before, begun
         note = f"loss {job.baseline.eval_loss:.3f}"
         done_before, begun = len(job.rounds), time.monotonic()
         if not is_watched(console):
-            console.print(f"Rounds begin: {note} before any", highlight=False)
+            console.print(f"Rounds begin: {note} before any")
         bar.reset(task, description="Rounds", completed=len(job.rounds), note=note)
 
     def round_done(metrics: dict[str, Any]) -> None:
@@ -72,11 +73,34 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
                 number, of = metrics["round"], rounds
                 each = (time.monotonic() - begun) / max(1, number - done_before)
                 left = f", about {each * (of - number):.0f} s to go" if number < of else ""
-                console.print(f"round {number:4}/{of}  {note}{left}", highlight=False)
+                console.print(f"round {number:4}/{of}  {note}{left}")
         if metrics["held_out"] is not None:
             text = f"after round {metrics['round']}: {look_line(metrics['held_out'])}"
-            console.print(text, highlight=False, soft_wrap=True)
+            console.print(text, soft_wrap=True)
         bar.update(task, completed=metrics["round"], note=note)
 
     with bar:
         yield simulation.Progress(say, started, round_done)
+
+
+def watched(
+    config: JobConfig,
+    out: Path,
+    source: Path,
+    resume: bool,
+    insecure_seed: int | None,
+    opening: str,
+    console: Console,
+) -> simulation.Outcome:
+    """Simulate a job and show on a console how it goes; as `simulate` and `watching`."""
+    with watching(config.job.rounds, opening, console) as progress:
+        from fedpriv_simulation import simulate as simulation
+
+        return simulation.simulate(
+            config,
+            out,
+            source=source,
+            resume=resume,
+            insecure_seed=insecure_seed,
+            progress=progress,
+        )

@@ -92,11 +92,11 @@ def status(
 
 
 def _show(facts: dict[str, Any]) -> None:
-    console = Console()
+    console = Console(highlight=False)
     rounds = f", round {facts['round']} of {facts['rounds']}" if "round" in facts else ""
-    console.print(f"{facts['job']}: {facts['state']}{rounds}", highlight=False)
+    console.print(f"{facts['job']}: {facts['state']}{rounds}")
     if facts.get("problem"):
-        console.print(facts["problem"], style="yellow", highlight=False, soft_wrap=True)
+        console.print(facts["problem"], style="yellow", soft_wrap=True)
     table = Table("site", "there", "last answer")
     for name, site in facts["sites"].items():
         admitted = "yes" if site["there"] else "no" if site["admitted"] else "no: not admitted"

@@ -21,7 +21,7 @@ def spec_of(config: JobConfig) -> DataSpec:
     )
 
 
-def columns_of(spec: DataSpec) -> dict[str, str]:
+def written_columns(spec: DataSpec) -> dict[str, str]:
     """Field → column of records that are written anew, the unit's id among them."""
     return {**spec.columns, **({} if spec.unit == "record" else {UNIT: spec.unit})}
 

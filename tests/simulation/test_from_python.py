@@ -18,7 +18,7 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.progress import is_watched
 from fedpriv.report import received
-from fedpriv_simulation import from_python
+from fedpriv_simulation import watching as module
 from fedpriv_simulation.simulate import Progress
 from fedpriv_simulation.watching import watching
 
@@ -71,7 +71,7 @@ def test_an_interrupt_says_how_to_go_on_and_nothing_is_paid_twice(
 
     job, out = load_job(federation(rounds=3)), tmp_path / "run"
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as stopped:
-        patched.setattr(from_python, "watching", stopping)
+        patched.setattr(module, "watching", stopping)
         fedpriv.simulate(job, out=out)
     assert f"out={str(out)!r}, resume=True" in "".join(stopped.value.__notes__)
     run = fedpriv.simulate(job, out=out, resume=True)

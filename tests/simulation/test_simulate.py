@@ -886,3 +886,12 @@ def test_a_run_that_ends_worse_than_it_began_says_so(
     said = "The model is worse than before: its loss on held-out records was"
     assert (said in screen.file.getvalue()) is (said in page) is worse  # type: ignore[attr-defined]
     assert summary(outcome)["worse"] is worse
+
+
+def test_the_closing_tables_tell_no_duration_where_records_are_private(
+    federation: Make, tmp_path: Path
+) -> None:
+    outcome = run(federation(rounds=1, public=False), tmp_path / "run")
+    screen = Console(file=io.StringIO(), width=200)
+    show(outcome, screen)
+    assert " down in 1 rounds\n" in screen.file.getvalue()  # type: ignore[attr-defined]
