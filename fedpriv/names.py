@@ -30,6 +30,22 @@ Wire = Literal["float32", "bf16", "int8"]
 OwnKind = Literal["alone", "again", "personal"]  # of model: what a site trains for itself
 OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)
 Share = Annotated[float, Field(gt=0, lt=1)]
+Unit = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=256,
+        description="What is protected: each record by itself (record), or everything under one"
+        " value of the id column that is named here, such as a patient number.",
+    ),
+]
+RecordsPerUnit = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="How many records, or windows of a long text, of one unit are used at most.",
+    ),
+]
 METRICS = (
     "The port at which this machine, and no other, is told public figures of the process in the"
     " format of Prometheus. Without it, nobody is."

@@ -170,14 +170,10 @@ class Service:
             try:
                 self._connection.reply(reply)
                 return
-            except UnreachableError as error:
-                if time.monotonic() > deadline:
+            except NetworkError as error:
+                if not isinstance(error, UnreachableError) or time.monotonic() > deadline:
                     log.warning("A reply stays in the outbox until it is asked for: %s", error)
                     self._anew.set()
                     return
                 self._stopping.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-            except NetworkError as error:
-                log.warning("A reply stays in the outbox until it is asked for: %s", error)
-                self._anew.set()
-                return

@@ -16,7 +16,7 @@ from fedpriv.data.identity import identities
 from fedpriv.data.population import Population, encode_population
 from fedpriv.data.read import UNIT
 from fedpriv.data.store import TokenFile
-from fedpriv.errors import AccountingError, ProtocolError, StepFailedError
+from fedpriv.errors import ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
@@ -24,7 +24,7 @@ from fedpriv.pki.signing import load_or_create_key
 from fedpriv.plugins import load_part
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
-from fedpriv.privacy.mechanism.csprng import RandomSource
+from fedpriv.privacy.mechanism.csprng import RandomSource, require_secret
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.private_training.batch_invariance import try_all_lengths, try_lengths
@@ -324,8 +324,7 @@ class Site:
         check_decision(request, job.proposal)
         ledger.check_witness(request.witness)
         csprng = partial(self._csprng, request.job_id)
-        if ledger.terms.private and not csprng(request.slot).is_secure:
-            raise AccountingError("A private ledger pays for secret randomness only.")
+        require_secret(csprng(request.slot), ledger.terms.private)
         choice = self.settings.limits.choice(job.plan, request.decision)
         asked = ledger.ask(job.plan, slots, digest := request.digest(vector), choice)
         if isinstance(asked, StoredReply):

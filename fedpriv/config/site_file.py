@@ -17,7 +17,7 @@ from fedpriv.config.sources import OtherSources, Source
 from fedpriv.data.config import SHAPES, DataSection
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.models.config import check_distinct
-from fedpriv.names import METRICS, Address, Digest, Name, Port
+from fedpriv.names import METRICS, Address, Digest, Name, Port, RecordsPerUnit, Unit
 from fedpriv.privacy import usual
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.section import Section
@@ -87,17 +87,8 @@ class SiteData(OtherSources, DataSection):
         description="The records: a file, a saved dataset folder, or owner/name at a hub; or else"
         " there is a table `[data.omop]` or `[data.fhir]`.",
     )
-    unit: str = Field(
-        usual.UNIT,
-        min_length=1,
-        description="What is protected: each record by itself (record), or everything under one"
-        " value of the id column that is named here, such as a patient number.",
-    )
-    max_records_per_unit: int = Field(
-        usual.MAX_RECORDS_PER_UNIT,
-        ge=1,
-        description="How many records, or windows of a long text, of one unit are used at most.",
-    )
+    unit: Unit = usual.UNIT
+    max_records_per_unit: RecordsPerUnit = usual.MAX_RECORDS_PER_UNIT
     size: int = Field(
         ge=1,
         le=usual.MAX_UNITS,

@@ -252,33 +252,24 @@ def read_policy(path: Path, learner: Learner) -> State:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    def refusal(problem: str) -> ConfigError:
+        fix = "Train one for this job: python benchmarks/policy.py."
+        return ConfigError(problem, key="controller.sac.policy", value=path, fix=fix)
+
     try:
         found = {name.removeprefix(NETWORK): value for name, value in load_file(path).items()}
     except (OSError, SafetensorError) as error:
-        raise ConfigError(
-            f"can't be read: {error}",
-            key="controller.sac.policy",
-            value=path,
-            fix="Write one: python benchmarks/policy.py.",
-        ) from None
+        raise refusal(f"can't be read: {error}") from None
     here = learner.arrays()
     if {name: value.shape for name, value in found.items()} != {
         name: value.shape for name, value in here.items()
     }:
-        raise ConfigError(
+        raise refusal(
             "is of networks of another size: of other groups, another encoder, or not adaptive"
-            " as this job is",
-            key="controller.sac.policy",
-            value=path,
-            fix="Train one for this job: python benchmarks/policy.py.",
+            " as this job is"
         )
     if not all(np.isfinite(value).all() for value in found.values()):
-        raise ConfigError(
-            "holds values that are not finite",
-            key="controller.sac.policy",
-            value=path,
-            fix="Train another: python benchmarks/policy.py.",
-        )
+        raise refusal("holds values that are not finite")
     return found
 
 

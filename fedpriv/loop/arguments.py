@@ -30,9 +30,10 @@ _NUMBERS = (bool, int, float)
 _OURS = {"columns", "labels", "numerics", "unit", "ledger", "witness", "job", "dataset_text_field"}
 _LOADED = "Load the model yourself, and give it in place of its name."
 _TOKENIZER = "Set it in the tokenizer, and give that as processing_class."
+_PACKING = ((False, None), f"does not pack several records into a window: {_ALONE}", _LEAVE)
 # What an argument may be, else why not, and what to do.
 ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
-    "packing": ((False, None), f"does not pack several records into a window: {_ALONE}", _LEAVE),
+    "packing": _PACKING,
     "padding_free": ((False, None), f"does not join the records of a batch: {_ALONE}", _LEAVE),
     "completion_only_loss": (
         (None, True),
@@ -96,11 +97,7 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
         "counts no tokens of a sample, nor how many there are in a second",
         _LEAVE,
     ),
-    "eval_packing": (
-        (False, None),
-        f"does not pack several records into a window: {_ALONE}",
-        _LEAVE,
-    ),
+    "eval_packing": _PACKING,
     "loss_type": (
         ("nll",),
         "has the negative log-likelihood as its loss",

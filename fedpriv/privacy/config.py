@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from fedpriv.defaults import ANY_SIZE
-from fedpriv.names import MAX_JOB_STEPS
+from fedpriv.names import MAX_JOB_STEPS, RecordsPerUnit, Unit
 from fedpriv.privacy import usual
 from fedpriv.section import Section
 
@@ -34,18 +34,8 @@ class PrivacySection(Section):
         le=usual.MAX_CLIP,
         description="The longest that what one unit adds to a step may be, in the L2 norm.",
     )
-    unit: str = Field(
-        usual.UNIT,
-        min_length=1,
-        max_length=256,
-        description="What is protected: each record by itself (record), or everything under one"
-        " value of the id column that is named here, such as a patient number.",
-    )
-    max_records_per_unit: int = Field(
-        usual.MAX_RECORDS_PER_UNIT,
-        ge=1,
-        description="How many records, or windows of a long text, of one unit are used at most.",
-    )
+    unit: Unit = usual.UNIT
+    max_records_per_unit: RecordsPerUnit = usual.MAX_RECORDS_PER_UNIT
     numerics: Literal["default", "strict"] = Field(
         "default",
         description="With strict, each record is computed alone and sums are whole numbers, so"
