@@ -54,7 +54,8 @@ class Attacker:
 
     def fallen(self, values: Sequence[Vector]) -> Scores:
         """How far the losses of models fell from the base model's, (K, N)."""
-        return membership.fall(self.base, np.stack([self.losses(one) for one in values]))
+        found: Scores = self.base - np.stack([self.losses(one) for one in values])
+        return found
 
     def secrets(self, values: Vector, canaries: Sequence[Canary]) -> list[tuple[int, float, float]]:
         """Of each canary: how often it was inserted, its exposure, and its likeness (Jaccard)."""

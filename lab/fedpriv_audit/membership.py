@@ -27,16 +27,6 @@ Coins = npt.NDArray[np.bool_]
 RESAMPLES = 1000
 
 
-def fall(base: Scores, losses: Scores) -> Scores:
-    """How far each model's loss on each record fell from the base model's: (K, N).
-
-    Args:
-        base: (N,) losses of the base model.
-        losses: (K, N) of K trained models.
-    """
-    return base - losses
-
-
 def against_references(fallen: Scores, inside: Coins) -> Scores:
     """Each fall, less what other models say it would be without the record: (K, N).
 
@@ -45,7 +35,7 @@ def against_references(fallen: Scores, inside: Coins) -> Scores:
     truth than either, and there may be none.
 
     Args:
-        fallen: (K, N) see `fall`.
+        fallen: (K, N) how far each model's loss on each record fell from the base model's.
         inside: (K, N) which model was trained on which record, by independent coins. Of the model
             in hand its own coins are not used.
     """
