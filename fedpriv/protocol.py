@@ -25,12 +25,12 @@ import hashlib
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
 from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.config.looks import MAX_RANGE, LooksSection
 from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
-from fedpriv.files import canonical_json, sha256
+from fedpriv.files import canonical_json, finite_json, sha256
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.names import MAX_JOB_STEPS, MAX_SEED, Digest, Wire
 from fedpriv.privacy.accounting.rdp import ORDERS
@@ -160,9 +160,15 @@ class Proposal(Body):
     shared: SharedNoise | None = None
     groups: GroupTerms | None = None
 
+    @field_validator("settings")
+    @classmethod
+    def _finite(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if finite_json(value) != value:
+            raise ValueError("expected finite numbers")
+        return value
+
     @model_validator(mode="after")
     def _is_no_longer_than_any_needs(self) -> Self:
-        # Which refuses numbers that are not finite, wherever they are.
         if len(canonical_json(self.model_dump(mode="json"))) > MAX_PROPOSAL:
             raise ValueError(f"expected at most {MAX_PROPOSAL:,} bytes")
         return self

@@ -22,7 +22,8 @@ class Secret:
         return f"{type(self).__name__}()"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} is secret: it can't be pickled or copied.")
+        what = f"{type(self).__name__} is secret and must not leave"
+        raise TypeError(f"{what}: it can't be pickled or copied.")
 
 
 def load_or_create_secret(

@@ -227,13 +227,13 @@ def test_a_step_has_its_rounds_rate_and_the_noise_of_who_took_part(
     grid.answers = {7: step(0)}
     asked = made.requests(1, grid)
     seen: dict[str, float] = {}
-    real = own.step
+    real = own.move
 
     def watched(released: Any, **options: Any) -> Any:
         seen.update(options, noise_variance=released.noise_variance, units=released.units)
         return real(released, **options)
 
-    monkeypatch.setattr(own, "step", watched)
+    monkeypatch.setattr(own, "move", watched)
     made.take(1, grid.send_and_receive(asked))
     assert seen["lr"] == 0.5  # the first of a falling line
     terms, privacy = made.offers[7], PROPOSAL.privacy

@@ -73,7 +73,7 @@ class Setting:
         def step(released: Aggregate, *, lr: float) -> None:
             self.released.append((released, lr))
 
-        update.step = step  # type: ignore[method-assign]
+        update.move = step  # type: ignore[method-assign]
         self.rounds = SecureRounds(
             self.proposal,
             update,

@@ -48,7 +48,7 @@ from fedpriv.privacy.ledger.ledger import (
     read_history,
 )
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
-from fedpriv.privacy.ledger.witness import Witness
+from fedpriv.privacy.ledger.witness import Witness, seal_key
 from fedpriv.secret import create_secret
 from tests.earlier_rules import envelopes_are_made
 from tests.example_counts import examples
@@ -712,6 +712,8 @@ def test_a_making_that_was_killed_can_be_done_again(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     witness = tmp_path / "elsewhere.json"
+    if where.endswith("_name"):
+        seal_key(path)  # or it would be the file that is being named
     if child := os.fork():
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     else:

@@ -127,7 +127,7 @@ def test_the_key_is_nowhere_to_be_found(keys: list[bytes]) -> None:
 @pytest.mark.parametrize("save", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_refuses_to_be_saved_or_copied(save: object) -> None:
     assert callable(save)
-    with pytest.raises(TypeError, match="secret key"):
+    with pytest.raises(TypeError, match="is secret and must not leave"):
         save(SystemCsprng())
 
 
