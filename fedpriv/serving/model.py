@@ -7,9 +7,11 @@ Privacy
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -102,6 +104,8 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         for name in others:
             model.load_adapter(folder / name, adapter_name=name)
         made = cls(config, model, pack=pack)
+        with suppress(OSError, AttributeError):  # else than on glibc
+            ctypes.CDLL(None).malloc_trim(0)  # what the weights took as they were before packing
         made.name_or_path = config.name_or_path = str(folder)
         if made.can_generate():
             made.generation_config = base.generation_config
