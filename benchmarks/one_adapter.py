@@ -9,7 +9,7 @@ answer as all three do (`fedpriv/personal/single.py`), and, as a clinic can do s
 another one to answer as its two own ones do. The rank of both is larger than the job's; a row has
 the job's own rank. `averaged` is where they begin: the mean of the models' weights. The same models
 are trained with dropout in the adapter, too. Loss on each clinic's own held-out notes. Settings
-were chosen at five other clinics (`CHOSEN_AT`).
+were chosen at other clinics, of those that were set aside for it (`CHOSEN_AT`).
 
 `trained` is the training of all that a row takes, as multiples of that of alone and personal, in
 tokens whose gradient is computed. OUT keeps all models; the same command goes on where it was
