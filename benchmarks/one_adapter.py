@@ -1,0 +1,264 @@
+"""Can one adapter of a clinic be as good as its three models that answer together?
+
+    python benchmarks/one_adapter.py --out one-adapter --json docs/results/one_adapter.json
+    python benchmarks/one_adapter.py --out one-adapter-quick --quick    # does everything run?
+
+The clinics are some of the embedded federation, and their models those of benchmarks/clinics.py:
+*alone*, *two own*, *personal*, *federated* and *all three* together. Then one adapter is trained to
+answer as all three do (`fedpriv/personal/single.py`), and, as a clinic can do so without anybody,
+another one to answer as its two own ones do. The rank of both is larger than the job's; a row has
+the job's own rank. `averaged` is where they begin: the mean of the models' weights. The same models
+are trained with dropout in the adapter, too. Loss on each clinic's own held-out notes. Settings
+were chosen at other clinics, of those that were set aside for it (`CHOSEN_AT`).
+
+`trained` is the training of all that a row takes, as multiples of that of alone and personal, in
+tokens whose gradient is computed. OUT keeps all models; the same command goes on where it was
+stopped. The data is public and no run is private: samples and noise come from seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from border_design import KINDS, QUICK_PASSES, Point, Size
+from border_runs import Entry
+from clinics import SET_PASSES, write_federation
+
+from fedpriv.config.load import load_job
+from fedpriv.errors import FedprivError
+from fedpriv.files import replacing, write_json
+from fedpriv.methods.proposal import job_recipe
+from fedpriv.models.vector import Vector
+from fedpriv.personal.single import OWN, RANK, WRITTEN, distil, follow, widened, wider, write
+from fedpriv.personal.together import Model, own_and_federated, together
+from fedpriv.personal.training import train_alone
+from fedpriv.private_training.pool import WorkerPool, make_worker
+from fedpriv.private_training.worker import Worker
+from fedpriv.process import stop_on_terminate
+from fedpriv_comparison.held_out_scores import OwnExamples, own_examples
+from fedpriv_comparison.personalisation import WEIGHT, AsItIs
+from fedpriv_comparison.runner import Runner, open_folder
+from fedpriv_comparison.trial import values_path
+
+FORMAT = 1
+CLINICS = 13  # spread over the list, of which some chose the settings
+CHOSEN_AT = ("general-medicine-2", "psychiatry-2", "surgery-6", "surgery-16", "urology-6")
+DROPOUT = 0.3
+HOURS = 2.0  # of one core of 2026, a third of it for the federation
+Losses = dict[str, dict[str, float]]  # of each row, at each clinic
+Together = list[tuple[Vector, float]]  # models, with their weights
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("one-adapter"))
+    parser.add_argument("--json", type=Path, help="figures here, too")
+    parser.add_argument("--quick", action="store_true", help="two rounds, two clinics")
+    return parser.parse_args()
+
+
+@contextmanager
+def dropping(worker: Worker, share: float) -> Iterator[None]:
+    """Dropout before every adapter, for a while: of a site's own training, where no law forbids."""
+    found = [m for m in worker.model.modules() if hasattr(m, "get_delta_weight")]
+    before = [layer.lora_dropout["default"] for layer in found]
+    try:
+        for layer in found if share else ():
+            layer.lora_dropout["default"] = torch.nn.Dropout(share)
+        yield
+    finally:
+        for layer, module in zip(found, before, strict=True):
+            layer.lora_dropout["default"] = module
+
+
+@dataclass(frozen=True, eq=False)
+class Clinic:
+    """What is trained at a clinic, kept in a folder.
+
+    Attributes:
+        workers: by rank; that of the job is the least.
+    """
+
+    name: str
+    own: OwnExamples
+    entry: Entry
+    federated: Vector
+    again: Vector
+    workers: dict[int, Worker]
+    folder: Path
+
+    @property
+    def job(self) -> Worker:
+        """The worker of the job's own shape."""
+        return self.workers[min(self.workers)]
+
+    def kept(self, name: str, make: Callable[[], Vector]) -> Vector:
+        """Values that are there, or are made now."""
+        path = self.folder / f"{self.name}-{name.replace(' ', '-')}.npy"
+        if not path.exists():
+            made = make()
+            with replacing(path) as part, part.open("wb") as stream:
+                np.save(stream, made)
+        values: Vector = np.load(path)
+        return values
+
+    def trained(self, what: str, dropout: float = 0.0) -> Vector:
+        """alone, again or personal, as `benchmarks/clinics.py` trains them."""
+        trial = self.entry.trials["federated+personal" if what == "personal" else what]
+        starts = {"alone": self.job.initial, "again": self.again, "personal": self.federated}
+        settings = trial.config.personal.beginning("personal" if what == "personal" else "alone")
+
+        def make() -> Vector:
+            torch.manual_seed(trial.seed)  # of the dropout
+            with dropping(self.job, dropout):
+                made = train_alone(
+                    self.job, starts[what], self.own.training, settings, seed=trial.seed
+                )
+            return made.values
+
+        return self.kept(f"{what} dropout" if dropout else what, make)
+
+    def three(self, dropout: float = 0.0) -> Together:
+        """All three, with their weights."""
+        own = [self.trained("alone", dropout), self.trained("personal", dropout)]
+        return own_and_federated(own, self.federated, WEIGHT)
+
+    def two(self, dropout: float = 0.0) -> Together:
+        """Two own models, with their weights."""
+        return [(self.trained("alone", dropout), 0.5), (self.trained("again", dropout), 0.5)]
+
+    def one(self, title: str, teachers: Together, rank: int, seed: int) -> Vector:
+        """One adapter that answers as others do together."""
+        worker, job, records = self.workers[rank], self.job, self.own.training.everything
+
+        def make() -> Vector:
+            if worker is not job:
+                return distil(worker, job, teachers, records, seed=seed)
+            written = write(job, teachers, records, WRITTEN * len(records), seed=seed)
+            personal = teachers[1][0]  # there is no room for all of them
+            return follow(job, personal, teachers, [*OWN * records, *written], seed=seed)
+
+        return self.kept(f"{title} {rank} {seed}", make)
+
+
+def loss(clinic: Clinic, row: str) -> float:
+    """Of a row of the table, on all held-out notes of a clinic; what it takes is trained."""
+    title, _, how = row.partition(", ")
+    job, wide = clinic.job, clinic.workers[RANK]
+    dropout = DROPOUT if how == "dropout" else 0.0
+    worker, rank = (job, job.recipe.lora.r) if how == "job's rank" else (wide, RANK)
+    seed = 2 if how == "another seed" else 1
+    model: Model
+    match title:
+        case "two own":
+            model = together(job, clinic.two(dropout))
+        case "all three":
+            model = together(job, clinic.three(dropout))
+        case "federated":
+            model = AsItIs(job, clinic.federated)
+        case "averaged":
+            model = AsItIs(wide, widened(wide, job, clinic.three()))
+        case "one of three":
+            model = AsItIs(worker, clinic.one(title, clinic.three(), rank, seed))
+        case "one of two own":
+            model = AsItIs(worker, clinic.one(title, clinic.two(), rank, seed))
+        case _:
+            model = AsItIs(job, clinic.trained(title, dropout))
+    return model([*clinic.own.reported, *clinic.own.tuning]).eval_loss
+
+
+ALONE, PERSONAL, ONE = 32, 16, OWN + WRITTEN  # passes, or as many records
+ROWS = {  # what each takes
+    "alone": ALONE,
+    "two own": 2 * ALONE,
+    "federated": 0,
+    "personal": PERSONAL,
+    "all three": ALONE + PERSONAL,
+    "averaged": ALONE + PERSONAL,
+    "one of three": ALONE + PERSONAL + ONE,
+    "alone, dropout": ALONE,
+    "two own, dropout": 2 * ALONE,
+    "personal, dropout": PERSONAL,
+    "all three, dropout": ALONE + PERSONAL,
+    "one of two own": 2 * ALONE + ONE,
+    "one of three, job's rank": ALONE + PERSONAL + ONE,
+    "one of three, another seed": ALONE + PERSONAL + ONE,
+}
+
+
+def markdown(found: Losses) -> str:
+    """The table: mean over the clinics, and how much of what all three gain over two own."""
+    means = {row: statistics.fmean(at.values()) for row, at in found.items()}
+    lines = ["| model | trained | loss | share of the gain |", "|---|---|---|---|"]
+    for row, mean in means.items():
+        cost = ROWS[row] / (ALONE + PERSONAL)
+        share = (means["two own"] - mean) / (means["two own"] - means["all three"])
+        lines.append(f"| {row} | {cost:.2f} | {mean:.3f} | {share:.0%} |")
+    return "\n".join([*lines, ""])
+
+
+def clinics(entry: Entry, out: Path) -> Iterator[Clinic]:
+    """Those that are reported."""
+    trials = entry.trials
+    federated = np.load(values_path(trials["federated"], out / "runs"))
+    with WorkerPool(1).borrow(job_recipe(trials["again"].config)) as other:
+        again = other.initial
+    recipe = job_recipe(trials["federated"].config)
+    workers = {one.lora.r: make_worker(one) for one in (recipe, wider(recipe, 3))}
+    folder = out / "models"
+    folder.mkdir(exist_ok=True)
+    job = workers[recipe.lora.r]
+    for name, own in own_examples(trials["federated"].config, job).items():
+        if name not in CHOSEN_AT:
+            yield Clinic(name, own, entry, federated, again, workers, folder)
+
+
+def main() -> int:
+    arguments = parsed()
+    torch.set_num_threads(1)
+    logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
+    stop_on_terminate()
+    job = load_job()
+    rounds, count, passes = job.job.rounds, CLINICS, SET_PASSES
+    if arguments.quick:
+        rounds, count, passes = 2, 2, (*SET_PASSES, "job.rounds=2", *QUICK_PASSES)
+    print(f"About {'0.1' if arguments.quick else HOURS} hours on one core.", flush=True)
+    point = Point(len(job.sites), 16, seeds=1, most_scored=count)
+    kind = replace(KINDS["notes"], name="clinics", points=(point,))
+    size = Size(rounds=rounds, overrides=(f"evaluation.every={rounds}", *passes))
+    command = shlex.join(["python", "benchmarks/one_adapter.py", *sys.argv[1:]])
+    found: Losses = {}
+    try:
+        with open_folder(arguments.out / "runs"):
+            entry = Entry(kind, point, 1, write_federation(arguments.out, point), size)
+            Runner(arguments.out / "runs").results([entry.trials["federated"]])
+            places = list(clinics(entry, arguments.out))
+            for row in ROWS:
+                found[row] = {place.name: loss(place, row) for place in places}
+                document = {"format": FORMAT, "command": command, "losses": found}
+                write_json(arguments.out / "one_adapter.json", document)
+                if arguments.json is not None:
+                    write_json(arguments.json, document)
+                print(f"{row}: {statistics.fmean(found[row].values()):.3f}", flush=True)
+    except KeyboardInterrupt:
+        print("\nStopped; the same command goes on from here.")
+        return 130
+    except (FedprivError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(markdown(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""One adapter that answers as several together do: distillation (Hinton et al. 2015).
+
+A site has few records. So the adapter learns what the site's models answer together on texts that
+they write, too. The job's own rank is too small for that (docs/results.md): the adapter is wider.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from fedpriv.data.batch import Batch, buckets
+from fedpriv.data.encode import NO_LOSS, Example
+from fedpriv.gradients.weighted import weighted_gradient
+from fedpriv.models.vector import Vector
+from fedpriv.personal.together import mean_of_probabilities
+from fedpriv.plain_training.passes import batches
+from fedpriv.plain_training.scores import logits_of
+from fedpriv.private_training.record_loss import IGNORED, next_tokens
+from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.synthetic.language_model import sample
+
+Weighted = Sequence[tuple[Vector, float]]  # models that answer together, with weights of sum 1
+RANK = 16  # with which it was measured, of adapters of rank 2
+WRITTEN, OWN = 18, 6  # texts for each record, and how often the record itself is learned
+KEPT = 0.5  # of a record, at most, that a text begins with
+
+
+def wider(recipe: ModelRecipe, adapters: int) -> ModelRecipe:
+    """The recipe of a worker whose adapter has room for as many of this one."""
+    r = max(RANK, adapters * recipe.lora.r)
+    alpha = recipe.lora.alpha * r / recipe.lora.r
+    lora = recipe.lora.model_copy(update={"r": r, "alpha": alpha, "frozen_a": False})
+    return replace(recipe, lora=lora)
+
+
+def distil(
+    worker: Worker,
+    narrow: Worker,
+    teachers: Weighted,
+    records: Sequence[Example],
+    *,
+    seed: int = 0,
+    told: Callable[[int, int], None] = lambda step, steps: None,
+) -> Vector:
+    """One adapter (P,) for a worker, which answers as others do together.
+
+    Args:
+        worker: made by the recipe of `wider`, for as many adapters.
+        narrow: a worker of the job's own shape.
+        teachers: values of that shape.
+        records: all that a site trains on, of a language model; at least one.
+        seed: of texts, and of the order in which they are learned.
+        told: of every step, and how many there are.
+
+    Raises:
+        ValueError: the worker has no room for so many.
+
+    Privacy:
+        None: it is made of raw records, and stays at the site (law 16).
+    """
+    start = widened(worker, narrow, teachers)
+    written = write(narrow, teachers, records, WRITTEN * len(records), seed=seed)
+    wide = [(widened(worker, narrow, [(values, 1.0)]), weight) for values, weight in teachers]
+    return follow(worker, start, wide, [*OWN * list(records), *written], seed=seed, told=told)
+
+
+def widened(worker: Worker, narrow: Worker, adapters: Weighted) -> Vector:
+    """The mean of what adapters add to the weights, in the shape of a worker of larger rank (P,).
+
+    The rows of A that no adapter takes are as they were drawn, and their columns of B are 0.
+
+    Args:
+        narrow: a worker of the adapters' own shape.
+
+    Raises:
+        ValueError: the worker has no room for so many.
+    """
+    r, room = narrow.recipe.lora.r, worker.recipe.lora.r
+    if len(adapters) * r > room:
+        raise ValueError(f"adapters: expected at most {room // r}, got {len(adapters)}")
+    worker.vector.write(worker.initial)
+    made = dict(worker.model.named_parameters())
+    found = dict(narrow.model.named_parameters())
+    with torch.no_grad():
+        for name in worker.vector.names:
+            if ".lora_" not in name:  # trained whole
+                made[name].zero_()
+        for first, (values, weight) in zip(range(0, room, r), adapters, strict=False):
+            narrow.vector.write(values)
+            for name in worker.vector.names:
+                if ".lora_A." in name:
+                    made[name][first : first + r] = found[name] * weight**0.5
+                elif ".lora_B." in name:
+                    made[name][:, first : first + r] = found[name] * weight**0.5
+                else:
+                    made[name] += found[name] * weight
+    return worker.vector.read()
+
+
+def write(
+    worker: Worker, teachers: Weighted, records: Sequence[Example], count: int, *, seed: int = 0
+) -> list[Example]:
+    """Texts that begin as records do, each written on by one of the teachers, drawn by weight.
+
+    Args:
+        records: of a language model.
+
+    Privacy:
+        As confidential as the records: for the site alone.
+    """
+    drawn = random.Random(seed)
+    begun: list[list[tuple[list[int], int]]] = [[] for _ in teachers]
+    chosen = drawn.choices(range(len(teachers)), [weight for _, weight in teachers], k=count)
+    for number, teacher in enumerate(chosen):
+        record = records[number % len(records)]
+        assert not isinstance(record.labels, int)
+        given = next(i for i, label in enumerate(record.labels) if label != NO_LOSS)
+        kept = int(drawn.uniform(0, KEPT) * (len(record.input_ids) - given))
+        begun[teacher].append((record.input_ids[: max(1, given + kept)], given))
+    made = []
+    end = worker.base.tokenizer.eos_token_id
+    for (values, _), starts in zip(teachers, begun, strict=True):
+        worker.vector.write(values)
+        texts = sample(
+            worker.model,
+            worker.base.tokenizer,
+            [start for start, _ in starts],
+            longest=worker.recipe.model.max_length,
+            temperature=1.0,
+            seed=f"{seed}",
+        )
+        for (start, given), text in zip(starts, texts, strict=True):
+            text = text[: text.index(end) + 1] if end in text else text
+            ids = [*start, *text]
+            made.append(Example(ids, [*[NO_LOSS] * given, *ids[given:]]))
+    return made
+
+
+def follow(
+    worker: Worker,
+    start: Vector,
+    teachers: Weighted,
+    records: Sequence[Example],
+    *,
+    rate: float = 3e-3,
+    batch_size: int = 8,
+    seed: int = 0,
+    told: Callable[[int, int], None] = lambda step, steps: None,
+) -> Vector:
+    """Train from `start` (P,) by AdamW to answer as the teachers do together, in one pass.
+
+    The rate falls linearly to nothing.
+
+    Args:
+        teachers: values (P,) in the worker's shape, see `widened`.
+        records: at least one; what comes twice is learned twice.
+
+    Privacy:
+        None, as `distil`.
+    """
+    parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
+    optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
+    parts = list(batches(records, batch_size, random.Random(seed)))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / len(parts))
+    for step, part in enumerate(parts, 1):
+        slope = gradient(worker, part, parameter.detach().numpy(), teachers)
+        parameter.grad = torch.from_numpy(slope)
+        optimizer.step()
+        schedule.step()
+        told(step, len(parts))
+    values: Vector = parameter.detach().numpy().copy()
+    return values
+
+
+def gradient(
+    worker: Worker, records: Sequence[Example], values: Vector, teachers: Weighted
+) -> Vector:
+    """Of the mean of `divergences` over records, at these values; (P,) each."""
+    found = list(_answered(worker, records, teachers))
+    worker.vector.write(values)
+    losses = ((partial(divergences, batch=one, targets=mean), who) for one, mean, who in found)
+    weights = torch.full((len(records),), 1 / len(records))
+    slope: Vector = weighted_gradient(worker.gradients, losses, weights).float().cpu().numpy()
+    return slope
+
+
+@torch.no_grad()
+def _answered(
+    worker: Worker, records: Sequence[Example], teachers: Weighted
+) -> Iterator[tuple[Batch, torch.Tensor, list[int]]]:
+    """Batches of one length, what the teachers answer together, and which records they are."""
+    for length, members in buckets(records, worker.recipe.model.max_length).items():
+        batch = worker.batch([records[i] for i in members], length)
+        answers = []
+        for values, _ in teachers:
+            worker.vector.write(values)
+            answers.append(logits_of(worker, batch))
+        mean = mean_of_probabilities(answers, [weight for _, weight in teachers])
+        yield batch, mean.exp(), members
+
+
+def divergences(model: torch.nn.Module, batch: Batch, targets: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of a model's answers to given ones, the mean over each record's tokens (B,).
+
+    Args:
+        targets: probabilities, (B, T, V).
+    """
+    logits = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(0, 1), reduction="none")
+    counted = next_tokens(batch.labels) != IGNORED
+    return (losses.view(counted.shape) * counted).sum(1) / counted.sum(1).clamp_min(1)
