@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from border_design import KINDS, QUICK_PASSES, Point, Size
-from border_runs import Entry
+from border_runs import FIFTH, Entry
 from clinics import SET_PASSES, write_federation
 
 from fedpriv.config.load import load_job
@@ -45,8 +45,7 @@ from fedpriv.personal.training import train_alone
 from fedpriv.private_training.pool import WorkerPool, make_worker
 from fedpriv.private_training.worker import Worker
 from fedpriv.process import stop_on_terminate
-from fedpriv_comparison.held_out_scores import OwnExamples, own_examples
-from fedpriv_comparison.personalisation import WEIGHT, AsItIs
+from fedpriv_comparison.held_out_scores import OwnExamples, as_it_is, own_examples
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import values_path
 
@@ -54,6 +53,7 @@ FORMAT = 1
 CLINICS = 13  # spread over the list, of which some chose the settings
 CHOSEN_AT = ("general-medicine-2", "psychiatry-2", "surgery-6", "surgery-16", "urology-6")
 DROPOUT = 0.3
+FEWER = 18  # texts for each note
 HOURS = 2.0  # of one core of 2026, a third of it for the federation
 Losses = dict[str, dict[str, float]]  # of each row, at each clinic
 Together = list[tuple[Vector, float]]  # models, with their weights
@@ -131,24 +131,26 @@ class Clinic:
     def three(self, dropout: float = 0.0) -> Together:
         """All three, with their weights."""
         own = [self.trained("alone", dropout), self.trained("personal", dropout)]
-        return own_and_federated(own, self.federated, WEIGHT)
+        return own_and_federated(own, self.federated, FIFTH)
 
     def two(self, dropout: float = 0.0) -> Together:
         """Two own models, with their weights."""
         return [(self.trained("alone", dropout), 0.5), (self.trained("again", dropout), 0.5)]
 
-    def one(self, title: str, teachers: Together, rank: int, seed: int) -> Vector:
+    def one(
+        self, title: str, teachers: Together, rank: int, seed: int, written: int = WRITTEN
+    ) -> Vector:
         """One adapter that answers as others do together."""
         worker, job, records = self.workers[rank], self.job, self.own.training.everything
 
         def make() -> Vector:
             if worker is not job:
-                return distil(worker, job, teachers, records, seed=seed)
-            written = write(job, teachers, records, WRITTEN * len(records), seed=seed)
+                return distil(worker, job, teachers, records, written=written, seed=seed)
+            texts = write(job, teachers, records, written * len(records), seed=seed)
             personal = teachers[1][0]  # there is no room for all of them
-            return follow(job, personal, teachers, [*OWN * records, *written], seed=seed)
+            return follow(job, personal, teachers, [*OWN * records, *texts], seed=seed)
 
-        return self.kept(f"{title} {rank} {seed}", make)
+        return self.kept(f"{title} {rank} {seed} {written}", make)
 
 
 def loss(clinic: Clinic, row: str) -> float:
@@ -165,15 +167,16 @@ def loss(clinic: Clinic, row: str) -> float:
         case "all three":
             model = together(job, clinic.three(dropout))
         case "federated":
-            model = AsItIs(job, clinic.federated)
+            model = as_it_is(job, clinic.federated)
         case "averaged":
-            model = AsItIs(wide, widened(wide, job, clinic.three()))
+            model = as_it_is(wide, widened(wide, job, clinic.three()))
         case "one of three":
-            model = AsItIs(worker, clinic.one(title, clinic.three(), rank, seed))
+            written = FEWER if how == "fewer texts" else WRITTEN
+            model = as_it_is(worker, clinic.one(title, clinic.three(), rank, seed, written))
         case "one of two own":
-            model = AsItIs(worker, clinic.one(title, clinic.two(), rank, seed))
+            model = as_it_is(worker, clinic.one(title, clinic.two(), rank, seed))
         case _:
-            model = AsItIs(job, clinic.trained(title, dropout))
+            model = as_it_is(job, clinic.trained(title, dropout))
     return model([*clinic.own.reported, *clinic.own.tuning]).eval_loss
 
 
@@ -185,6 +188,7 @@ ROWS = {  # what each takes
     "personal": PERSONAL,
     "all three": ALONE + PERSONAL,
     "averaged": ALONE + PERSONAL,
+    "one of three, fewer texts": ALONE + PERSONAL + OWN + FEWER,
     "one of three": ALONE + PERSONAL + ONE,
     "alone, dropout": ALONE,
     "two own, dropout": 2 * ALONE,

@@ -27,7 +27,7 @@ from fedpriv.synthetic.language_model import sample
 
 Weighted = Sequence[tuple[Vector, float]]  # models that answer together, with weights of sum 1
 RANK = 16  # with which it was measured, of adapters of rank 2
-WRITTEN, OWN = 18, 6  # texts for each record, and how often the record itself is learned
+WRITTEN, OWN = 54, 6  # texts for each record, and how often the record itself is learned
 KEPT = 0.5  # of a record, at most, that a text begins with
 
 
@@ -45,6 +45,7 @@ def distil(
     teachers: Weighted,
     records: Sequence[Example],
     *,
+    written: int = WRITTEN,
     seed: int = 0,
     told: Callable[[int, int], None] = lambda step, steps: None,
 ) -> Vector:
@@ -55,6 +56,7 @@ def distil(
         narrow: a worker of the job's own shape.
         teachers: values of that shape.
         records: all that a site trains on, of a language model; at least one.
+        written: texts for each record.
         seed: of texts, and of the order in which they are learned.
         told: of every step, and how many there are.
 
@@ -65,9 +67,9 @@ def distil(
         None: it is made of raw records, and stays at the site (law 16).
     """
     start = widened(worker, narrow, teachers)
-    written = write(narrow, teachers, records, WRITTEN * len(records), seed=seed)
+    texts = write(narrow, teachers, records, written * len(records), seed=seed)
     wide = [(widened(worker, narrow, [(values, 1.0)]), weight) for values, weight in teachers]
-    return follow(worker, start, wide, [*OWN * list(records), *written], seed=seed, told=told)
+    return follow(worker, start, wide, [*OWN * list(records), *texts], seed=seed, told=told)
 
 
 def widened(worker: Worker, narrow: Worker, adapters: Weighted) -> Vector:
