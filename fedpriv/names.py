@@ -27,7 +27,7 @@ Address = Annotated[
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Wire = Literal["float32", "bf16", "int8"]
-OwnKind = Literal["alone", "again", "personal"]  # of model: what a site trains for itself
+OwnKind = Literal["alone", "again", "personal", "single"]  # what a site trains for itself
 OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)
 Share = Annotated[float, Field(gt=0, lt=1)]
 Unit = Annotated[

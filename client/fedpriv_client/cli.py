@@ -189,7 +189,7 @@ def personalise(
     config: Config = SITE,
     adapter: Adapter = None,
     single: Annotated[
-        bool, typer.Option("--single", help="Train one adapter only, which answers by itself.")
+        bool, typer.Option("--single", help="Let one adapter answer, which learned from all.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

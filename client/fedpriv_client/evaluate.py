@@ -14,9 +14,9 @@ from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.models.vector import Vector
-from fedpriv.names import OWN_KINDS
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
+from fedpriv.personal.own_models import TRAINED
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import own_examples, to_test_on
 from fedpriv.plain_training.adapter import read_facts, read_values
@@ -73,6 +73,7 @@ def own_view(
         models, trained, notes = _models(chosen, worker, file)
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job
         served = read_weights(folder) if folder.exists() else {}
+        needed = served and ("prompt" in spec.columns or "single" in served)
         return evaluate(
             worker,
             examples,
@@ -83,7 +84,7 @@ def own_view(
             records=len(records),
             beside=file.personal.beside,
             served=served,
-            site_model=load_site_model(folder) if served and "prompt" in spec.columns else None,
+            site_model=load_site_model(folder) if needed else None,
             trained=trained,
             notes=notes,
             told=say,
@@ -100,7 +101,7 @@ def _models(
     }
     trained: dict[str, str] = {}
     notes = []
-    for kind in OWN_KINDS:
+    for kind in TRAINED:
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job / kind
         if not folder.exists():
             continue
@@ -113,7 +114,7 @@ def _models(
                 f" {facts.held_out or 'not set'}, so it may know some of these records. Train it"
                 " again: fedpriv-client personalise"
             )
-    if len(trained) < len(OWN_KINDS):
+    if len(trained) < len(TRAINED):
         notes.append(
             "There is more to compare: fedpriv-client personalise trains this site's own models,"
             " with the federation's adapter and without."

@@ -13,14 +13,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import DataError, naming
 from fedpriv.files import finite_json, private_folder
+from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
 from fedpriv.personal.choosing import Epoch
 from fedpriv.personal.own_adapter import WARNING, write_own_adapter
 from fedpriv.personal.own_models import OwnModels, train_own
 from fedpriv.personal.records import OwnParts, to_train_on
+from fedpriv.personal.single import distil, wider
 from fedpriv.personal.training import Personal
-from fedpriv.plain_training.adapter import read_values
+from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import Worker
 from fedpriv.serving.write import write_site_model
 from fedpriv_client import evaluate
 from fedpriv_client.own import Federated, at_work, federated, opened, site_models
@@ -74,6 +77,7 @@ def personalise(
     say: Callable[[str], None] = lambda text: None,
     begun: Callable[[OwnKind], None] = lambda kind: None,
     told: Callable[[Epoch], None] = lambda epoch: None,
+    learned: Callable[[int, int], None] = lambda step, steps: None,
 ) -> Made:
     """Train a site's own models, and make the folder in which they answer with the federation's.
 
@@ -81,9 +85,11 @@ def personalise(
 
     Args:
         adapter: folder of the job's adapter; the newest that was handed over without it.
-        single: train one adapter only, from the job's, which answers by itself.
-        say, begun, told: what is done, each model before it is trained, and every pass over the
-            records; for the administrator's screen.
+        single: let one adapter answer by itself. It learns what the models answer together; for
+            labels it is the job's, trained further.
+        say, begun, told, learned: what is done, each model before it is trained, every pass over
+            the records, and every step of how many of the single adapter; for the administrator's
+            screen.
 
     Raises:
         ConfigError, DataError, ModelError: it can't be begun; names what to do.
@@ -97,10 +103,13 @@ def personalise(
     settings, facts = chosen.settings, chosen.facts
     recipe = recipe_of(facts.proposal, settings)
     with at_work(settings.state_dir) as folder:
-        training, models = _train(chosen, file, config, folder, single, say, begun, told)
+        steps = _Steps(say, begun, told, learned)
+        training, models = _train(chosen, file, config, folder, single, steps)
         say("Writing the site model")
         adapters = {"federated": chosen.folder}
-        adapters |= {kind: folder / kind / facts.job for kind in models.trained}
+        adapters |= {kind.name: kind / facts.job for kind in folder.iterdir()}
+        if "single" in models.answer.weights:
+            recipe = replace(recipe, lora=read_facts(adapters["single"]).proposal.lora)
         made = write_site_model(
             private_folder(site_models(settings.state_dir)) / facts.job,
             recipe,
@@ -112,44 +121,75 @@ def personalise(
     return Made(made, facts.job, len(training.everything), training.left_out, models)
 
 
+@dataclass(frozen=True)
+class _Steps:
+    """Whom `personalise` tells of what is done."""
+
+    say: Callable[[str], None]
+    begun: Callable[[OwnKind], None]
+    told: Callable[[Epoch], None]
+    learned: Callable[[int, int], None]
+
+
 def _train(
     chosen: Federated,
     file: OwnSiteFile,
     config: Path,
     folder: Path,
     single: bool,
-    say: Callable[[str], None],
-    begun: Callable[[OwnKind], None],
-    told: Callable[[Epoch], None],
+    steps: _Steps,
 ) -> tuple[OwnParts, OwnModels]:
     """Train the models, and put their adapters into a folder; no more is in memory afterwards."""
     settings, facts = chosen.settings, chosen.facts
     recipe = recipe_of(facts.proposal, settings)
-    with opened(chosen, say) as own:
+    labels = bool(recipe.model.labels)
+    with opened(chosen, steps.say) as own:
         worker = own.worker
         with naming(config):
             records = to_train_on(own.records, chosen.spec, worker.base.tokenizer, file.personal)
         parts = records.left_out
         how = f", leaving out each of {parts} parts in turn to choose" if parts > 1 else ""
-        say(f"Training on {len(records.everything)} examples{how}")
+        steps.say(f"Training on {len(records.everything)} examples{how}")
         start, another = read_values(chosen.folder, worker, facts), worker.initial
-        if not single:
+        if not (single and labels):
             with WorkerPool().borrow(replace(recipe, seed=recipe.seed + 1)) as other:
                 another = other.initial
         models = train_own(
-            worker, start, another, records, file.personal, single=single, begun=begun, told=told
+            worker,
+            start,
+            another,
+            records,
+            file.personal,
+            only_personal=single and labels,
+            begun=steps.begun,
+            told=steps.told,
         )
-        for kind, made in models.trained.items():
+
+        def write(kind: OwnKind, worker: Worker, values: Vector, trained: str) -> None:
+            lora, digest = worker.recipe.lora, worker.vector.digest
+            shape = facts.proposal.model_copy(update={"lora": lora, "vector_digest": digest})
             write_own_adapter(
                 folder / kind,
                 worker,
-                made.values,
-                facts,
+                values,
+                facts.model_copy(update={"proposal": shape}),
                 site=settings.name,
                 kind=kind,
                 held_out=file.data.held_out,
-                trained=made.best.said,
+                trained=trained,
             )
+
+        for kind, made in models.trained.items():
+            write(kind, worker, made.values, made.best.said)
+        weights = models.answer.weights
+        if single and len(weights) > 1:
+            steps.begun("single")
+            there = {"federated": start} | {k: made.values for k, made in models.trained.items()}
+            teachers = [(there[name], weight) for name, weight in weights.items()]
+            with WorkerPool().borrow(wider(recipe, len(teachers))) as wide:
+                values = distil(wide, worker, teachers, records.everything, told=steps.learned)
+                write("single", wide, values, "of what the others answer together")
+            models = replace(models, answer=replace(models.answer, weights={"single": 1.0}))
     return records, models
 
 
@@ -183,7 +223,10 @@ def run(
         nonlocal lowest
         lowest = None
         say(f"Training: {kind}")
-        bar.update(task, total=file.personal.beginning(kind).epochs)
+        bar.update(task, completed=0, total=file.personal.beginning(kind).epochs, note="")
+
+    def learned(step: int, steps: int) -> None:
+        bar.update(task, completed=step, total=steps)
 
     def told(epoch: Epoch) -> None:
         nonlocal lowest
@@ -196,7 +239,9 @@ def run(
             console.print(_line(epoch), highlight=False)
 
     with bar:
-        made = personalise(file, config, adapter, single=single, say=say, begun=begun, told=told)
+        made = personalise(
+            file, config, adapter, single=single, say=say, begun=begun, told=told, learned=learned
+        )
     if not as_json:
         console.print(summary(made), highlight=False, soft_wrap=True, markup=False)
     found = dict(finite_json(made.as_dict()))

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
+import torch
+
+from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
@@ -29,6 +33,7 @@ MEANING = {
     "alone + federated": "the same of the model 'alone' and the federation's",
     "personal + federated": "the same of 'personal' and the federation's",
     "all three": "the same of 'alone', 'personal' and the federation's",
+    "single": "one adapter that learned what those answer together",
 }
 WITHOUT = ("alone", "two alone")  # what a site can have that joins nothing
 SURELY = 2.0  # standard errors
@@ -135,7 +140,7 @@ def evaluate(
         records: how many they are.
         beside: the federation's share of the weight where models answer together.
         served: weights of the site model; none where there is no such model.
-        site_model: itself, where it is to answer prompts.
+        site_model: itself, where it is to answer prompts, or has a shape of its own.
         trained: how the own models among them were trained, in words.
         notes: what else there is to know.
         told: what is done.
@@ -153,7 +158,8 @@ def evaluate(
     if shown in sets:
         sets[shown] = served
     told(f"Looking at {len(models)} models, and at {len(sets) - len(models)} sets of them")
-    scored = score_sets(worker, examples, models, sets)
+    others = {shown: partial(_of_batch, site_model)} if shown == "single" else {}
+    scored = score_sets(worker, examples, models, sets, others)
     rows = []
     for name in sorted(scored, key=[*MEANING].index):
         made = None
@@ -180,6 +186,13 @@ def evaluate(
         else "",
         notes=tuple(said),
     )
+
+
+def _of_batch(model: Any, batch: Batch) -> torch.Tensor:
+    """What a model answers that may be on another device."""
+    given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    found = model(**{name: value.to(model.device) for name, value in given.items()})
+    return found.logits.float().to(batch.input_ids.device)  # type: ignore[no-any-return]
 
 
 def _verdict(scored: Mapping[str, Scored], shown: str) -> str:

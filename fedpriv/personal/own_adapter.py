@@ -57,7 +57,7 @@ def write_own_adapter(
 
 
 def _card(job: str, site: str, kind: OwnKind) -> str:
-    begun = f"the adapter of job `{job}`" if kind == "personal" else "the base model"
+    begun = "the base model" if kind in ("alone", "again") else f"the adapter of job `{job}`"
     return (
         "---\nlibrary_name: peft\ntags: [lora, fedpriv]\n---\n\n"
         f"# {site}, {kind}\n\n"

@@ -9,12 +9,14 @@ import numpy as np
 
 from fedpriv.config.personal import PersonalSection
 from fedpriv.models.vector import Vector
-from fedpriv.names import OWN_KINDS, OwnKind
+from fedpriv.names import OwnKind
 from fedpriv.personal.answering import Answer, choose_answer
 from fedpriv.personal.choosing import Epoch
 from fedpriv.personal.records import OwnParts
 from fedpriv.personal.training import Personal, train_alone
 from fedpriv.private_training.worker import Worker
+
+TRAINED: tuple[OwnKind, ...] = ("alone", "again", "personal")  # in the job's shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ def train_own(
     own: OwnParts,
     settings: PersonalSection,
     *,
-    single: bool = False,
+    only_personal: bool = False,
     begun: Callable[[OwnKind], None] = lambda kind: None,
     told: Callable[[Epoch], None] = lambda epoch: None,
 ) -> OwnModels:
@@ -49,7 +51,8 @@ def train_own(
         federated: the values (P,) of the federation's adapter.
         another: those of another initial adapter.
         own: at least one record.
-        single: train further from the federation's adapter alone, which then answers by itself.
+        only_personal: train further from the federation's adapter alone, which then answers by
+            itself.
         begun: told of each model before it is trained.
         told: of every pass.
 
@@ -59,8 +62,8 @@ def train_own(
     again = int(np.array_equal(another, worker.initial))  # another order, where A is not trained
     starts: dict[str, Vector] = {"alone": worker.initial, "again": another, "personal": federated}
     trained: dict[OwnKind, Personal] = {}
-    for kind in OWN_KINDS:
-        if single and kind != "personal":
+    for kind in TRAINED:
+        if only_personal and kind != "personal":
             continue
         begun(kind)
         trained[kind] = train_alone(
@@ -72,6 +75,6 @@ def train_own(
             as_for=trained["alone"] if kind == "again" else None,
             told=told,
         )
-    if single:
+    if only_personal:
         return OwnModels(trained, Answer({"personal": 1.0}, {}, 0.0))
     return OwnModels(trained, choose_answer(worker, own, trained, federated, settings.beside))

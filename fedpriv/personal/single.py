@@ -28,6 +28,7 @@ from fedpriv.synthetic.language_model import sample
 Weighted = Sequence[tuple[Vector, float]]  # models that answer together, with weights of sum 1
 RANK = 16  # with which it was measured, of adapters of rank 2
 WRITTEN, OWN = 54, 6  # texts for each record, and how often the record itself is learned
+MOST = 4_000  # texts in all: who has many records needs fewer for each
 KEPT = 0.5  # of a record, at most, that a text begins with
 
 
@@ -56,7 +57,7 @@ def distil(
         narrow: a worker of the job's own shape.
         teachers: values of that shape.
         records: all that a site trains on, of a language model; at least one.
-        written: texts for each record.
+        written: texts for each record, and at most `MOST` in all.
         seed: of texts, and of the order in which they are learned.
         told: of every step, and how many there are.
 
@@ -67,7 +68,8 @@ def distil(
         None: it is made of raw records, and stays at the site (law 16).
     """
     start = widened(worker, narrow, teachers)
-    texts = write(narrow, teachers, records, written * len(records), seed=seed)
+    count = min(written * len(records), MOST)
+    texts = write(narrow, teachers, records, count, seed=seed)
     wide = [(widened(worker, narrow, [(values, 1.0)]), weight) for values, weight in teachers]
     return follow(worker, start, wide, [*OWN * list(records), *texts], seed=seed, told=told)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -15,7 +16,7 @@ import torch
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.plain_training.scores import BATCH, Scored, Scores, logits_of, score_each
+from fedpriv.plain_training.scores import BATCH, Logits, Scored, Scores, logits_of, score_each
 from fedpriv.private_training.worker import Worker
 
 Named = TypeVar("Named")
@@ -94,6 +95,7 @@ def score_sets(
     examples: Sequence[Example],
     models: Mapping[str, Vector],
     sets: Mapping[str, Weights],
+    others: Mapping[str, Logits] = MappingProxyType({}),
 ) -> dict[str, Scored]:
     """Score each set of models that answer together; each model is computed once.
 
@@ -101,6 +103,7 @@ def score_sets(
         examples: at least one.
         models: name → trained values (P,).
         sets: title → weights of the models that answer.
+        others: title → what a model answers that is not the worker's.
 
     Privacy:
         As confidential as own values and the records: for the site alone.
@@ -115,6 +118,8 @@ def score_sets(
             several = [logits[one] for one in weights]
             alone = len(several) == 1
             yield name, several[0] if alone else mean_of_probabilities(several, [*weights.values()])
+        for name, answer in others.items():
+            yield name, answer(batch)
 
     return score_each(worker, examples, answers, at_once=max(1, BATCH // len(models)))
 

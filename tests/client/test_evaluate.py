@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM
 from fedpriv.data.held_out import HELD_OUT, is_apart
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.files import private_folder
-from fedpriv.names import OWN_KINDS
 from fedpriv.personal.answering import title
 from fedpriv.personal.evaluation import MEANING
+from fedpriv.personal.own_models import TRAINED
 from fedpriv.personal.records import to_test_on
 from fedpriv.process import only_process
 from fedpriv_client.evaluate import PAGE, own_view
@@ -30,6 +30,7 @@ from tests.arithmetic import Rounded
 from tests.client.own_setting import QUICK, WORDS, OwnSetting, invoke, notes
 
 Make = Callable[..., Any]
+ROWS = [name for name in MEANING if name != "single"]
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_the_models_there_are_in_order(setting: OwnSetting) -> None:
     assert not found.verdict and not any(row.served for row in found.rows)
     made = personalise(setting.file, setting.config)
     found = own_view(setting.file, setting.config)
-    assert [row.name for row in found.rows] == list(MEANING)
+    assert [row.name for row in found.rows] == ROWS
     [note] = found.notes
     assert "the federation's has 0.2 of the weight" in note
     [served] = [row.name for row in found.rows if row.served]
@@ -59,7 +60,7 @@ def test_the_models_there_are_in_order(setting: OwnSetting) -> None:
     assert "ROUGE" not in note
     assert list(found.columns) == ["loss", "next-token accuracy"]
     losses = dict(zip((row.name for row in found.rows), found.columns["loss"], strict=True))
-    assert len(set(losses.values())) == len(MEANING)
+    assert len(set(losses.values())) == len(ROWS)
 
 
 def test_held_out_records_of_another_data_set_are_refused(setting: OwnSetting) -> None:
@@ -175,7 +176,7 @@ def test_a_classifier_has_an_auc(tmp_path: Path, model_folder: Make) -> None:
     assert all(value is not None and 0 <= value <= 1 for value in found.columns["AUC"])
     personalise(setting.file, setting.config)
     found = own_view(setting.file, setting.config)
-    assert [row.name for row in found.rows] == list(MEANING)
+    assert [row.name for row in found.rows] == ROWS
     assert all(value is not None and 0 <= value <= 1 for value in found.columns["AUC"])
 
 
@@ -211,7 +212,7 @@ def test_prompts_are_answered_and_compared_by_rouge(tmp_path: Path, model_folder
     both = own_view(setting.file, setting.config)
     assert list(both.columns) == names
     [served] = [row.name for row in both.rows if row.served]
-    assert {row.name for row in both.rows if row.rouge} == {"base", "federated", *OWN_KINDS, served}
+    assert {row.name for row in both.rows if row.rouge} == {"base", "federated", *TRAINED, served}
 
 
 def test_clear_text_is_gone_afterwards_and_the_lock_too(
@@ -257,7 +258,7 @@ def test_table_and_page_say_the_same_and_that_they_stay(setting: OwnSetting) -> 
             assert f"{value:.3f}" in shown
             assert f">{value:.3f}<" in text
     assert "has 0.2 of the weight" in shown and "has 0.2 of the weight" in text
-    for name in MEANING:
+    for name in ROWS:
         assert f'<th scope="row">{name} ' in text
     assert found.verdict and found.verdict in html.unescape(text) and found.verdict in shown
 
@@ -272,7 +273,7 @@ def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
     assert set(found["models"]["base"]) == {"eval_loss", "eval_accuracy"}
     personalise(setting.file, setting.config)
     found = json.loads(invoke(setting, "evaluate", "--json", "--limit", "2").stdout)
-    assert set(found["models"]) == set(MEANING)
+    assert set(found["models"]) == set(ROWS)
     assert {"eval_loss", "eval_accuracy"} <= found["models"]["all three"].keys()
     assert sum("served" in one for one in found["models"].values()) == 1
 

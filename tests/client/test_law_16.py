@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedpriv.names import OWN_KINDS
+from fedpriv.personal.own_models import TRAINED
 from fedpriv.plain_training.adapter import WEIGHTS, read_facts
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.privatised import public
@@ -89,7 +89,7 @@ def test_no_file_beside_it_names_it_or_holds_a_figure_of_it(setting: OwnSetting)
     seen = [row.scores.eval_loss for row in of_own]
     figures = [*(one.best.loss for one in made.models.trained.values()), *seen]
     figures += [*made.models.answer.losses.values(), made.models.answer.spread]
-    digests = [read_facts(made.folder / kind).weights_digest for kind in OWN_KINDS]
+    digests = [read_facts(made.folder / kind).weights_digest for kind in TRAINED]
     secrets = [*(digest.removeprefix("sha256:") for digest in digests), *map(repr, figures)]
     secrets += ["personal", "site-model"]
     others = {k: v for k, v in tree(setting.state).items() if not k.startswith(OWN)}

@@ -17,12 +17,13 @@ import torch
 
 from fedpriv.errors import ConfigError, DataError, RunningError
 from fedpriv.files import private_folder
-from fedpriv.names import OWN_KINDS
+from fedpriv.personal.own_models import TRAINED
 from fedpriv.personal.training import Epoch
 from fedpriv.plain_training.adapter import WEIGHTS, read_facts
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import only_process
 from fedpriv.serving import load_site_model
+from fedpriv_client.evaluate import own_view
 from fedpriv_client.own import own_cache, work_folder
 from fedpriv_client.personalise import personalise, summary
 from fedpriv_client.settings import ledgers
@@ -62,7 +63,7 @@ def test_it_stays_in_a_folder_of_its_owner_and_its_card_says_so(setting: OwnSett
     made = personalise(setting.file, setting.config)
     for path in (made.folder.parent, made.folder, *made.folder.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
-    for folder in (made.folder, *(made.folder / kind for kind in OWN_KINDS)):
+    for folder in (made.folder, *(made.folder / kind for kind in TRAINED)):
         card = (folder / "README.md").read_text()
         assert "rained on this site's records without privacy: not to leave this house" in card
 
@@ -126,7 +127,30 @@ def test_the_site_model_answers_as_the_adapters_do(setting: OwnSetting) -> None:
     assert Rounded(by_hand).off_by(found) <= 1
 
 
-def test_a_single_adapter_answers_by_itself(setting: OwnSetting) -> None:
+def test_a_single_adapter_answers_by_itself_and_is_evaluated(setting: OwnSetting) -> None:
+    setting.hand_over(scale=1.0)
+    seen: list[tuple[int, int]] = []
+    made = personalise(
+        setting.file, setting.config, single=True, learned=lambda *step: seen.append(step)
+    )
+    assert made.models.answer.weights == {"single": 1.0}
+    assert made.models.trained.keys() == {"alone", "again", "personal"}
+    assert seen[-1][0] == seen[-1][1] == len(seen) > 10
+    model = load_site_model(made.folder)
+    assert model.names == ("single",)
+    facts = read_facts(made.folder / "single")
+    assert (facts.kind, facts.proposal.lora.r) == ("single", 16)
+    rows = {row.name: row for row in own_view(setting.file, setting.config).rows}
+    assert rows["single"].served and sum(row.served for row in rows.values()) == 1
+    assert rows["single"].scores.eval_loss < rows["base"].scores.eval_loss
+
+
+def test_for_labels_a_single_adapter_is_the_one_that_was_trained_further(
+    tmp_path: Path, model_folder: Make
+) -> None:
+    rows = [{"note": f"{WORDS[i % 6]} {i}", "label": ["no", "yes"][i % 2]} for i in range(24)]
+    columns = {"text": "note", "label": "label"}
+    setting = OwnSetting(tmp_path, model_folder("bert"), columns, rows, labels=("no", "yes"))
     setting.hand_over()
     made = personalise(setting.file, setting.config, single=True)
     assert made.models.answer.weights == {"personal": 1.0}
