@@ -11,8 +11,8 @@ the job's own rank. *averaged* is where they begin: the mean of the models' weig
 clinic's own held-out notes. Settings were chosen at other clinics (`CHOSEN_AT`).
 
 *trained* is the training of all that a row takes, as multiples of that of alone and personal, in
-notes and texts that a gradient is computed of. OUT keeps all models; the same command goes on where it was
-stopped. The data is public and no run is private: samples and noise come from seeds.
+notes and texts that a gradient is computed of. OUT keeps all models; the same command goes on where
+it was stopped. The data is public and no run is private: samples and noise come from seeds.
 """
 
 from __future__ import annotations
