@@ -7,13 +7,12 @@ The clinics are some of the embedded federation, and their models those of bench
 *alone*, *two own*, *personal*, *federated* and *all three* together. Then one adapter is trained to
 answer as all three do (`fedpriv/personal/single.py`), and, as a clinic can do so without anybody,
 another one to answer as its two own ones do. The rank of both is larger than the job's; a row has
-the job's own rank. `averaged` is where they begin: the mean of the models' weights. The same models
-are trained with dropout in the adapter, too. Loss on each clinic's own held-out notes. Settings
-were chosen at other clinics, of those that were set aside for it (`CHOSEN_AT`).
+the job's own rank. *averaged* is where they begin: the mean of the models' weights. Loss on each
+clinic's own held-out notes. Settings were chosen at other clinics (`CHOSEN_AT`).
 
-`trained` is the training of all that a row takes, as multiples of that of alone and personal, in
-tokens whose gradient is computed. OUT keeps all models; the same command goes on where it was
-stopped. The data is public and no run is private: samples and noise come from seeds.
+*trained* is the training of all that a row takes, as multiples of that of alone and personal, in
+notes and texts that a gradient is computed of. OUT keeps all models; the same command goes on where
+it was stopped. The data is public and no run is private: samples and noise come from seeds.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +37,7 @@ from fedpriv.errors import FedprivError
 from fedpriv.files import replacing, write_json
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
+from fedpriv.personal.records import OwnParts
 from fedpriv.personal.single import OWN, RANK, WRITTEN, distil, follow, widened, wider, write
 from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.personal.training import train_alone
@@ -52,7 +51,6 @@ from fedpriv_comparison.trial import values_path
 FORMAT = 1
 CLINICS = 13  # spread over the list, of which some chose the settings
 CHOSEN_AT = ("general-medicine-2", "psychiatry-2", "surgery-6", "surgery-16", "urology-6")
-DROPOUT = 0.3
 FEWER = 18  # texts for each note
 HOURS = 2.0  # of one core of 2026, a third of it for the federation
 Losses = dict[str, dict[str, float]]  # of each row, at each clinic
@@ -63,22 +61,8 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("one-adapter"))
     parser.add_argument("--json", type=Path, help="figures here, too")
-    parser.add_argument("--quick", action="store_true", help="two rounds, two clinics")
+    parser.add_argument("--quick", action="store_true", help="two rounds, two notes")
     return parser.parse_args()
-
-
-@contextmanager
-def dropping(worker: Worker, share: float) -> Iterator[None]:
-    """Dropout before every adapter, for a while: of a site's own training, where no law forbids."""
-    found = [m for m in worker.model.modules() if hasattr(m, "get_delta_weight")]
-    before = [layer.lora_dropout["default"] for layer in found]
-    try:
-        for layer in found if share else ():
-            layer.lora_dropout["default"] = torch.nn.Dropout(share)
-        yield
-    finally:
-        for layer, module in zip(found, before, strict=True):
-            layer.lora_dropout["default"] = module
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,30 +96,26 @@ class Clinic:
         values: Vector = np.load(path)
         return values
 
-    def trained(self, what: str, dropout: float = 0.0) -> Vector:
+    def trained(self, what: str) -> Vector:
         """alone, again or personal, as `benchmarks/clinics.py` trains them."""
         trial = self.entry.trials["federated+personal" if what == "personal" else what]
         starts = {"alone": self.job.initial, "again": self.again, "personal": self.federated}
         settings = trial.config.personal.beginning("personal" if what == "personal" else "alone")
 
         def make() -> Vector:
-            torch.manual_seed(trial.seed)  # of the dropout
-            with dropping(self.job, dropout):
-                made = train_alone(
-                    self.job, starts[what], self.own.training, settings, seed=trial.seed
-                )
+            made = train_alone(self.job, starts[what], self.own.training, settings, seed=trial.seed)
             return made.values
 
-        return self.kept(f"{what} dropout" if dropout else what, make)
+        return self.kept(what, make)
 
-    def three(self, dropout: float = 0.0) -> Together:
+    def three(self) -> Together:
         """All three, with their weights."""
-        own = [self.trained("alone", dropout), self.trained("personal", dropout)]
+        own = [self.trained("alone"), self.trained("personal")]
         return own_and_federated(own, self.federated, FIFTH)
 
-    def two(self, dropout: float = 0.0) -> Together:
+    def two(self) -> Together:
         """Two own models, with their weights."""
-        return [(self.trained("alone", dropout), 0.5), (self.trained("again", dropout), 0.5)]
+        return [(self.trained("alone"), 0.5), (self.trained("again"), 0.5)]
 
     def one(
         self, title: str, teachers: Together, rank: int, seed: int, written: int = WRITTEN
@@ -157,15 +137,14 @@ def loss(clinic: Clinic, row: str) -> float:
     """Of a row of the table, on all held-out notes of a clinic; what it takes is trained."""
     title, _, how = row.partition(", ")
     job, wide = clinic.job, clinic.workers[RANK]
-    dropout = DROPOUT if how == "dropout" else 0.0
     worker, rank = (job, job.recipe.lora.r) if how == "job's rank" else (wide, RANK)
     seed = 2 if how == "another seed" else 1
     model: Model
     match title:
         case "two own":
-            model = together(job, clinic.two(dropout))
+            model = together(job, clinic.two())
         case "all three":
-            model = together(job, clinic.three(dropout))
+            model = together(job, clinic.three())
         case "federated":
             model = as_it_is(job, clinic.federated)
         case "averaged":
@@ -176,7 +155,7 @@ def loss(clinic: Clinic, row: str) -> float:
         case "one of two own":
             model = as_it_is(worker, clinic.one(title, clinic.two(), rank, seed))
         case _:
-            model = as_it_is(job, clinic.trained(title, dropout))
+            model = as_it_is(job, clinic.trained(title))
     return model([*clinic.own.reported, *clinic.own.tuning]).eval_loss
 
 
@@ -190,10 +169,6 @@ ROWS = {  # what each takes
     "averaged": ALONE + PERSONAL,
     "one of three, fewer texts": ALONE + PERSONAL + OWN + FEWER,
     "one of three": ALONE + PERSONAL + ONE,
-    "alone, dropout": ALONE,
-    "two own, dropout": 2 * ALONE,
-    "personal, dropout": PERSONAL,
-    "all three, dropout": ALONE + PERSONAL,
     "one of two own": 2 * ALONE + ONE,
     "one of three, job's rank": ALONE + PERSONAL + ONE,
     "one of three, another seed": ALONE + PERSONAL + ONE,
@@ -211,8 +186,8 @@ def markdown(found: Losses) -> str:
     return "\n".join([*lines, ""])
 
 
-def clinics(entry: Entry, out: Path) -> Iterator[Clinic]:
-    """Those that are reported."""
+def clinics(entry: Entry, out: Path, notes: int | None = None) -> Iterator[Clinic]:
+    """Those that are reported, with so many notes to train on."""
     trials = entry.trials
     federated = np.load(values_path(trials["federated"], out / "runs"))
     with WorkerPool(1).borrow(job_recipe(trials["again"].config)) as other:
@@ -224,6 +199,8 @@ def clinics(entry: Entry, out: Path) -> Iterator[Clinic]:
     job = workers[recipe.lora.r]
     for name, own in own_examples(trials["federated"].config, job).items():
         if name not in CHOSEN_AT:
+            training = OwnParts((own.training.everything[:notes],), 0)
+            own = replace(own, training=training)
             yield Clinic(name, own, entry, federated, again, workers, folder)
 
 
@@ -246,7 +223,7 @@ def main() -> int:
         with open_folder(arguments.out / "runs"):
             entry = Entry(kind, point, 1, write_federation(arguments.out, point), size)
             Runner(arguments.out / "runs").results([entry.trials["federated"]])
-            places = list(clinics(entry, arguments.out))
+            places = list(clinics(entry, arguments.out, 2 if arguments.quick else None))
             for row in ROWS:
                 found[row] = {place.name: loss(place, row) for place in places}
                 document = {"format": FORMAT, "command": command, "losses": found}
