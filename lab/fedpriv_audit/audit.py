@@ -110,7 +110,8 @@ class Subject:
         """
         if run is not None:
             if job is not None or overrides:
-                fix = "Leave the file and its overrides out."
+                others = "the file and --set" if key == "--run" else "job and overrides"
+                fix = f"Leave {others} out."
                 raise ConfigError("a run has its own settings", key=key, fix=fix)
             return cls.of_run(run)
         if isinstance(job, JobConfig):
