@@ -32,6 +32,7 @@ PROGRAMS = {"fedpriv": fedpriv, "fedpriv-client": client, "fedpriv-server": serv
 OTHERS = {
     *(
         "cp",
+        "curl",
         "docker",
         "install",
         "kubectl",
