@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedpriv.errors import FedprivError, LedgerError
-from fedpriv.files import replacing
+from fedpriv.files import sync_folder, write_atomic
 
 
 class Secret:
@@ -57,8 +57,13 @@ def create_secret(path: Path, content: bytes) -> None:
         OSError: it can't be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with replacing(path, 0o600, new=True) as fresh:  # it never replaces a secret that is in use
-        fresh.write_bytes(content)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    write_atomic(fresh, content, mode=0o600)
+    try:
+        os.link(fresh, path)  # unlike a rename, it never replaces a secret that is in use
+    finally:
+        fresh.unlink()
+    sync_folder(path.parent)
 
 
 def load_secret(

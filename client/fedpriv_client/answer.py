@@ -6,9 +6,11 @@ Privacy
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -55,8 +57,7 @@ def answer_file(
     records = _read(source)
     field = field or answering.field
     texts = [_text(answering, record, field, source, row) for row, record in enumerate(records, 1)]
-    with os.fdopen(os.open(out, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as stream:
-        os.fchmod(stream.fileno(), 0o600)
+    with os.fdopen(_opened(out), "r+b") as stream:
         if not try_lock(stream.fileno(), fcntl.LOCK_EX):
             raise RunningError(f"{out}: another process writes this file. Wait, or name another.")
         done = _resume(stream, records, source, out)
@@ -73,23 +74,28 @@ def answer_file(
 def run(
     answering: Answering,
     answer: Answer,
-    texts: Sequence[str],
     source: Path | None,
     out: Path | None,
     *,
     field: str | None,
     batch_size: int,
 ) -> None:
-    """Answer to typed texts on the screen, or to a file in another one, with a bar.
+    """Answer to the text of the standard input, or to a file in another one, with a bar.
+
+    A text is no argument of the command: every user of the machine can see those.
 
     Raises:
-        ConfigError: neither texts nor both files were named, or all of them.
+        ConfigError: one file was named without the other, or there is no text.
     """
-    if bool(texts) == bool(source) or bool(source) != bool(out):
-        raise ConfigError("expected either texts that are typed, or --in and --out", key="--in")
+    if bool(source) != bool(out):
+        raise ConfigError("expected --in and --out, or neither", key="--in")
     if source is None or out is None:
-        found = [one for text in texts for one in answer([text], 0)]
-        print("\n\n".join(map(_shown, found)))
+        if sys.stdin.isatty():
+            print("Type the text, and end it with Ctrl-D:", file=sys.stderr)
+        text = sys.stdin.read().strip()
+        if not text:
+            raise ConfigError("expected a text by the standard input", key="--in")
+        print(_shown(answer([text], 0)[0]))
         return
     console = Console(stderr=True)
 
@@ -106,6 +112,26 @@ def run(
         soft_wrap=True,
         markup=False,
     )
+
+
+def _opened(out: Path) -> int:
+    """Open a file of answers, which is new or its owner's alone; a link is not followed."""
+    try:
+        file = os.open(out, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise ConfigError(
+            f"can't be written: {why}", file=out, key="--out", fix="Name another file."
+        ) from None
+    if os.fstat(file).st_mode & 0o077:
+        os.close(file)
+        raise ConfigError(
+            "may be read by others, and so is no file of answers",
+            file=out,
+            key="--out",
+            fix="Name another file.",
+        )
+    return file
 
 
 def _shown(found: Record) -> str:
@@ -149,12 +175,16 @@ def _text(answering: Answering, record: Record, field: str, source: Path, row: i
 
 def _resume(stream: IO[bytes], records: Sequence[Record], source: Path, out: Path) -> int:
     """Leave whole lines of answers to these records, and say how many there are."""
-    lines = stream.read().split(b"\n")[:-1]
-    for row, line in enumerate(lines):
+    *lines, half = stream.read().split(b"\n")
+    for row, line in enumerate([*lines, *([half] if half else [])]):
         try:
-            there = json.loads(line)
             known = records[row] | {"row": row + 1}
-            same = all(there[name] == value for name, value in known.items() if name not in ADDED)
+            begins = json.dumps(known, ensure_ascii=False).encode()[:-1]
+            if row == len(lines):  # cut off where it was
+                same = line.startswith(begins) or begins.startswith(line)
+            else:
+                there = json.loads(line)
+                same = all(there[key] == value for key, value in known.items() if key not in ADDED)
         except (ValueError, LookupError, TypeError):
             same = False
         if not same:

@@ -37,7 +37,6 @@ Adapter = Annotated[
     typer.Option("--adapter", help="Folder of a job's adapter.", show_default="the newest here"),
 ]
 SITE = Path("site.toml")
-Texts = Annotated[list[str] | None, typer.Argument(help="Texts to answer to.")]
 Folder = Annotated[
     Path | None, typer.Option("--folder", help="Of a site model.", show_default="the newest here")
 ]
@@ -228,7 +227,6 @@ def evaluate(
 
 @app.command()
 def generate(
-    texts: Texts = None,
     source: In = None,
     out: Out = None,
     folder: Folder = None,
@@ -243,18 +241,17 @@ def generate(
     ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of what is drawn at a temperature.")] = 0,
 ) -> None:
-    """Let the site model write after texts; the answers are not to leave the house."""
+    """Let the site model write after a text of the standard input, or after those of a file."""
     from fedpriv.serving.answers import Answering
     from fedpriv_client.answer import run as answer
 
     answering = Answering(_site_model(folder, config), writes=True)
     how = answering.write(max_new_tokens, temperature, seed)
-    answer(answering, how, texts or (), source, out, field=field, batch_size=batch_size)
+    answer(answering, how, source, out, field=field, batch_size=batch_size)
 
 
 @app.command()
 def classify(
-    texts: Texts = None,
     source: In = None,
     out: Out = None,
     folder: Folder = None,
@@ -262,12 +259,12 @@ def classify(
     field: Field = None,
     batch_size: BatchSize = 8,
 ) -> None:
-    """Let the site model label texts; the answers are not to leave the house."""
+    """Let the site model label a text of the standard input, or those of a file."""
     from fedpriv.serving.answers import Answering
     from fedpriv_client.answer import run as answer
 
     answering = Answering(_site_model(folder, config), writes=False)
-    answer(answering, answering.label, texts or (), source, out, field=field, batch_size=batch_size)
+    answer(answering, answering.label, source, out, field=field, batch_size=batch_size)
 
 
 @app.command()
@@ -279,7 +276,10 @@ def serve_model(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Of this machine; 0: any.")] = 8641,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="What requests must show; made once.", show_default="FOLDER.token"),
+        typer.Option(
+            help="What requests must show; made once.",
+            show_default="a new one for this start",
+        ),
     ] = None,
 ) -> None:
     """Let transformers' server answer this machine with the site model, as OpenAI's do."""

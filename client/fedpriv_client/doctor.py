@@ -82,7 +82,7 @@ def _own_models(file: SiteFile) -> list[Finding]:
 
     state = file.site.state_dir
     folders = (site_models(state), state / "personal", state / "alone")  # two of older versions
-    made = (path for folder in folders for path in sorted(folder.glob("[!.]*")))
+    made = (path for folder in folders for path in sorted(folder.glob("*")))
     found = [path for path in made if path.is_dir()]
     findings = []
     if found:

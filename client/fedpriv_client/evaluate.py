@@ -67,7 +67,7 @@ def own_view(
         spec = chosen.spec
         with naming(config):
             tokenizer, key = worker.base.tokenizer, "data.held_out"
-            examples = to_test_on(records, spec, tokenizer, key=key)
+            examples, units = to_test_on(records, spec, tokenizer, key=key)
             (training,) = own_examples(own.records.training, spec, tokenizer)
             check_held_out(training, examples, tokenizer, key=key)
         models, trained, notes = _models(chosen, worker, file)
@@ -79,6 +79,7 @@ def own_view(
             examples,
             models,
             spec,
+            units=None if any("may know" in note for note in notes) else units,
             site=chosen.settings.name,
             job=chosen.facts.job,
             records=len(records),

@@ -111,7 +111,8 @@ def at_work(state_dir: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         stack.enter_context(only_process(private_folder(work_folder(state_dir))))
         made = work_folder(state_dir) / "adapters"
-        shutil.rmtree(made, ignore_errors=True)  # of a process that was killed
+        for left in (made, *site_models(state_dir).glob(".*.tmp")):  # of a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         stack.callback(shutil.rmtree, private_folder(made), ignore_errors=True)
         yield made
 

@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.files import write_atomic
 from fedpriv.secret import create_secret, load_secret
 from fedpriv.serving.folder import read_site_model
 from fedpriv_client.page_server import HOST, listen_here
@@ -31,7 +32,7 @@ def serve_model(folder: Path, port: int, token_file: Path | None) -> None:
 
     Args:
         port: 0 takes a free one.
-        token_file: made if there is none; beside the folder without it.
+        token_file: made if there is none; without it, a new one for this start, beside the folder.
 
     Raises:
         ConfigError: there is no site model that writes, the port can't be bound, others may read
@@ -39,7 +40,8 @@ def serve_model(folder: Path, port: int, token_file: Path | None) -> None:
     """
     check_installed()
     check_writes(folder)
-    token = read_token(token_file or folder.with_name(f"{folder.name}.token"))
+    folder = folder.resolve()
+    token = new_token(folder) if token_file is None else read_token(token_file)
     with listen_here(port) as listening:
         _serve(folder, listening, token)
 
@@ -74,6 +76,14 @@ def check_writes(folder: Path) -> None:
             file=folder,
             fix="Type: fedpriv-client classify",
         )
+
+
+def new_token(folder: Path) -> str:
+    """Make a token for one start, in a file beside the folder; no job's name begins with a dot."""
+    token, path = secrets.token_urlsafe(32), folder.with_name(f".{folder.name}.token")
+    write_atomic(path, token, mode=0o600)
+    print(f"Requests must show the token that is in {path}.", flush=True)
+    return token
 
 
 def read_token(path: Path) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedpriv.data.batch import Batch
@@ -36,7 +37,8 @@ MEANING = {
     "single": "one adapter that learned what those answer together",
 }
 WITHOUT = ("alone", "two alone")  # what a site can have that joins nothing
-SURELY = 2.0  # standard errors
+SURELY = 0.975  # quantile of Student's t, on either side
+FEWEST = 8  # units, of fewer nothing is concluded
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def evaluate(
     models: Mapping[str, Vector],
     spec: DataSpec,
     *,
+    units: Sequence[int] | None,
     site: str,
     job: str,
     records: int,
@@ -137,6 +140,7 @@ def evaluate(
     Args:
         examples: of held-out records, at least one.
         spec: how the records were prepared.
+        units: whose each example is; None where a model may know one, so that nothing is concluded.
         records: how many they are.
         beside: the federation's share of the weight where models answer together.
         served: weights of the site model; none where there is no such model.
@@ -181,8 +185,8 @@ def evaluate(
         records=records,
         generated=len(answered),
         rows=tuple(rows),
-        verdict=_verdict(scored, shown)
-        if shown in scored and set(WITHOUT) <= scored.keys()
+        verdict=_verdict(scored, shown, units)
+        if units is not None and {shown, *WITHOUT} <= scored.keys()
         else "",
         notes=tuple(said),
     )
@@ -195,7 +199,7 @@ def _of_batch(model: Any, batch: Batch) -> torch.Tensor:
     return found.logits.float().to(batch.input_ids.device)  # type: ignore[no-any-return]
 
 
-def _verdict(scored: Mapping[str, Scored], shown: str) -> str:
+def _verdict(scored: Mapping[str, Scored], shown: str, units: Sequence[int]) -> str:
     """Say whether joining paid: what is served against the better of what a site has by itself."""
     name = min(WITHOUT, key=lambda one: scored[one].scores.eval_loss)
     ours, without = scored[shown], scored[name]
@@ -206,25 +210,31 @@ def _verdict(scored: Mapping[str, Scored], shown: str) -> str:
     )
     if shown == "alone":
         return f"Joining did not pay here: the site model has nothing of the federation; {figures}."
-    chance = _chance(ours, without)
+    count = len(set(units))
+    chance = _chance(ours, without, units)
     if abs(gain) <= chance:
+        of_chance = f", and chance makes {chance:.3f} of difference" if count >= FEWEST else ""
         return (
-            f"Whether joining paid can't be told from {len(ours.losses)} held-out examples:"
-            f" {figures}, and chance makes {chance:.3f} of difference."
+            f"Whether joining paid can't be told from {count} held-out units: {figures}{of_chance}."
         )
     return f"Joining {'paid' if gain > 0 else 'did not pay'} here: {figures}."
 
 
-def _chance(one: Scored, other: Scored) -> float:
-    """By how much the losses of two models may differ by which records were held out.
+def _chance(one: Scored, other: Scored, units: Sequence[int]) -> float:
+    """By how much the losses of two models may differ by which units were held out.
 
-    `SURELY` standard errors of a difference of ratios, each record's losses over its targets.
+    Student's t times the standard error of a difference of ratios, each unit's losses over its
+    targets: what a person wrote several times is alike. Infinite for fewer than `FEWEST` units.
     """
+    count = len(set(units))
+    if count < FEWEST:
+        return math.inf
+    from scipy.stats import t  # its import takes longer than all of `import fedpriv`
+
     gap = other.scores.eval_loss - one.scores.eval_loss
-    beyond = other.losses - one.losses - gap * one.targets
-    count = len(beyond)
-    squares = float((beyond**2).sum()) * count / max(1, count - 1)
-    return SURELY * math.sqrt(squares) / float(one.targets.sum())
+    beyond = np.bincount(units, other.losses - one.losses - gap * one.targets)
+    squares = float((beyond**2).sum()) * count / (count - 1)
+    return float(t.ppf(SURELY, count - 1)) * math.sqrt(squares) / float(one.targets.sum())
 
 
 def _worse_than_base(rows: Sequence[Row]) -> list[str]:

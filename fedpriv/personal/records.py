@@ -72,8 +72,8 @@ def to_train_on(
 
 def to_test_on(
     records: datasets.Dataset, spec: DataSpec, tokenizer: PreTrainedTokenizerBase, *, key: str
-) -> list[Example]:
-    """The examples of held-out records.
+) -> tuple[list[Example], list[int]]:
+    """The examples of held-out records, and of which unit each is.
 
     Args:
         key: the setting that names them, for the message.
@@ -81,14 +81,22 @@ def to_test_on(
     Raises:
         DataError: there are none.
     """
-    (examples,) = own_examples(records, spec, tokenizer)
+    units: dict[object, list[Mapping[str, Any]]] = {}
+    for row, record in enumerate(records):
+        units.setdefault(row if spec.unit == "record" else record[UNIT], []).append(record)
+    examples: list[Example] = []
+    numbers: list[int] = []
+    for number, unit in enumerate(units.values()):
+        (found,) = own_examples(unit, spec, tokenizer)
+        examples += found
+        numbers += [number] * len(found)
     if not examples:
         raise DataError(
             "holds nothing to test on: no held-out record has a token to predict",
             key=key,
             fix="Choose a larger share, or name another file.",
         )
-    return examples
+    return examples, numbers
 
 
 def own_examples(

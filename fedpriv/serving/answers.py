@@ -48,7 +48,7 @@ class Answering:
                 file=folder,
                 fix=f"Type: fedpriv-client {other}",
             )
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         proposal = read_facts(folder / self._model.names[0]).proposal
         self._longest = proposal.model.max_length
         (self.field,) = set(proposal.fields) - {"completion", "label"}

@@ -55,10 +55,10 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
     def get_text_config(self, *_: Any, **__: Any) -> PretrainedConfig:
         """Return the configuration of the base model's part that reads text."""
-        found = self.__dict__.get("_text")
+        found = self.__dict__.get("of_text")
         if found is None:
             base: Any = AutoConfig.for_model(**self.base)
-            found = self.__dict__["_text"] = base.get_text_config()
+            found = self.__dict__["of_text"] = base.get_text_config()
         return found  # type: ignore[no-any-return]
 
     def save_pretrained(self, *_: Any, **__: Any) -> NoReturn:
@@ -73,7 +73,7 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what config.json holds."""
-        return {name: value for name, value in super().to_dict().items() if name != "_text"}
+        return {name: value for name, value in super().to_dict().items() if name != "of_text"}
 
 
 def check_weights(weights: Mapping[str, Any]) -> None:

@@ -113,6 +113,8 @@ def digests(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            raise ConfigError("is a link, which a site model has none of", file=path, fix=AGAIN)
         if path.is_file() and not path.name.startswith(".") and name != FACTS:
             with path.open("rb") as stream:
                 found[name] = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"

@@ -56,7 +56,6 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     """
 
     config_class = SiteModelConfig
-    base_model_prefix = "answering"
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
     _auto: ClassVar[Any]
 
@@ -69,6 +68,7 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         pack = pack and weights.device.type == "cpu" and weights.dtype == torch.float32
         pack = pack and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         _share_rows(model, self.names, pack=pack)
+        model.save_pretrained = model.push_to_hub = self.save_pretrained
         self.answering = model
         self._takes = set(inspect.signature(inspect.unwrap(model.forward)).parameters)
         self._is_stateful = getattr(model, "_is_stateful", False)

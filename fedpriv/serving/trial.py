@@ -56,9 +56,13 @@ def check_answers(folder: Path, base: Base, recipe: ModelRecipe) -> None:
     Raises:
         ModelError: they answer otherwise.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is not where it will be
-        made = load_site_model(folder)
+    kind = base.model.config.model_type
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is not where it will be
+            made = load_site_model(folder)
+    except ValueError as error:  # of what the configuration of an adapter asks for
+        raise ModelError(f"model.name: a {kind} can't answer so: {first_line(error)}.") from None
     model = attach_lora(base, recipe.lora, recipe.model.task, seed=recipe.seed)
     for index, name in enumerate(made.names):
         read_into(model, folder / name, read_facts(folder / name))
@@ -73,6 +77,6 @@ def check_answers(folder: Path, base: Base, recipe: ModelRecipe) -> None:
             if off <= 1:
                 continue
         raise ModelError(
-            f"model.name: a {model.config.model_type} does not compute several adapters at once as"
+            f"model.name: a {kind} does not compute several adapters at once as"
             f" it computes one: {why}. Keep one adapter: fedpriv-client personalise --single."
         )

@@ -20,12 +20,15 @@ from fedpriv.models.base import Base, load_base
 from fedpriv.models.digest import find_base, stored_type
 from fedpriv.models.lora import trained_whole
 from fedpriv.models.quantised import unpack
-from fedpriv.plain_training.adapter import CARD, read_facts
+from fedpriv.plain_training.adapter import CARD, WEIGHTS, read_facts
+from fedpriv.plain_training.adapter import FACTS as FACTS_OF_ADAPTER
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.serving.config import SiteModelConfig
 from fedpriv.serving.folder import BASE, FACTS, SiteModelFacts, digests, place_of
 from fedpriv.serving.model import SiteModelForCausalLM, SiteModelForSequenceClassification
 from fedpriv.serving.trial import check_answers
+
+CONFIG = "adapter_config.json"
 
 
 def write_site_model(
@@ -66,7 +69,9 @@ def write_site_model(
             )
     with replacing_folder(folder) as made:
         for name, path in adapters.items():
-            shutil.copytree(path, made / name)
+            (made / name).mkdir()
+            for file in (CONFIG, FACTS_OF_ADAPTER, WEIGHTS):  # a coordinator may send anything else
+                shutil.copyfile(path / file, made / name / file)
         _write_base(made / BASE, base, recipe)
         base.tokenizer.save_pretrained(made)
         _write_config(made, base, recipe, weights)

@@ -113,7 +113,7 @@ def _of_one(
         tokenizer = worker.base.tokenizer
         training = to_train_on(own, spec, tokenizer, config.personal)
         key = f"sites.{site.name}.held_out"
-        examples = to_test_on(own.held_out, spec, tokenizer, key=key)
+        examples, units = to_test_on(own.held_out, spec, tokenizer, key=key)
         check_held_out(training.everything, examples, tokenizer, key=key)
         records = len(own.held_out)
 
@@ -144,6 +144,7 @@ def _of_one(
         examples,
         {name: models[name] for name in MEANING if name in models},
         spec,
+        units=units,
         site=site.name,
         job=facts.job,
         records=records,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,7 @@ def test_a_file_is_gone_on_with_as_if_it_had_not_stopped(
 
     lines = whole.read_bytes().splitlines(keepends=True)
     out.write_bytes(b"".join(lines[:3]) + lines[3][:5])
+    out.chmod(0o600)
     assert answer_file(writing, how, source, out, **options) == 2
     assert out.read_bytes() == whole.read_bytes()
     assert answer_file(writing, how, source, out, **options) == 0
@@ -75,6 +77,7 @@ def test_answers_to_other_records_are_left_alone(
     out = tmp_path / "out.jsonl"
     out.write_text('{"text": "another", "row": 1, "completion": "x"}\n')
     for there in (out, source):
+        there.chmod(0o600)
         before = there.read_bytes()
         with pytest.raises(ConfigError, match="--out: line 1 is no answer to that line"):
             answer_file(writing, writing.write(2), source, there, field=None, batch_size=2)
@@ -85,6 +88,7 @@ def test_two_processes_do_not_write_one_file(
     writing: Answering, source: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
+    out.touch(0o600)
     with out.open("w") as held, pytest.raises(RunningError, match="another process writes"):
         fcntl.flock(held, fcntl.LOCK_EX)
         answer_file(writing, writing.write(2), source, out, field=None, batch_size=2)
@@ -108,7 +112,11 @@ def test_a_record_that_cannot_be_read_is_named(
 
 
 def test_labels_come_with_their_probabilities(
-    make_site_model: MakeSiteModel, source: Path, tmp_path: Path, capsys: Any
+    make_site_model: MakeSiteModel,
+    source: Path,
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = make_site_model("bert", task="classification")
     answering = Answering(made.folder, writes=False)
@@ -121,7 +129,8 @@ def test_labels_come_with_their_probabilities(
     assert list(row["probabilities"].values()) == pytest.approx(share.tolist(), rel=1e-4)
     assert row["label"] == ["no", "yes", "may be"][share.argmax()]
     options: dict[str, Any] = {"field": None, "batch_size": 4}
-    run(answering, answering.label, ["the patient"], None, None, **options)
+    monkeypatch.setattr("sys.stdin", StringIO("the patient\n"))
+    run(answering, answering.label, None, None, **options)
     first, *_ = capsys.readouterr().out.splitlines()
     assert first.endswith(f"  {answering.label(['the patient'])[0]['label']}")
     with pytest.raises(ConfigError, match=r"labels texts.* fedpriv-client classify"):
@@ -134,7 +143,8 @@ def test_the_newest_site_model_of_the_site_answers(
     site = SimpleNamespace(site=SimpleNamespace(state_dir=tmp_path))
     monkeypatch.setattr("fedpriv_client.cli._load", lambda config: site)
 
-    def command(*words: str) -> None:
+    def command(text: str, *words: str) -> None:
+        monkeypatch.setattr("sys.stdin", StringIO(text))
         app(["generate", *words], standalone_mode=False)
 
     with pytest.raises(ConfigError, match="site-model: no site model was made yet"):
@@ -144,5 +154,33 @@ def test_the_newest_site_model_of_the_site_answers(
     command("the patient", "--max-new-tokens", "3")
     [expected] = Answering(llama.folder, writes=True).write(3)(["the patient"], 0)
     assert capsys.readouterr().out == expected["completion"] + "\n"
-    with pytest.raises(ConfigError, match="expected either texts that are typed, or --in and"):
-        command("a", "--in", "b", "--out", "c")
+    with pytest.raises(ConfigError, match="expected --in and --out, or neither"):
+        command("a", "--in", "b")
+    with pytest.raises(ConfigError, match="expected a text by the standard input"):
+        command(" ")
+
+
+@pytest.mark.parametrize("content", ["a site's file, without an end", '{"text": "another"}'])
+def test_what_is_no_half_line_of_ours_is_left_alone(
+    content: str, writing: Answering, source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text(content)
+    out.chmod(0o600)
+    with pytest.raises(ConfigError, match="--out: line 1 is no answer to that line"):
+        answer_file(writing, writing.write(2), source, out, field=None, batch_size=2)
+    assert out.read_text() == content
+
+
+def test_a_file_of_answers_is_its_owners_alone_and_no_link(
+    writing: Answering, source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    out.touch(0o644)
+    with pytest.raises(ConfigError, match="may be read by others"):
+        answer_file(writing, writing.write(2), source, out, field=None, batch_size=2)
+    out.unlink()
+    out.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="it is a link"):
+        answer_file(writing, writing.write(2), source, out, field=None, batch_size=2)
+    assert not (tmp_path / "elsewhere").exists()

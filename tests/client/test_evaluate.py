@@ -91,7 +91,7 @@ def test_two_models_answer_together_as_peft_has_them(setting: OwnSetting) -> Non
     chosen = federated(setting.file, setting.config, None)
     with opened(chosen, lambda text: None) as own:
         tokenizer = own.worker.base.tokenizer
-        examples = to_test_on(own.records.held_out, chosen.spec, tokenizer, key="data.held_out")
+        examples, _ = to_test_on(own.records.held_out, chosen.spec, tokenizer, key="data.held_out")
     base = AutoModelForCausalLM.from_pretrained(setting.model)
     model = PeftModel.from_pretrained(base, made.folder / "alone", adapter_name="own").eval()
     model.load_adapter(chosen.folder, adapter_name="federated")

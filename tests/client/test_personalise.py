@@ -17,7 +17,7 @@ import torch
 
 from fedpriv.errors import ConfigError, DataError, RunningError
 from fedpriv.files import private_folder
-from fedpriv.personal.own_models import TRAINED
+from fedpriv.personal.answering import Answer
 from fedpriv.personal.training import Epoch
 from fedpriv.plain_training.adapter import WEIGHTS, read_facts
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -63,9 +63,8 @@ def test_it_stays_in_a_folder_of_its_owner_and_its_card_says_so(setting: OwnSett
     made = personalise(setting.file, setting.config)
     for path in (made.folder.parent, made.folder, *made.folder.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
-    for folder in (made.folder, *(made.folder / kind for kind in TRAINED)):
-        card = (folder / "README.md").read_text()
-        assert "rained on this site's records without privacy: not to leave this house" in card
+    card = (made.folder / "README.md").read_text()
+    assert "rained on this site's records without privacy: not to leave this house" in card
 
 
 def test_peft_loads_it(setting: OwnSetting) -> None:
@@ -127,8 +126,12 @@ def test_the_site_model_answers_as_the_adapters_do(setting: OwnSetting) -> None:
     assert Rounded(by_hand).off_by(found) <= 1
 
 
-def test_a_single_adapter_answers_by_itself_and_is_evaluated(setting: OwnSetting) -> None:
-    setting.hand_over(scale=1.0)
+def test_a_single_adapter_answers_by_itself_and_is_evaluated(
+    setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting.hand_over()
+    both = Answer({"alone": 0.5, "personal": 0.5}, {}, 0.0)
+    monkeypatch.setattr("fedpriv.personal.own_models.choose_answer", lambda *_: both)
     seen: list[tuple[int, int]] = []
     made = personalise(
         setting.file, setting.config, single=True, learned=lambda *step: seen.append(step)
@@ -445,3 +448,11 @@ def test_nothing_is_logged(setting: OwnSetting, caplog: pytest.LogCaptureFixture
     assert answer.exit_code == 0
     ours = [one for one in caplog.records if one.name.startswith("fedpriv")]
     assert not ours
+
+
+def test_what_a_killed_one_left_is_gone_with_the_next(setting: OwnSetting) -> None:
+    setting.hand_over()
+    left = private_folder(setting.state / "site-model") / ".old-job.tmp"
+    left.mkdir()
+    personalise(setting.file, setting.config)
+    assert [path.name for path in left.parent.iterdir()] == ["job-1"]

@@ -41,7 +41,7 @@ class Served:
         lines = iter(self.process.stdout.readline, "")
         where = next((line for line in lines if line.startswith("http")), None)
         assert where is not None, self.process.stderr.read()
-        self.token = folder.with_name(f"{folder.name}.token")
+        self.token = folder.with_name(f".{folder.name}.token")
         shown = {"Authorization": f"Bearer {self.token.read_text()}"}
         self.http = httpx.Client(base_url=where.split()[0], headers=shown, timeout=300)
 

@@ -32,7 +32,6 @@ PROGRAMS = {"fedpriv": fedpriv, "fedpriv-client": client, "fedpriv-server": serv
 OTHERS = {
     *(
         "cp",
-        "curl",
         "docker",
         "install",
         "kubectl",

@@ -16,9 +16,12 @@ def test_a_model_that_training_made_worse_is_told(alone: float, said: bool) -> N
     assert _worse_than_base(rows[:1]) == []
 
 
+UNITS = range(8)
+
+
 def scored(losses: list[float]) -> Scored:
-    numbers = np.array(losses)
-    return Scored(Scores(float(numbers.mean()), 0.5), numbers, np.ones(len(losses)))
+    numbers = np.array(losses * 2)
+    return Scored(Scores(float(numbers.mean()), 0.5), numbers, np.ones(len(numbers)))
 
 
 @pytest.mark.parametrize(
@@ -26,23 +29,23 @@ def scored(losses: list[float]) -> Scored:
     [
         ([1.0, 1.1, 0.9, 1.0], "Joining paid here: "),
         ([3.0, 3.1, 2.9, 3.0], "Joining did not pay here: "),
-        ([1.0, 3.1, 2.9, 1.0], "Whether joining paid can't be told from 4 held-out examples: "),
+        ([1.0, 3.1, 2.9, 1.0], "Whether joining paid can't be told from 8 held-out units: "),
     ],
 )
 def test_the_verdict_is_against_the_better_of_what_a_site_has_by_itself(
     served: list[float], said: str
 ) -> None:
     there = {"alone": scored([2.5] * 4), "two alone": scored([2.0, 2.0, 2.1, 1.9])}
-    found = _verdict(there | {"all three": scored(served)}, "all three")
+    found = _verdict(there | {"all three": scored(served)}, "all three", UNITS)
     assert found.startswith(said)
     assert "(two alone) 2.000" in found and "(all three)" in found
     better = {"alone": scored([1.9, 1.9, 2.0, 1.8]), "two alone": there["two alone"]}
-    assert "(alone) 1.900" in _verdict(better | {"all three": scored(served)}, "all three")
+    assert "(alone) 1.900" in _verdict(better | {"all three": scored(served)}, "all three", UNITS)
 
 
 def test_a_site_model_without_the_federation_says_so() -> None:
     there = {"alone": scored([2.0] * 4), "two alone": scored([1.9] * 4)}
-    assert "has nothing of the federation" in _verdict(there, "alone")
+    assert "has nothing of the federation" in _verdict(there, "alone", UNITS)
 
 
 def test_what_chance_makes_is_twice_the_error_of_a_ratio() -> None:
@@ -59,6 +62,30 @@ def test_what_chance_makes_is_twice_the_error_of_a_ratio() -> None:
             "alone": Scored(Scores(theirs.sum() / targets.sum(), 0.0), theirs, targets),
         }
         gains.append(both["alone"].scores.eval_loss - both["ours"].scores.eval_loss)
-        errors.append(_chance(both["ours"], both["alone"]))
+        errors.append(_chance(both["ours"], both["alone"], range(60)))
     # each is known to 1/√800, and a ratio's error is its own to the first order of 1/60
-    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(2 * np.std(gains), rel=0.2)
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(
+        2.001 * np.std(gains), rel=0.2
+    )  # t of 59
+
+
+def test_what_one_person_wrote_several_times_counts_as_one() -> None:
+    """Without any difference, how often a difference is taken for one, of alike records."""
+    drawn = np.random.default_rng(2)
+    units = np.repeat(np.arange(30), 4)
+    ones = np.ones(120)
+    found = 0
+    for _ in range(1000):
+        gap = np.repeat(drawn.normal(size=30), 4) + 0.5 * drawn.normal(size=120)
+        ours = Scored(Scores(3.0, 0.0), 3.0 * ones, ones)
+        theirs = Scored(Scores(3.0 + gap.mean(), 0.0), 3.0 + gap, ones)
+        found += abs(gap.mean()) > _chance(ours, theirs, units.tolist())
+    assert found <= 50 + 4 * 7  # 5% of 1,000, and four deviations
+
+
+def test_of_few_units_nothing_is_concluded() -> None:
+    there = {"alone": scored([2.5] * 4), "two alone": scored([2.0] * 4)}
+    for units in ([0] * 8, [*range(7), 6]):
+        found = _verdict(there | {"all three": scored([1.0] * 4)}, "all three", units)
+        assert found.startswith(f"Whether joining paid can't be told from {len(set(units))}")
+        assert "chance" not in found

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 from fedpriv.errors import ConfigError
 from fedpriv.serving import load_site_model
 from fedpriv.serving.config import SiteModelConfig
+from fedpriv.serving.folder import check_folder
 from fedpriv.serving.write import write_site_model
 from tests.serving.answering import Made, MakeSiteModel
 
@@ -112,3 +113,25 @@ def test_an_adapter_of_another_base_is_refused(
         adapters = {"alone": other.adapters["alone"]}
         write_site_model(tmp_path / "m", recipe, adapters, {"alone": 1.0}, site="s", job="j")
     assert raised.value.file == other.adapters["alone"] and not (tmp_path / "m").exists()
+
+
+def test_a_link_in_the_folder_is_refused(make_site_model: MakeSiteModel, tmp_path: Path) -> None:
+    folder = make_site_model().folder
+    (folder / "more").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="more: is a link"):
+        check_folder(folder)
+    (folder / "more").unlink()
+
+
+def test_of_an_adapter_only_its_own_files_are_taken(make_site_model: MakeSiteModel) -> None:
+    """A coordinator may send a folder with anything in it."""
+    folder = make_site_model().folder
+    names = {path.name for path in (folder / "federated").iterdir()}
+    assert names == {"adapter_config.json", "adapter_model.safetensors", "fedpriv.json"}
+
+
+def test_no_part_of_it_can_be_saved(make_site_model: MakeSiteModel, tmp_path: Path) -> None:
+    model = load_site_model(make_site_model().folder)
+    for part in (model.base_model, model.answering):
+        with pytest.raises(ConfigError, match="not to leave this house"):
+            part.save_pretrained(tmp_path / "out")
