@@ -52,7 +52,8 @@ class AdapterRows(nn.Module):
         found: Tensor = self.base(rows)
         split = rows.reshape(-1, count, rows[0].numel() // rows.shape[-1], rows.shape[-1])
         if len(split) == 1:
-            return found + torch.bmm(torch.bmm(split[0], self.down), self.up).view_as(found)
+            whole = found.view(count, -1, found.shape[-1])
+            return torch.baddbmm(whole, torch.bmm(split[0], self.down), self.up).view_as(found)
         return found + ((split @ self.down) @ self.up).view_as(found)
 
 
