@@ -41,7 +41,7 @@ def serve_model(folder: Path, port: int, token_file: Path | None) -> None:
     check_installed()
     check_writes(folder)
     folder = folder.resolve()
-    token = new_token(folder) if token_file is None else read_token(token_file)
+    token = fresh_token(folder) if token_file is None else read_token(token_file)
     with listen_here(port) as listening:
         _serve(folder, listening, token)
 
@@ -78,7 +78,7 @@ def check_writes(folder: Path) -> None:
         )
 
 
-def new_token(folder: Path) -> str:
+def fresh_token(folder: Path) -> str:
     """Make a token for one start, in a file beside the folder; no job's name begins with a dot."""
     token, path = secrets.token_urlsafe(32), folder.with_name(f".{folder.name}.token")
     write_atomic(path, token, mode=0o600)
