@@ -20,6 +20,7 @@ from fedpriv.models.base import Base, load_base
 from fedpriv.models.digest import find_base, stored_type
 from fedpriv.models.lora import trained_whole
 from fedpriv.models.quantised import unpack
+from fedpriv.personal.own_adapter import WARNING
 from fedpriv.plain_training.adapter import CARD, WEIGHTS, read_facts
 from fedpriv.plain_training.adapter import FACTS as FACTS_OF_ADAPTER
 from fedpriv.private_training.worker import ModelRecipe
@@ -127,7 +128,7 @@ tags: [fedpriv, not-to-leave-this-house]
 
 # Site model of {site}
 
-**Trained on this site's records without privacy: not to leave this house.** Records can be read out
+**{WARNING[0].upper()}{WARNING[1:]}.** Records can be read out
 of a model that was trained on them.
 
 Several adapters on one base model answer each token together, by the weighted mean of their
