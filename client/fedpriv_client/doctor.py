@@ -78,7 +78,8 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 def _own_models(file: SiteFile) -> list[Finding]:
     """Where adapters are that were trained on the site's records without privacy, if any are."""
-    from fedpriv_client.own import own_cache, site_models, work_folder
+    from fedpriv.serving.folder import site_models
+    from fedpriv_client.own import own_cache, work_folder
 
     state = file.site.state_dir
     folders = (site_models(state), state / "personal", state / "alone")  # two of older versions

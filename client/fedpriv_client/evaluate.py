@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,18 @@ from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.models.vector import Vector
+from fedpriv.names import OwnKind
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.own_models import TRAINED
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import own_examples, to_test_on
-from fedpriv.plain_training.adapter import read_facts, read_values
+from fedpriv.plain_training.adapter import AdapterFacts, read_facts, read_values
 from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score
 from fedpriv.serving import load_site_model
-from fedpriv.serving.folder import read_weights
-from fedpriv_client.own import Federated, at_work, federated, opened, shown_held_out, site_models
+from fedpriv.serving.folder import read_weights, site_models
+from fedpriv_client.own import Federated, at_work, federated, opened, shown_held_out
 
 PAGE = "evaluation.html"  # in the site's folder
 STAYS = "Computed from this site's records without privacy: not to leave this house."
@@ -70,7 +71,9 @@ def own_view(
             examples, units = to_test_on(records, spec, tokenizer, key=key)
             (training,) = own_examples(own.records.training, spec, tokenizer)
             check_held_out(training, examples, tokenizer, key=key)
-        models, trained, notes = _models(chosen, worker, file)
+        models, facts = _models(chosen, worker)
+        held_out = shown_held_out(file)
+        knowing = [kind for kind, one in facts.items() if one.held_out != held_out]
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job
         served = read_weights(folder) if folder.exists() else {}
         needed = served and ("prompt" in spec.columns or "single" in served)
@@ -79,48 +82,50 @@ def own_view(
             examples,
             models,
             spec,
-            units=None if any("may know" in note for note in notes) else units,
+            units=None if knowing else units,
             site=chosen.settings.name,
             job=chosen.facts.job,
             records=len(records),
             beside=file.personal.beside,
             served=served,
             site_model=load_site_model(folder) if needed else None,
-            trained=trained,
-            notes=notes,
+            trained={kind: one.trained or "" for kind, one in facts.items()},
+            notes=_notes(facts, knowing),
             told=say,
         )
 
 
 def _models(
-    chosen: Federated, worker: Worker, file: OwnSiteFile
-) -> tuple[dict[str, Vector], dict[str, str], list[str]]:
-    """The values of each model there is, how own ones were trained, and what there is to know."""
+    chosen: Federated, worker: Worker
+) -> tuple[dict[str, Vector], dict[OwnKind, AdapterFacts]]:
+    """The values of each model there is, and what the own ones are."""
     values = {
         "base": worker.initial,
         "federated": read_values(chosen.folder, worker, chosen.facts),
     }
-    trained: dict[str, str] = {}
-    notes = []
+    facts: dict[OwnKind, AdapterFacts] = {}
     for kind in TRAINED:
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job / kind
-        if not folder.exists():
-            continue
-        facts = read_facts(folder)
-        values[kind] = read_values(folder, worker, facts)
-        trained[kind] = facts.trained or ""
-        if facts.held_out != shown_held_out(file):
-            notes.append(
-                f"The model {kind!r} was trained when data.held_out was"
-                f" {facts.held_out or 'not set'}, so it may know some of these records. Train it"
-                " again: fedpriv-client personalise"
-            )
-    if len(trained) < len(TRAINED):
+        if folder.exists():
+            facts[kind] = read_facts(folder)
+            values[kind] = read_values(folder, worker, facts[kind])
+    return {name: values[name] for name in MEANING if name in values}, facts
+
+
+def _notes(facts: Mapping[OwnKind, AdapterFacts], knowing: Sequence[OwnKind]) -> list[str]:
+    """What there is to know of the own models, of which some may know held-out records."""
+    notes = [
+        f"The model {kind!r} was trained when data.held_out was"
+        f" {facts[kind].held_out or 'not set'}, so it may know some of these records. Train it"
+        " again: fedpriv-client personalise"
+        for kind in knowing
+    ]
+    if len(facts) < len(TRAINED):
         notes.append(
             "There is more to compare: fedpriv-client personalise trains this site's own models,"
             " with the federation's adapter and without."
         )
-    return {name: values[name] for name in MEANING if name in values}, trained, notes
+    return notes
 
 
 def run(

@@ -25,7 +25,7 @@ from fedpriv.plain_training.adapter import FACTS, WEIGHTS, AdapterFacts, read_fa
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv.process import is_running, only_process
-from fedpriv.serving.folder import SITE_MODELS
+from fedpriv.serving.folder import site_models
 from fedpriv_client.disk_space import megabytes
 from fedpriv_client.own_records import read_records
 from fedpriv_client.settings import site_settings
@@ -154,11 +154,6 @@ def work_folder(state_dir: Path) -> Path:
 def own_cache(state_dir: Path) -> Path:
     """Where clear text of records is meanwhile; not where the site's process has its own."""
     return work_folder(state_dir) / "cache"
-
-
-def site_models(state_dir: Path) -> Path:
-    """Where the site models are, one for each job."""
-    return state_dir / SITE_MODELS
 
 
 def _newest(folder: Path) -> Path:

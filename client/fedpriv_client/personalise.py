@@ -24,9 +24,10 @@ from fedpriv.personal.training import Personal
 from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
+from fedpriv.serving.folder import site_models
 from fedpriv.serving.write import write_site_model
 from fedpriv_client import evaluate
-from fedpriv_client.own import Federated, at_work, federated, opened, site_models
+from fedpriv_client.own import Federated, at_work, federated, opened
 from fedpriv_client.site_job import recipe_of
 
 

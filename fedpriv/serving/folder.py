@@ -7,7 +7,6 @@ Privacy
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import warnings
@@ -16,11 +15,11 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from fedpriv.errors import ConfigError
+from fedpriv.files import file_digest
 from fedpriv.names import Digest
 from fedpriv.section import Section
 
 BASE, FACTS = "base", "site_model.json"
-SITE_MODELS = "site-model"  # in a site's own folder: a folder for each job
 AGAIN = "Make the site model again: fedpriv-client personalise."
 
 
@@ -39,6 +38,11 @@ class SiteModelFacts(Section):
     files: dict[str, Digest] = Field(min_length=1)
 
 
+def site_models(state_dir: Path) -> Path:
+    """Where the site models are, one for each job."""
+    return state_dir / "site-model"
+
+
 def newest_site_model(state_dir: Path) -> Path:
     """Find the site model that was made last.
 
@@ -48,12 +52,12 @@ def newest_site_model(state_dir: Path) -> Path:
     Raises:
         ConfigError: there is none.
     """
-    found = (state_dir / SITE_MODELS).glob(f"[!.]*/{FACTS}")
+    found = site_models(state_dir).glob(f"[!.]*/{FACTS}")
     newest = max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
     if newest is None:
         raise ConfigError(
             "no site model was made yet",
-            file=state_dir / SITE_MODELS,
+            file=site_models(state_dir),
             fix="Make one: fedpriv-client personalise. Or name a folder.",
         )
     return newest.parent
@@ -116,8 +120,7 @@ def digests(folder: Path) -> dict[str, str]:
         if path.is_symlink():
             raise ConfigError("is a link, which a site model has none of", file=path, fix=AGAIN)
         if path.is_file() and not path.name.startswith(".") and name != FACTS:
-            with path.open("rb") as stream:
-                found[name] = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+            found[name] = file_digest(path)
     return found
 
 
