@@ -147,6 +147,8 @@ def _hook(space: str, operator: str, place: int) -> Callable[..., Tensor]:
     def product(keys: Any, *arguments: Any, **options: Any) -> Tensor:
         a, b = arguments[place : place + 2]
         if a.is_floating_point() and a.numel():
+            if b.is_mkldnn:
+                b = b.to_dense()  # weights in oneDNN's own layout, which nothing can reorder
             turned = space == "aten" and b.ndim > 1  # the other one takes weights (out, in)
             b = b.mT if turned else b
             for change in _changes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from symtable import symtable
 from typing import Any
 
 from tests.mutations.change import Change
@@ -47,7 +49,10 @@ class Sabotage:
         """
         try:
             definition = find(root, self.function, self.module)
-            return definition, self.change.apply(definition)
+            text = self.change.apply(definition)
+            if names := unknown_names(text):
+                raise ChangeError(f"its new code uses {names}, which its module does not have.")
+            return definition, text
         except ChangeError as error:
             raise ChangeError(
                 f"{FILE.name}, the row {self.what!r}, function {self.function}: {error}"
@@ -60,6 +65,21 @@ class Sabotage:
                 found = ", ".join(map(str, mentions(root, begins))) or "nowhere"
                 return f"\nWhere `{begins}` is: {found}."
         return ""
+
+
+def unknown_names(text: str) -> str:
+    """The names that a module uses and neither defines nor imports, with commas between."""
+    whole = symtable(text, "", "exec")
+    known = {
+        *dir(builtins),
+        "__file__",
+        *(one.get_name() for one in whole.get_symbols() if one.is_local()),
+    }
+    tables, used = [whole], set[str]()
+    while tables:
+        tables += (table := tables.pop()).get_children()
+        used |= {one.get_name() for one in table.get_symbols() if one.is_global()}
+    return ", ".join(sorted(used - known))
 
 
 def read_table(text: str) -> list[Sabotage]:
