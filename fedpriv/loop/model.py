@@ -13,6 +13,7 @@ from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
 from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.models.digest import made_digest
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import with_gradients
 from fedpriv.private_training.worker import ModelRecipe, Worker
@@ -92,9 +93,16 @@ def worker_of(
         engine=engine,
     )
     recipe = ModelRecipe(section, LoraSection(), 0, compute)
+    digest = made_digest(model)
+    tried = {
+        "trial": "attention",
+        "base": digest,
+        "padding": tokenizer.pad_token_id,
+        "max_length": section.max_length,
+    }
     with computing(model):
-        compute_alone(base, tokenizer, section.max_length, "The model")
-        return with_gradients(recipe, Base(base, tokenizer, section.name, ""), model)
+        compute_alone(base, tokenizer, section.max_length, "The model", tried)
+        return with_gradients(recipe, Base(base, tokenizer, section.name, digest), model)
 
 
 def base_of(model: Any) -> Any:
