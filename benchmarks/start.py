@@ -4,9 +4,9 @@
 
 A start tries on random texts whether each record's gradient is its own, and where batches pay, how
 many records may be computed at once. Each start is a process of its own with one thread; the second
-finds what the first has kept. Seconds are the processor's, and a start's do not hold the loading of
-the model. Chats are random, of at most `--tokens` tokens. Without --model the base is a random Llama
-of SmolLM2-135M's shape.
+finds what the first has kept. Seconds are the processor's; a start's do not hold the loading of the
+model. Chats are random, of at most `--tokens` tokens. Without --model the base is a random Llama of
+SmolLM2-135M's shape.
 """
 
 from __future__ import annotations
@@ -25,21 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from serving import random_base
 
-WORDS = [
-    "pain",
-    "fever",
-    "left",
-    "right",
-    "knee",
-    "visit",
-    "since",
-    "days",
-    "mild",
-    "blood",
-    "test",
-    "shows",
-    "normal",
-]
+WORDS = "pain fever left right knee visit since days mild blood test shows normal"
 JOBS = ((300, 8, 30), (3_000, 96, 200))  # chats, expected of a step, steps
 
 
@@ -48,7 +34,7 @@ def chats(count: int, words: int) -> list[dict[str, Any]]:
     drawn = np.random.default_rng(0)
 
     def text() -> str:
-        return " ".join(drawn.choice(WORDS, drawn.integers(3, words // 3)))
+        return " ".join(drawn.choice(WORDS.split(), drawn.integers(3, words // 3)))
 
     roles = ("user", "assistant")
     return [{"messages": [{"role": r, "content": text()} for r in roles]} for _ in range(count)]
