@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
+# Files of an adapter: peft's settings of it and its weights, and what fedpriv knows of it.
+CONFIG, WEIGHTS, FACTS = "adapter_config.json", "adapter_model.safetensors", "fedpriv.json"
+MARK = "fedpriv.kind"  # in the weights' file of one that may never leave its site
 EMBEDDED = Path(__file__).parent / "assets" / "base"
 INDEX = "model.safetensors.index.json"
 LARGEST_SIZE = 2**48  # of a tensor, in any direction
@@ -63,13 +67,22 @@ def _count(folder: Path) -> int | None:
         return None
 
 
-def _count_file(path: Path) -> int:
-    """By the header of a safetensors file; the library itself would load numpy to say a shape."""
+def header_of(path: Path) -> dict[str, Any]:
+    """The header of a safetensors file; the library itself would load numpy to say a shape.
+
+    Raises:
+        OSError, ValueError, RecursionError: it can't be read, or is none.
+    """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > LONGEST_HEADER:
-            raise ValueError(f"{path}: no safetensors file")
-        header = json.loads(file.read(length))
+        header = json.loads(file.read(length)) if length <= LONGEST_HEADER else None
+    if not isinstance(header, dict):
+        raise ValueError(f"{path}: no safetensors file")
+    return header
+
+
+def _count_file(path: Path) -> int:
+    header = header_of(path)
     return sum(_values(header[name]["shape"]) for name in header.keys() - {"__metadata__"})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedpriv.base_model import parameters_of
 from fedpriv.config.job import JobConfig
 from fedpriv.defaults import KEYS, defaults_for
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, naming
 
 
 def with_defaults(job: JobConfig, file: Path) -> JobConfig:
@@ -18,8 +18,11 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
         file: named in errors.
 
     Raises:
-        ConfigError: the model's size can't be told, or the rate is for another optimiser.
+        ConfigError: the model's size can't be told, or the rate is for another optimiser; or the
+            adapter that the job begins at is not as the file says, or can't be used.
     """
+    if job.model.begin is not None and job.model.begin_as == "continued":
+        job = _as_it_began(job, job.model.begin, file)
     given = {table: getattr(job, table).model_fields_set for table in KEYS.values()}
     missing = [key for key, table in KEYS.items() if key not in given[table]]
     if not missing:
@@ -49,3 +52,27 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
         left_out = {key: row[key] for key in missing if KEYS[key] == table}
         sections[table] = getattr(job, table).model_copy(update=left_out)
     return job.model_copy(update=sections)
+
+
+def _as_it_began(job: JobConfig, begin: str, file: Path) -> JobConfig:
+    """The job with the shape of the adapter that it continues, which its file may repeat."""
+    from fedpriv.stored_adapter import find_adapter
+
+    with naming(file):
+        found = find_adapter(begin).lora
+    values = {
+        key: getattr(found, key) for key in ("r", "alpha", "target_modules", "modules_to_save")
+    }
+    for key in values.keys() & job.lora.model_fields_set:
+        typed = getattr(job.lora, key)
+        if isinstance(typed, str):  # which layers that is, the model says
+            del values[key]
+        elif typed != values[key] and (key in KEYS or {*typed} != {*values[key]}):
+            raise ConfigError(
+                f"is {values[key]} in the adapter that model.begin continues",
+                file=file,
+                key=f"lora.{key}",
+                value=typed,
+                fix='Leave it out; or merge that adapter, with model.begin_as = "merged".',
+            )
+    return job.model_copy(update={"lora": job.lora.model_copy(update=values)})

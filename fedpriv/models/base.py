@@ -39,6 +39,7 @@ class Base:
         source: the folder or hub name it came from.
         digest: of all that it is, see `fedpriv.models.digest.base_digest`, and `quantised_digest`.
         drawn: names of parameters that its files don't hold, such as those of a new head.
+        begin: a `fedpriv.models.begin.Begin`: merged into it, or put on it by `attach_lora`.
     """
 
     model: PreTrainedModel
@@ -46,6 +47,12 @@ class Base:
     source: str
     digest: str
     drawn: frozenset[str] = frozenset()
+    begin: Any = None
+
+    @property
+    def begin_digest(self) -> str | None:
+        """Of the adapter that a job begins at, if it does."""
+        return None if self.begin is None else self.begin.digest
 
 
 @without_hub_code()
@@ -65,7 +72,8 @@ def load_base(
         whole: names of layers that will be trained whole, which are not packed.
 
     Raises:
-        ModelError: not found, no safetensors, or not a model for the task.
+        ModelError: not found, no safetensors, or not a model for the task; or `settings.begin` is
+            an adapter of another one.
         NotPrivateError: its files are quantised already, or its configuration names code.
         ConfigError: a text may be longer than the model reads, its own classes are in another order
             than the labels, or what quantises is not installed.
@@ -147,7 +155,8 @@ def load_base(
             key="model.max_length",
             value=settings.max_length,
         )
-    return Base(model, tokenizer, source, digest, frozenset(new))
+    base = Base(model, tokenizer, source, digest, frozenset(new))
+    return base if settings.begin is None else load_part("model.begin")(base, settings)
 
 
 def refuse_code(name: str, settings: Mapping[str, Any]) -> None:

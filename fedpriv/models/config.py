@@ -17,6 +17,7 @@ Label = Annotated[str, Field(max_length=256)]
 MAX_LAYERS, MAX_LABELS = 4_096, 10_000  # that anybody lists; a job is sent to every site
 MAX_PATH = 4_096  # of Linux
 Layers = Annotated[tuple[Layer, ...], Field(max_length=MAX_LAYERS)]
+HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
 
 
@@ -63,6 +64,20 @@ class ModelSection(Section):
         description="Classification only: the model's own head (own), or a linear layer on the"
         " mean of the token vectors (mean).",
     )
+    begin: str | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_PATH,
+        description="A LoRA adapter of peft's at which the job begins: a folder, or the name of one"
+        " at a hub. It has to be public, or released by sites that paid for it: one that a site"
+        " trained on its own records is refused ([models](models.md#beginning-at-an-adapter)).",
+    )
+    begin_as: Literal["continued", "merged"] = Field(
+        "continued",
+        description="How it begins there: that adapter is trained further (continued), so that"
+        " `lora.r`, `lora.alpha`, `lora.target_modules` and `lora.modules_to_save` are those that"
+        " it has; or it is merged into the base model, and a new one is trained (merged).",
+    )
     quantize: Bits | None = Field(
         None,
         description="Keep the frozen weights of linear layers in 8 bits (8bit) or in 4 (4bit, NF4),"
@@ -80,6 +95,21 @@ class ModelSection(Section):
         if self.task == "causal-lm" and self.pooling != "own":
             raise ValueError("pooling belongs to task = 'classification'")
         return self
+
+    @model_validator(mode="after")
+    def _begins_where_it_can(self) -> ModelSection:
+        if self.begin_as == "merged" and self.begin is None:
+            raise ValueError("begin_as: 'merged' needs begin, the adapter that is merged")
+        if self.begin_as == "merged" and self.quantize is not None:
+            raise ValueError(
+                "begin_as: an adapter can't be merged into weights that are kept in fewer bits;"
+                " leave quantize out, or continue the adapter"
+            )
+        return self
+
+    def begun(self) -> ModelSection:
+        """The model for an adapter that is there: only what is merged is part of it."""
+        return self if self.begin_as == "merged" else self.model_copy(update={"begin": None})
 
 
 class LoraSection(Section):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.task import Task
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.models.base import first_line
-from fedpriv.models.config import LoraSection
+from fedpriv.models.config import HEADS, LoraSection
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 # Peft gives these models' out_proj no adapter: its weight is used without the layer.
 _MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
-HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 
 
 @without_hub_code()  # peft imports bitsandbytes where it is installed, now or later
@@ -32,6 +32,8 @@ def attach_lora(
 ) -> PeftModel:
     """A PEFT model whose adapter starts as the identity, drawn from the public `seed`.
 
+    Or at the values of another adapter, where `base.begin` has one to be continued.
+
     With `frozen_a` the drawn lora_A stays as it is (Sun et al. 2024, "Improving LoRA in
     privacy-preserving federated learning"): the update is linear in what is trained.
 
@@ -40,7 +42,8 @@ def attach_lora(
     Raises:
         ConfigError: ``lora.target_modules`` or ``lora.modules_to_save`` matches nothing in this
             model.
-        ModelError: peft knows no targets for this architecture and none are named.
+        ModelError: peft knows no targets for this architecture and none are named; or
+            `base.begin` is of another shape.
     """
     import torch
     from peft import LoraConfig, TaskType, get_peft_model
@@ -68,12 +71,41 @@ def attach_lora(
                 value=settings.target_modules,
                 fix=fix,
             ) from None
+    if base.begin is not None:
+        base.begin.put_on(model)
     if settings.frozen_a:
         for name, parameter in model.named_parameters():
             if ".lora_A." in name:
                 parameter.requires_grad_(False)
     model.eval()
     return model
+
+
+def put_tensors(model: PeftModel, path: Path) -> None:
+    """Give a model the values of an adapter's file, which has to hold just what its adapter has.
+
+    Raises:
+        ModelError: it holds something else, or values that are not finite; or it can't be read.
+    """
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"It can't be read ({error}).") from None
+    own = get_peft_model_state_dict(model, save_embedding_layers=False)
+    here, there = ({name: tuple(one.shape) for name, one in x.items()} for x in (own, stored))
+    odd = next((n for n in sorted({*here, *there}) if here.get(n) != there.get(n)), None)
+    if odd is not None:
+        raise ModelError(
+            f"Its tensors are not those of the job's model: {odd} is {there.get(odd, 'missing')},"
+            f" and {here.get(odd, 'nothing')} there."
+        )
+    if not all(one.isfinite().all() for one in stored.values()):
+        raise ModelError("Expected finite values, and it holds others.")
+    set_peft_model_state_dict(model, stored)
 
 
 def trained_whole(settings: LoraSection) -> tuple[str, ...]:

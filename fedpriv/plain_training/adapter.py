@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from fedpriv.base_model import FACTS, MARK, WEIGHTS
 from fedpriv.errors import ConfigError, FedprivError, ProtocolError
 from fedpriv.files import file_digest, replacing_folder, write_atomic
-from fedpriv.models.vector import TrainableVector, Vector, check_vector
+from fedpriv.models.lora import put_tensors
+from fedpriv.models.vector import TrainableVector, Vector
 from fedpriv.names import Digest, OwnKind
 from fedpriv.protocol import Body, Proposal
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from fedpriv.private_training.worker import Worker
 
-FACTS, WEIGHTS, CARD = "fedpriv.json", "adapter_model.safetensors", "README.md"
+CARD = "README.md"
 Kind = Literal["federated"] | OwnKind
 
 
@@ -72,6 +74,11 @@ def write_adapter(
     worker.vector.write(values)
     with replacing_folder(folder) as made:
         worker.model.save_pretrained(made, save_embedding_layers=False)
+        if kind != "federated":
+            from safetensors.torch import load, save_file
+
+            path, known = made / WEIGHTS, {"format": "pt", MARK: kind}  # wherever the file goes
+            save_file(load(path.read_bytes()), path, known)
         (made / CARD).write_text(card, encoding="utf-8")  # peft's says nothing
         return write_facts(made, proposal, kind=kind, held_out=held_out, trained=trained)
 
@@ -150,26 +157,15 @@ def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
     Raises:
         ConfigError: it is of another shape than the model's.
     """
-    from peft import get_peft_model_state_dict, set_peft_model_state_dict
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     path = folder / WEIGHTS
     try:
-        stored = load_file(path)
-        own = get_peft_model_state_dict(model, save_embedding_layers=False)
-        shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-        if {name: tuple(tensor.shape) for name, tensor in stored.items()} != shapes:
-            raise ProtocolError("its tensors are not those of the job's model")
-        set_peft_model_state_dict(model, stored)
+        put_tensors(model, path)
         vector = TrainableVector(model)
         if vector.digest != facts.proposal.vector_digest:
             raise ProtocolError("what it keeps as it was drawn is not the job's")
-        values = vector.read()
-        check_vector(values, vector.size)
-    except (OSError, SafetensorError, FedprivError) as error:
+    except FedprivError as error:
         raise ConfigError(f"can't be used ({error})", file=path, fix=_AGAIN) from None
-    return values
+    return vector.read()
 
 
 _AGAIN = "Get the folder again from whom it came, whole and as it was."

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedpriv.base_model import EMBEDDED
+from fedpriv.base_model import CONFIG, EMBEDDED, WEIGHTS
 from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import MAX_RANGE
@@ -65,6 +67,11 @@ def _raise(error: RoundError | None) -> None:
         raise error
 
 
+def _from(run: Path, name: str) -> str | None:
+    """The way from a run directory to the folder of a base, so that both can be moved together."""
+    return os.path.relpath(name, run.absolute()) if Path(name).is_absolute() else None
+
+
 def _update_of(
     config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
 ) -> Update:
@@ -110,8 +117,10 @@ class Job:
             tokenizer = worker.base.tokenizer
             rewarded_by = controller_records(config, tokenizer, run.path)
             self._control = control_of(config, worker.vector, rewarded_by, self._loss)
+            self._begun = worker.base.begin
             self.model_facts = {
                 "name": config.model.name,
+                "folder": _from(run.path, config.model.name),
                 "task": config.model.task,
                 "digest": worker.base.digest,
                 "trainable": worker.vector.size,
@@ -120,6 +129,7 @@ class Job:
                 config,
                 job_id=run.info["job_id"],
                 base=worker.base.digest,
+                begin=worker.base.begin_digest,
                 vector=worker.vector.digest,
                 roster=roster,
                 groups=None if self._control is None else self._control.terms,
@@ -334,7 +344,8 @@ class Job:
         """Write the adapter as PEFT reads it, and the synthetic set as records are kept.
 
         The embedded base goes beside the adapter, which would send peft to a hub if it named
-        "embedded". The set is post-processing of released values, as the adapter is.
+        "embedded". An adapter that was merged into the base goes there, too: it is part of what was
+        trained. The set is post-processing of released values, as the adapter is.
         """
         folder, config = self.run.path / "adapter", self.config
         with self._pool.borrow(self.recipe) as worker:
@@ -344,7 +355,12 @@ class Job:
                 settings.base_model_name_or_path = "base"
                 shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
             worker.model.save_pretrained(folder, save_embedding_layers=False)
-        said = card(config.job, config.model.name, config.privacy, self.run.info)
+        if self._begun is not None and self._begun.merged:
+            merged = self.run.path / "begin"
+            merged.mkdir(exist_ok=True)
+            for name in (CONFIG, WEIGHTS):
+                shutil.copyfile(self._begun.weights.with_name(name), merged / name)
+        said = card(config.job, config.model.name, config.privacy, self.run.info, self._begun)
         write_atomic(folder / "README.md", said)  # peft's says nothing
         write_facts(folder, self.proposal, kind="federated")
         if self.evolution is not None:

@@ -1,0 +1,103 @@
+"""A job begins at an adapter that was there before: continued, or merged into its base.
+
+Privacy
+    Where a job begins is public, and the same for all sites. Every gradient is taken at values that
+    follow from it, so an adapter that a site trained on its own records without privacy is refused
+    (law 16). Of any other it is the word of whoever proposes it that it was made of public data, or
+    released by those who paid for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedpriv.base_model import FACTS
+from fedpriv.errors import ModelError
+from fedpriv.models.base import Base
+from fedpriv.models.config import ModelSection
+from fedpriv.models.digest import digests_of_use
+from fedpriv.models.lora import attach_lora, put_tensors
+from fedpriv.stored_adapter import StoredAdapter, find_adapter, refused
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Where a job begins.
+
+    Attributes:
+        digest: of the adapter's settings and its weights.
+        weights: its file.
+        merged: into the base.
+    """
+
+    digest: str
+    weights: Path
+    merged: bool
+
+    def put_on(self, model: Any) -> None:
+        """Give a new adapter the values that it continues.
+
+        Raises:
+            ModelError: it has another shape.
+        """
+        if not self.merged:
+            try:
+                put_tensors(model, self.weights)
+            except ModelError as error:
+                raise ModelError(f"model.begin: {self.weights}: {error}") from None
+
+
+def begun(base: Base, settings: ModelSection) -> Base:
+    """The base of a job that begins at an adapter, which is merged into it or is yet to be put on.
+
+    Raises:
+        ConfigError: as `find_adapter`.
+        ModelError: it is an adapter of another base, or can't be merged into this one.
+    """
+    assert settings.begin is not None
+    stored = find_adapter(settings.begin)
+    _check_base(settings, stored, base)
+    merged = settings.begin_as == "merged"
+    if merged:
+        base = _merged(base, settings, stored)
+    return replace(base, begin=Begin(stored.digest, stored.weights, merged))
+
+
+def _merged(base: Base, settings: ModelSection, stored: StoredAdapter) -> Base:
+    model: Any = attach_lora(base, stored.lora, settings.task, seed=0)
+    try:
+        put_tensors(model, stored.weights)
+        shared = dict[int, int]()
+        for _, one in base.model.named_parameters(remove_duplicate=False):
+            shared[one.data_ptr()] = shared.get(one.data_ptr(), 0) + 1
+        for name, layer in model.named_modules():
+            inside = getattr(layer, "base_layer", None)
+            if inside is not None and shared[inside.weight.data_ptr()] > 1:
+                raise ModelError(f"{name} shares its weights with a layer that has no adapter.")
+        plain = model.merge_and_unload(safe_merge=True)
+    except (ModelError, ValueError) as error:
+        raise ModelError(f"model.begin: {settings.begin!r} can't be merged. {error}") from None
+    plain.requires_grad_(False)
+    return replace(base, model=plain.eval())
+
+
+def _check_base(settings: ModelSection, stored: StoredAdapter, base: Base) -> None:
+    """Compare what fedpriv wrote of an adapter; of any other its shapes alone tell the base."""
+    try:
+        proposal = stored.facts["proposal"] if stored.facts else None
+        if proposal is None:
+            return
+        other, model = str(proposal["base_digest"]), dict(proposal["model"])
+    except (KeyError, TypeError, ValueError):
+        raise refused(settings.begin, f"has a {FACTS} that can't be read") from None
+    if other not in digests_of_use(base.digest) and base.digest not in digests_of_use(other):
+        why = f"is of another base model, {other}; {settings.name!r} is {base.digest}"
+    elif model.get("begin_as") == "merged":
+        why = "is of a base into which another adapter was merged: export that run with --merge"
+    elif tuple(model.get("labels", ())) != settings.labels:
+        why = f"has other labels than model.labels: {model.get('labels')}"
+    else:
+        return
+    raise ModelError(f"model.begin: {settings.begin!r} {why}.")
