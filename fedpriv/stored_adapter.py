@@ -14,9 +14,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedpriv.base_model import CONFIG, FACTS, MARK, WEIGHTS, header_of, is_lost
+from fedpriv.base_model import CONFIG, FACTS, MARK, WEIGHTS, is_lost
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, file_digest, sha256
+from fedpriv.model_size import header_of
 from fedpriv.models.config import HEADS, LoraSection
 from fedpriv.names import OWN_KINDS
 
@@ -58,6 +59,8 @@ def find_adapter(name: str) -> StoredAdapter:
     config, weights = _files(name)
     facts = _json(weights.parent / FACTS) if (weights.parent / FACTS).exists() else {}
     refuse_own(weights.parent)
+    if _OWN_FOLDERS.intersection(weights.resolve().parts):
+        raise refused(name, "is among the models that a site trained for itself (law 16)")
     if facts.get("weights_digest", digest := file_digest(weights)) != digest:
         raise refused(name, f"has other weights than {FACTS} beside them speaks of")
     lora = _settings(name, _json(config), weights)
@@ -68,24 +71,22 @@ def find_adapter(name: str) -> StoredAdapter:
 def refuse_own(folder: Path) -> None:
     """Refuse a folder that holds an adapter which may never leave its site (law 16).
 
-    It is known by what lies beside it, by its own file, and by the folder that it is in.
+    It is known by what lies beside it, and by the file of its weights wherever that is.
 
     Raises:
         ConfigError: it was trained on a site's own records without privacy; or it can't be read.
     """
     facts, weights = folder / FACTS, folder / WEIGHTS
     kinds = [_json(facts).get("kind")] if facts.exists() else []
-    if weights.exists():
-        said = _header(weights).get("__metadata__")
-        kinds.append(said.get(MARK) if isinstance(said, dict) else None)
-    own = [kind for kind in kinds if kind in OWN_KINDS]
-    if own or _OWN_FOLDERS.intersection(folder.resolve().parts):
+    said = _header(weights).get("__metadata__") if weights.exists() else None
+    kinds += [said.get(MARK)] if isinstance(said, dict) else []
+    if own := [kind for kind in kinds if kind in OWN_KINDS]:
         raise ConfigError(
             "was trained on a site's own records without privacy, and never leaves that site:"
             " records can be read out of it",
             file=facts,
             key="kind",
-            value=own[0] if own else "in a site's folder",
+            value=own[0],
             fix="What may be handed on, or begun at, is the adapter of a run itself. How good this"
             " one is, fedpriv-client evaluate says at the site.",
         )

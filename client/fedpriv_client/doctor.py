@@ -203,8 +203,7 @@ def _transform(file: SiteFile) -> str:
 
 
 def _model(file: SiteFile) -> str:
-    from fedpriv.models.base import digest_of
-    from fedpriv.models.digest import digests_of_use
+    from fedpriv.models.stored import digest_of, digests_of_use
     from fedpriv.stored_adapter import find_adapter
 
     allow, told = file.allow, []

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from fedpriv.base_model import parameters_of
 from fedpriv.config.job import JobConfig
 from fedpriv.defaults import KEYS, defaults_for
 from fedpriv.errors import ConfigError, naming
+from fedpriv.model_size import parameters_of
+from fedpriv.stored_adapter import find_adapter
 
 
 def with_defaults(job: JobConfig, file: Path) -> JobConfig:
@@ -56,23 +57,18 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
 
 def _as_it_began(job: JobConfig, begin: str, file: Path) -> JobConfig:
     """The job with the shape of the adapter that it continues, which its file may repeat."""
-    from fedpriv.stored_adapter import find_adapter
-
     with naming(file):
         found = find_adapter(begin).lora
-    values = {
-        key: getattr(found, key) for key in ("r", "alpha", "target_modules", "modules_to_save")
-    }
-    for key in values.keys() & job.lora.model_fields_set:
-        typed = getattr(job.lora, key)
-        if isinstance(typed, str):  # which layers that is, the model says
-            del values[key]
-        elif typed != values[key] and (key in KEYS or {*typed} != {*values[key]}):
+    typed = {key: getattr(job.lora, key) for key in job.lora.model_fields_set}
+    values = {key: value for key, value in found if key in found.model_fields_set}
+    for key in values.keys() & typed.keys():
+        is_other = typed[key] != values[key]
+        if is_other and (key in KEYS or sorted(typed[key]) != sorted(values[key])):
             raise ConfigError(
                 f"is {values[key]} in the adapter that model.begin continues",
                 file=file,
                 key=f"lora.{key}",
-                value=typed,
+                value=typed[key],
                 fix='Leave it out; or merge that adapter, with model.begin_as = "merged".',
             )
     return job.model_copy(update={"lora": job.lora.model_copy(update=values)})

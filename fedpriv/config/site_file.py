@@ -203,8 +203,7 @@ class AllowSection(Section):
     begin: str | None = Field(
         None,
         min_length=1,
-        description="The LoRA adapter that a job may begin at, whatever a server calls it: a"
-        " folder, or the name of one at a hub. Without it, a job may begin at none.",
+        description="The LoRA adapter that a job may begin at: a folder, or its name at a hub.",
     )
     begin_digest: Digest | None = Field(
         None, description="Digest of that adapter, as fedpriv-client digest prints it."

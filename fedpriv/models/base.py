@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ class Base:
         source: the folder or hub name it came from.
         digest: of all that it is, see `fedpriv.models.digest.base_digest`, and `quantised_digest`.
         drawn: names of parameters that its files don't hold, such as those of a new head.
-        begin: a `fedpriv.models.begin.Begin`: merged into it, or put on it by `attach_lora`.
+        begin, begin_digest: see `fedpriv.plain_training.begin.Begin`; None without one.
     """
 
     model: PreTrainedModel
@@ -48,11 +47,7 @@ class Base:
     digest: str
     drawn: frozenset[str] = frozenset()
     begin: Any = None
-
-    @property
-    def begin_digest(self) -> str | None:
-        """Of the adapter that a job begins at, if it does."""
-        return None if self.begin is None else self.begin.digest
+    begin_digest: str | None = None
 
 
 @without_hub_code()
@@ -124,7 +119,7 @@ def load_base(
     except FedprivError:
         raise
     except Exception as error:  # of files, of what they hold, of what a library needs besides
-        raise _not_loaded(settings, error) from None
+        raise not_loaded(settings, error) from None
     if settings.task == "classification" and settings.pooling == "own":
         check_problem(stored.settings.get("problem_type"))
         new |= other_head(
@@ -191,30 +186,6 @@ def entries(settings: Any) -> Iterator[tuple[str, Any]]:
 
 
 @without_hub_code()
-def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
-    """How many linear layers a model has of each size, (in, out); its weights are not read.
-
-    Raises:
-        ModelError: there is no such model, or it is not for the task.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
-    from transformers.pytorch_utils import Conv1D
-
-    factory: Any = AutoModelForCausalLM if settings.task == "causal-lm" else AutoModel
-    try:
-        source = source_of(settings.name)
-        with torch.device("meta"), quiet():
-            config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-            model = factory.from_config(config)
-    except (*_FAILURES, RuntimeError) as error:
-        raise _not_loaded(settings, error) from None
-    linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear | Conv1D))
-    sizes = ((m, m.weight.shape) for m in linear)
-    return Counter((n, k) if type(m) is Conv1D else (k, n) for m, (n, k) in sizes)
-
-
-@without_hub_code()
 def compute_alone(
     model: Any, tokenizer: Any, longest: int, name: str, of: dict[str, Any] | None = None
 ) -> None:
@@ -271,17 +242,6 @@ def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str
     return str(model.config._attn_implementation)
 
 
-def digest_of(name: str) -> str:
-    """The digest of the base of that name, whatever it is used for; its weights are only read.
-
-    Raises:
-        ModelError: as `load_base`.
-    """
-    settings = ModelSection(name=name)
-    tokenizer = load_tokenizer(settings)
-    return base_digest(fetch_base(settings), tokenizer)
-
-
 def fetch_base(settings: ModelSection) -> StoredBase:
     """The files of a base on this machine's disk; those of a hub are downloaded once.
 
@@ -290,8 +250,8 @@ def fetch_base(settings: ModelSection) -> StoredBase:
     """
     try:
         return find_base(source_of(settings.name))
-    except _FAILURES as error:
-        raise _not_loaded(settings, error) from None
+    except FAILURES as error:
+        raise not_loaded(settings, error) from None
 
 
 def longest(model: PreTrainedModel) -> int:
@@ -328,9 +288,9 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
         tokenizer: Any = AutoTokenizer.from_pretrained(
             source_of(settings.name), trust_remote_code=False
         )
-    except _FAILURES as error:
+    except FAILURES as error:
         if is_lost(settings.name):
-            raise _not_loaded(settings, error) from None
+            raise not_loaded(settings, error) from None
         raise ModelError(
             f"model.name: can't load the tokenizer of {settings.name!r}:"
             f" {first_line(error)}{_way(settings)}. Name a folder that holds tokenizer.json, or a"
@@ -355,10 +315,10 @@ def pad_with_end(tokenizer: Any, name: str) -> None:
 
 
 # Of files, of what they hold, and of the libraries that a proxy may need.
-_FAILURES = (OSError, ValueError, KeyError, ImportError)
+FAILURES = (OSError, ValueError, KeyError, ImportError)
 
 
-def _not_loaded(settings: ModelSection, error: Exception) -> ModelError:
+def not_loaded(settings: ModelSection, error: Exception) -> ModelError:
     if is_lost(settings.name):
         return ModelError(
             f"model.name: there is no such folder: {settings.name!r}. Put the model back there, or"

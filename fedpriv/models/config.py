@@ -68,15 +68,13 @@ class ModelSection(Section):
         None,
         min_length=1,
         max_length=MAX_PATH,
-        description="A LoRA adapter of peft's at which the job begins: a folder, or the name of one"
-        " at a hub. It has to be public, or released by sites that paid for it: one that a site"
-        " trained on its own records is refused ([models](models.md#beginning-at-an-adapter)).",
+        description="A LoRA adapter of peft's that the job begins at, public or paid for: a folder,"
+        " or its name at a hub ([models](models.md#beginning-at-an-adapter)).",
     )
     begin_as: Literal["continued", "merged"] = Field(
         "continued",
-        description="How it begins there: that adapter is trained further (continued), so that"
-        " `lora.r`, `lora.alpha`, `lora.target_modules` and `lora.modules_to_save` are those that"
-        " it has; or it is merged into the base model, and a new one is trained (merged).",
+        description="Train that adapter further, in the shape that it has (continued), or merge it"
+        " into the base model and train a new one (merged).",
     )
     quantize: Bits | None = Field(
         None,
@@ -86,7 +84,7 @@ class ModelSection(Section):
     )
 
     @model_validator(mode="after")
-    def _labels_belong_to_classification(self) -> ModelSection:
+    def _belongs_together(self) -> ModelSection:
         if self.task == "classification" and len(set(self.labels)) < 2:
             raise ValueError("classification needs labels: at least two distinct names")
         check_distinct(self.labels, "labels")
@@ -94,17 +92,10 @@ class ModelSection(Section):
             raise ValueError("labels belong to task = 'classification'")
         if self.task == "causal-lm" and self.pooling != "own":
             raise ValueError("pooling belongs to task = 'classification'")
-        return self
-
-    @model_validator(mode="after")
-    def _begins_where_it_can(self) -> ModelSection:
         if self.begin_as == "merged" and self.begin is None:
             raise ValueError("begin_as: 'merged' needs begin, the adapter that is merged")
         if self.begin_as == "merged" and self.quantize is not None:
-            raise ValueError(
-                "begin_as: an adapter can't be merged into weights that are kept in fewer bits;"
-                " leave quantize out, or continue the adapter"
-            )
+            raise ValueError("begin_as: no adapter can be merged into weights in fewer bits")
         return self
 
     def begun(self) -> ModelSection:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.task import Task
@@ -79,33 +78,6 @@ def attach_lora(
                 parameter.requires_grad_(False)
     model.eval()
     return model
-
-
-def put_tensors(model: PeftModel, path: Path) -> None:
-    """Give a model the values of an adapter's file, which has to hold just what its adapter has.
-
-    Raises:
-        ModelError: it holds something else, or values that are not finite; or it can't be read.
-    """
-    from peft import get_peft_model_state_dict, set_peft_model_state_dict
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        stored = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"It can't be read ({error}).") from None
-    own = get_peft_model_state_dict(model, save_embedding_layers=False)
-    here, there = ({name: tuple(one.shape) for name, one in x.items()} for x in (own, stored))
-    odd = next((n for n in sorted({*here, *there}) if here.get(n) != there.get(n)), None)
-    if odd is not None:
-        raise ModelError(
-            f"Its tensors are not those of the job's model: {odd} is {there.get(odd, 'missing')},"
-            f" and {here.get(odd, 'nothing')} there."
-        )
-    if not all(one.isfinite().all() for one in stored.values()):
-        raise ModelError("Expected finite values, and it holds others.")
-    set_peft_model_state_dict(model, stored)
 
 
 def trained_whole(settings: LoraSection) -> tuple[str, ...]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from fedpriv.base_model import FACTS, MARK, WEIGHTS
-from fedpriv.errors import ConfigError, FedprivError, ProtocolError
+from fedpriv.errors import ConfigError, FedprivError, ModelError, ProtocolError
 from fedpriv.files import file_digest, replacing_folder, write_atomic
-from fedpriv.models.lora import put_tensors
 from fedpriv.models.vector import TrainableVector, Vector
 from fedpriv.names import Digest, OwnKind
 from fedpriv.protocol import Body, Proposal
@@ -166,6 +165,30 @@ def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
     except FedprivError as error:
         raise ConfigError(f"can't be used ({error})", file=path, fix=_AGAIN) from None
     return vector.read()
+
+
+def put_tensors(model: PeftModel, path: Path) -> None:
+    """Give a model the values of an adapter's file, which has to hold just what its adapter has.
+
+    Raises:
+        ModelError: it holds something else, or values that are not finite; or it can't be read.
+    """
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"can't be read ({error})") from None
+    own = get_peft_model_state_dict(model, save_embedding_layers=False)
+    here, there = ({(name, *one.shape) for name, one in x.items()} for x in (own, stored))
+    if here != there:
+        (odd, *shape), *_ = sorted(here ^ there)
+        raise ModelError(f"its tensors are not those of the job's model: {odd} of shape {shape}")
+    if not all(one.isfinite().all() for one in stored.values()):
+        raise ModelError("expected finite values")
+    set_peft_model_state_dict(model, stored)
 
 
 _AGAIN = "Get the folder again from whom it came, whole and as it was."

@@ -33,6 +33,7 @@ class RunModel(Part):
     name: str
     task: str
     digest: str
+    begin: str | None = None
     trainable: Any = None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.models.base import digest_of
+from fedpriv.models.stored import digest_of
 
 
 class Inputs:

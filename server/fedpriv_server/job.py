@@ -67,11 +67,6 @@ def _raise(error: RoundError | None) -> None:
         raise error
 
 
-def _from(run: Path, name: str) -> str | None:
-    """The way from a run directory to the folder of a base, so that both can be moved together."""
-    return os.path.relpath(name, run.absolute()) if Path(name).is_absolute() else None
-
-
 def _update_of(
     config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
 ) -> Update:
@@ -117,10 +112,12 @@ class Job:
             tokenizer = worker.base.tokenizer
             rewarded_by = controller_records(config, tokenizer, run.path)
             self._control = control_of(config, worker.vector, rewarded_by, self._loss)
-            self._begun = worker.base.begin
+            self._begun, base = worker.base.begin, config.model.name
             self.model_facts = {
-                "name": config.model.name,
-                "folder": _from(run.path, config.model.name),
+                "name": base,
+                # From here on, so that both can be moved together.
+                "folder": os.path.relpath(base, run.path) if Path(base).is_absolute() else None,
+                "begin": worker.base.begin_digest,
                 "task": config.model.task,
                 "digest": worker.base.digest,
                 "trainable": worker.vector.size,
@@ -360,7 +357,7 @@ class Job:
             merged.mkdir(exist_ok=True)
             for name in (CONFIG, WEIGHTS):
                 shutil.copyfile(self._begun.weights.with_name(name), merged / name)
-        said = card(config.job, config.model.name, config.privacy, self.run.info, self._begun)
+        said = card(config.job.name, self.proposal, private=self.run.info["private"])
         write_atomic(folder / "README.md", said)  # peft's says nothing
         write_facts(folder, self.proposal, kind="federated")
         if self.evolution is not None:

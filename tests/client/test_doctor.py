@@ -20,7 +20,7 @@ from fedpriv.cli import app
 from fedpriv.config.load import load_site
 from fedpriv.doctor.finding import look
 from fedpriv.files import write_json
-from fedpriv.models.base import digest_of
+from fedpriv.models.stored import digest_of
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.ledger.ledger import Ledger, Plan
 from fedpriv_client import doctor

@@ -19,13 +19,13 @@ import torch
 from pyarrow import parquet
 from safetensors.torch import save
 
-from fedpriv.base_model import parameters_of
 from fedpriv.config.load import HOSPITALS, digest, load_job
 from fedpriv.config.looks import LooksSection
 from fedpriv.data.formats import LOADED, READERS
 from fedpriv.data.read import read_records
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.files import private_folder
+from fedpriv.model_size import parameters_of
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.process import read_status
 from fedpriv.report.rundir import read_run

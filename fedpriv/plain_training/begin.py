@@ -17,8 +17,9 @@ from fedpriv.base_model import FACTS
 from fedpriv.errors import ModelError
 from fedpriv.models.base import Base
 from fedpriv.models.config import ModelSection
-from fedpriv.models.digest import digests_of_use
-from fedpriv.models.lora import attach_lora, put_tensors
+from fedpriv.models.lora import attach_lora
+from fedpriv.models.stored import digests_of_use
+from fedpriv.plain_training.adapter import put_tensors
 from fedpriv.stored_adapter import StoredAdapter, find_adapter, refused
 
 
@@ -27,12 +28,10 @@ class Begin:
     """Where a job begins.
 
     Attributes:
-        digest: of the adapter's settings and its weights.
-        weights: its file.
+        weights: the adapter's file.
         merged: into the base.
     """
 
-    digest: str
     weights: Path
     merged: bool
 
@@ -46,7 +45,7 @@ class Begin:
             try:
                 put_tensors(model, self.weights)
             except ModelError as error:
-                raise ModelError(f"model.begin: {self.weights}: {error}") from None
+                raise ModelError(f"model.begin: {self.weights}: {error}.") from None
 
 
 def begun(base: Base, settings: ModelSection) -> Base:
@@ -62,7 +61,7 @@ def begun(base: Base, settings: ModelSection) -> Base:
     merged = settings.begin_as == "merged"
     if merged:
         base = _merged(base, settings, stored)
-    return replace(base, begin=Begin(stored.digest, stored.weights, merged))
+    return replace(base, begin=Begin(stored.weights, merged), begin_digest=stored.digest)
 
 
 def _merged(base: Base, settings: ModelSection, stored: StoredAdapter) -> Base:
@@ -75,10 +74,10 @@ def _merged(base: Base, settings: ModelSection, stored: StoredAdapter) -> Base:
         for name, layer in model.named_modules():
             inside = getattr(layer, "base_layer", None)
             if inside is not None and shared[inside.weight.data_ptr()] > 1:
-                raise ModelError(f"{name} shares its weights with a layer that has no adapter.")
+                raise ModelError(f"{name} shares its weights with another layer")
         plain = model.merge_and_unload(safe_merge=True)
     except (ModelError, ValueError) as error:
-        raise ModelError(f"model.begin: {settings.begin!r} can't be merged. {error}") from None
+        raise ModelError(f"model.begin: {settings.begin!r} can't be merged: {error}.") from None
     plain.requires_grad_(False)
     return replace(base, model=plain.eval())
 
