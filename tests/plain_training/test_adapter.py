@@ -48,6 +48,7 @@ def proposal_of(worker: Worker) -> Proposal:
         lora=recipe.lora,
         privacy=PrivacySection(epsilon=5.0, delta=1e-3, sample_rate=0.5, max_records_per_unit=1),
         base_digest=worker.base.digest,
+        begin_digest=worker.base.begin_digest,
         vector_digest=worker.vector.digest,
     )
 
