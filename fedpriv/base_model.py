@@ -6,7 +6,9 @@ from pathlib import Path
 
 # Files of an adapter: peft's settings of it and its weights, and what fedpriv knows of it.
 CONFIG, WEIGHTS, FACTS = "adapter_config.json", "adapter_model.safetensors", "fedpriv.json"
-MARK = "fedpriv.kind"  # in the weights' file of one that may never leave its site
+# In the weights' file of one that may never leave its site; and in a run directory, of one that was
+# merged into the base.
+MARK, BEGIN = "fedpriv.kind", "begin"
 EMBEDDED = Path(__file__).parent / "assets" / "base"
 
 

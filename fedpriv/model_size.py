@@ -42,18 +42,17 @@ def parameters_of(name: str) -> int | None:
         return None
 
 
-def header_of(path: Path) -> dict[str, Any]:
+def header_of(path: Path) -> Any:
     """The header of a safetensors file; the library itself would load numpy to say a shape.
 
     Raises:
-        OSError, ValueError, RecursionError: it can't be read, or is none.
+        OSError, ValueError, RecursionError: it can't be read.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length)) if length <= LONGEST_HEADER else None
-    if not isinstance(header, dict):
-        raise ValueError(f"{path}: no safetensors file")
-    return header
+        if length > LONGEST_HEADER:
+            raise ValueError(f"{path}: no safetensors file")
+        return json.loads(file.read(length))
 
 
 def _count(folder: Path) -> int | None:

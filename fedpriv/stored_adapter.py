@@ -57,13 +57,13 @@ def find_adapter(name: str) -> StoredAdapter:
             records.
     """
     config, weights = _files(name)
-    facts = _json(weights.parent / FACTS) if (weights.parent / FACTS).exists() else {}
+    facts = _read(weights.parent / FACTS) if (weights.parent / FACTS).exists() else {}
     refuse_own(weights.parent)
     if _OWN_FOLDERS.intersection(weights.resolve().parts):
         raise refused(name, "is among the models that a site trained for itself (law 16)")
     if facts.get("weights_digest", digest := file_digest(weights)) != digest:
         raise refused(name, f"has other weights than {FACTS} beside them speaks of")
-    lora = _settings(name, _json(config), weights)
+    lora = _settings(name, _read(config), weights)
     told = sha256(canonical_json([lora.model_dump(mode="json"), digest]))
     return StoredAdapter(weights, lora, told, facts)
 
@@ -77,8 +77,8 @@ def refuse_own(folder: Path) -> None:
         ConfigError: it was trained on a site's own records without privacy; or it can't be read.
     """
     facts, weights = folder / FACTS, folder / WEIGHTS
-    kinds = [_json(facts).get("kind")] if facts.exists() else []
-    said = _header(weights).get("__metadata__") if weights.exists() else None
+    kinds = [_read(facts).get("kind")] if facts.exists() else []
+    said = _read(weights).get("__metadata__") if weights.exists() else None
     kinds += [said.get(MARK)] if isinstance(said, dict) else []
     if own := [kind for kind in kinds if kind in OWN_KINDS]:
         raise ConfigError(
@@ -126,7 +126,7 @@ def _settings(name: str, said: Mapping[str, Any], weights: Path) -> LoraSection:
     targets, whole = said.get("target_modules"), said.get("modules_to_save") or []
     try:
         if isinstance(targets, str):  # a pattern: its tensors say what it matched
-            found = (key.partition(".lora_A.") for key in _header(weights))
+            found = (key.partition(".lora_A.") for key in _read(weights))
             targets = [name.removeprefix("base_model.model.") for name, cut, _ in found if cut]
         return LoraSection(
             r=said.get("r"),
@@ -139,20 +139,14 @@ def _settings(name: str, said: Mapping[str, Any], weights: Path) -> LoraSection:
         raise refused(name, f"has a {CONFIG} in which {first} is no such thing") from None
 
 
-def _header(weights: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
+    """What a file says: of the weights it is the header."""
     try:
-        return header_of(weights)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"can't be read ({error})", file=weights, fix=_WHOLE) from None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
+        found = header_of(path) if path.name == WEIGHTS else json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ConfigError("can't be read as what is known of an adapter", file=path, fix=_WHOLE)
+        raise ConfigError("can't be read as part of an adapter", file=path, fix=_WHOLE)
     return found
 
 

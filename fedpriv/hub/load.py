@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from fedpriv.base_model import CONFIG, FACTS, WEIGHTS, is_lost
+from fedpriv.base_model import BEGIN, CONFIG, FACTS, WEIGHTS, is_lost
 from fedpriv.data.config import DataSection
 from fedpriv.errors import ModelError, RunError
 from fedpriv.models.config import ModelSection
 from fedpriv.plain_training.adapter import AdapterFacts, read_into
 from fedpriv.report import budget
 from fedpriv.report.rundir import Part
-
-BEGIN = "begin"  # in a run directory: the adapter that was merged into its base
 
 if TYPE_CHECKING:
     from peft import PeftModel

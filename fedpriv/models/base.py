@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +38,8 @@ class Base:
         source: the folder or hub name it came from.
         digest: of all that it is, see `fedpriv.models.digest.base_digest`, and `quantised_digest`.
         drawn: names of parameters that its files don't hold, such as those of a new head.
-        begin, begin_digest: see `fedpriv.plain_training.begin.Begin`; None without one.
+        begin_digest: of the adapter that a job begins at; None without one.
+        begin: gives its values to a new one, unless it is merged into the base.
     """
 
     model: PreTrainedModel
@@ -46,7 +47,7 @@ class Base:
     source: str
     digest: str
     drawn: frozenset[str] = frozenset()
-    begin: Any = None
+    begin: Callable[[Any], None] | None = None
     begin_digest: str | None = None
 
 

@@ -71,7 +71,7 @@ def attach_lora(
                 fix=fix,
             ) from None
     if base.begin is not None:
-        base.begin.put_on(model)
+        base.begin(model)
     if settings.frozen_a:
         for name, parameter in model.named_parameters():
             if ".lora_A." in name:

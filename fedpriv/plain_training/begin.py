@@ -9,7 +9,8 @@ Privacy
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +24,6 @@ from fedpriv.plain_training.adapter import put_tensors
 from fedpriv.stored_adapter import StoredAdapter, find_adapter, refused
 
 
-@dataclass(frozen=True)
-class Begin:
-    """Where a job begins.
-
-    Attributes:
-        weights: the adapter's file.
-        merged: into the base.
-    """
-
-    weights: Path
-    merged: bool
-
-    def put_on(self, model: Any) -> None:
-        """Give a new adapter the values that it continues.
-
-        Raises:
-            ModelError: it has another shape.
-        """
-        if not self.merged:
-            try:
-                put_tensors(model, self.weights)
-            except ModelError as error:
-                raise ModelError(f"model.begin: {self.weights}: {error}.") from None
-
-
 def begun(base: Base, settings: ModelSection) -> Base:
     """The base of a job that begins at an adapter, which is merged into it or is yet to be put on.
 
@@ -58,10 +34,17 @@ def begun(base: Base, settings: ModelSection) -> Base:
     assert settings.begin is not None
     stored = find_adapter(settings.begin)
     _check_base(settings, stored, base)
-    merged = settings.begin_as == "merged"
-    if merged:
-        base = _merged(base, settings, stored)
-    return replace(base, begin=Begin(stored.weights, merged), begin_digest=stored.digest)
+    base = replace(base, begin_digest=stored.digest)
+    if settings.begin_as == "merged":
+        return _merged(base, settings, stored)
+    return replace(base, begin=partial(_put, stored.weights))
+
+
+def _put(weights: Path, model: Any) -> None:
+    try:
+        put_tensors(model, weights)
+    except ModelError as error:
+        raise ModelError(f"model.begin: {weights}: {error}.") from None
 
 
 def _merged(base: Base, settings: ModelSection, stored: StoredAdapter) -> Base:

@@ -15,7 +15,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedpriv.base_model import CONFIG, EMBEDDED, WEIGHTS
+from fedpriv.base_model import BEGIN, CONFIG, EMBEDDED, WEIGHTS
 from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import MAX_RANGE
@@ -39,6 +39,7 @@ from fedpriv.public_update.post_processing import denoise_of
 from fedpriv.public_update.update import Update
 from fedpriv.report.live import LiveReport
 from fedpriv.secure_sum.roster import Roster
+from fedpriv.stored_adapter import find_adapter
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
@@ -112,7 +113,7 @@ class Job:
             tokenizer = worker.base.tokenizer
             rewarded_by = controller_records(config, tokenizer, run.path)
             self._control = control_of(config, worker.vector, rewarded_by, self._loss)
-            self._begun, base = worker.base.begin, config.model.name
+            base, begin = config.model.name, config.model.begin
             self.model_facts = {
                 "name": base,
                 # From here on, so that both can be moved together.
@@ -132,6 +133,11 @@ class Job:
                 groups=None if self._control is None else self._control.terms,
             )
             self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
+        if begin is not None and config.model.begin_as == "merged":  # is a part of this model
+            (run.path / BEGIN).mkdir(exist_ok=True)
+            weights = find_adapter(begin).weights
+            for name in (CONFIG, WEIGHTS):
+                shutil.copyfile(weights.with_name(name), run.path / BEGIN / name)
         # Refuses a set that is of no use for this model.
         method.at_site(self.proposal).held_bytes(initial.value.size)
         self.update = update = _update_of(config, initial, shapes)
@@ -341,8 +347,7 @@ class Job:
         """Write the adapter as PEFT reads it, and the synthetic set as records are kept.
 
         The embedded base goes beside the adapter, which would send peft to a hub if it named
-        "embedded". An adapter that was merged into the base goes there, too: it is part of what was
-        trained. The set is post-processing of released values, as the adapter is.
+        "embedded". The set is post-processing of released values, as the adapter is.
         """
         folder, config = self.run.path / "adapter", self.config
         with self._pool.borrow(self.recipe) as worker:
@@ -352,11 +357,6 @@ class Job:
                 settings.base_model_name_or_path = "base"
                 shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
             worker.model.save_pretrained(folder, save_embedding_layers=False)
-        if self._begun is not None and self._begun.merged:
-            merged = self.run.path / "begin"
-            merged.mkdir(exist_ok=True)
-            for name in (CONFIG, WEIGHTS):
-                shutil.copyfile(self._begun.weights.with_name(name), merged / name)
         said = card(config.job.name, self.proposal, private=self.run.info["private"])
         write_atomic(folder / "README.md", said)  # peft's says nothing
         write_facts(folder, self.proposal, kind="federated")
