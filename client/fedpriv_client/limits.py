@@ -189,8 +189,7 @@ class Limits:
             )
         if proposal.begin_digest not in (None, self.begin_digest):
             yield ProtocolError(
-                f"model.begin: {proposal.begin_digest} is not the adapter that a job may begin at"
-                f" here, {self.begin_digest or 'none'} (allow.begin_digest)."
+                f"model.begin: {proposal.begin_digest} is not what allow.begin_digest says."
             )
         if proposal.lora.r > self.max_r:
             yield ProtocolError(

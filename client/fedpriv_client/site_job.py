@@ -214,8 +214,7 @@ def check_loaded(base: Base, vector: TrainableVector, proposal: Proposal, limits
         )
     if base.begin_digest != proposal.begin_digest:
         raise ProtocolError(
-            f"model.begin: this site's adapter is {base.begin_digest}, the server's"
-            f" {proposal.begin_digest}."
+            f"model.begin: this site has {base.begin_digest}, not {proposal.begin_digest}."
         )
     limits.check_trained(vector)
     if vector.digest != proposal.vector_digest:

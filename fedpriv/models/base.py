@@ -152,7 +152,7 @@ def load_base(
             value=settings.max_length,
         )
     base = Base(model, tokenizer, source, digest, frozenset(new))
-    return base if settings.begin is None else load_part("model.begin")(base, settings)
+    return base if settings.begin is None else load_part("model.begin").begun(base, settings)
 
 
 def refuse_code(name: str, settings: Mapping[str, Any]) -> None:
@@ -246,9 +246,13 @@ def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str
 def fetch_base(settings: ModelSection) -> StoredBase:
     """The files of a base on this machine's disk; those of a hub are downloaded once.
 
+    So are those of the adapter that a job begins at.
+
     Raises:
-        ModelError: as `load_base`.
+        ModelError, ConfigError: as `load_base`.
     """
+    if settings.begin is not None:
+        load_part("model.begin").find_adapter(settings.begin)
     try:
         return find_base(source_of(settings.name))
     except FAILURES as error:

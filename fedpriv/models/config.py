@@ -92,10 +92,8 @@ class ModelSection(Section):
             raise ValueError("labels belong to task = 'classification'")
         if self.task == "causal-lm" and self.pooling != "own":
             raise ValueError("pooling belongs to task = 'classification'")
-        if self.begin_as == "merged" and self.begin is None:
-            raise ValueError("begin_as: 'merged' needs begin, the adapter that is merged")
-        if self.begin_as == "merged" and self.quantize is not None:
-            raise ValueError("begin_as: no adapter can be merged into weights in fewer bits")
+        if self.begin_as == "merged" and (self.begin is None or self.quantize is not None):
+            raise ValueError("begin_as: 'merged' needs begin, and weights in full (no quantize)")
         return self
 
     def begun(self) -> ModelSection:

@@ -196,10 +196,10 @@ def test_a_site_begins_at_its_own_copy_of_the_adapter(
     site.close()
     shutil.rmtree(setting.folder / "state")
     for begin, allowed, words in (
-        (str(other), digest, f"this site's adapter is {find_adapter(str(other)).digest}"),
-        (None, digest, "this site's adapter is None"),
-        (str(other), find_adapter(str(other)).digest, "is not the adapter that a job may begin at"),
-        (None, None, "is not the adapter that a job may begin at here, none"),
+        (str(other), digest, f"this site has {find_adapter(str(other)).digest}"),
+        (None, digest, "this site has None"),
+        (str(other), find_adapter(str(other)).digest, "is not what allow"),
+        (None, None, "is not what allow"),
     ):
         site = setting.site(model=str(base), begin=begin, begin_digest=allowed)
         with pytest.raises(ProtocolError, match=rf"^model\.begin: .*{words}"):
@@ -843,6 +843,12 @@ def test_a_model_of_a_hub_is_on_the_disk_before_the_site_answers(
     site = setting.site(terms=terms, model=setting.proposal.model.name)
     assert fetched == [setting.proposal.model.name]
     site.close()
+
+
+def test_so_is_an_adapter_that_a_job_may_begin_at(setting: Setting) -> None:
+    terms = dataclasses.replace(TERMS, simulated=False)
+    with pytest.raises(ConfigError, match="is no folder, and can't be loaded"):
+        setting.site(terms=terms, model=setting.proposal.model.name, begin="clinic/adapter")
 
 
 def test_a_ledger_stops_before_it_meets_the_end_of_the_disk(

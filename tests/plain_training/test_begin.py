@@ -123,7 +123,7 @@ def test_beside_a_quantised_base_it_is_continued_and_never_merged(
     worker = make_worker(recipe_of(base, begin, "continued", "causal-lm", quantize="8bit"))
     plain = make_worker(recipe_of(base, begin, "continued", "causal-lm"))
     assert np.array_equal(worker.initial, plain.initial)
-    with pytest.raises(ValidationError, match="no adapter can be merged into weights"):
+    with pytest.raises(ValidationError, match="needs begin, and weights in full"):
         recipe_of(base, begin, "merged", "causal-lm", quantize="8bit")
     with pytest.raises(ValidationError, match="'merged' needs begin"):
         ModelSection(begin_as="merged")
