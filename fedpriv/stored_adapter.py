@@ -40,13 +40,11 @@ class StoredAdapter:
         weights: the file of its values.
         lora: what it is, as a federation file would say.
         digest: of both, wherever the files are.
-        facts: what fedpriv wrote beside it, if it did.
     """
 
     weights: Path
     lora: LoraSection
     digest: str
-    facts: Mapping[str, Any]
 
 
 def find_adapter(name: str) -> StoredAdapter:
@@ -57,15 +55,12 @@ def find_adapter(name: str) -> StoredAdapter:
             records.
     """
     config, weights = _files(name)
-    facts = _read(weights.parent / FACTS) if (weights.parent / FACTS).exists() else {}
     refuse_own(weights.parent)
     if _OWN_FOLDERS.intersection(weights.resolve().parts):
-        raise refused(name, "is among the models that a site trained for itself (law 16)")
-    if facts.get("weights_digest", digest := file_digest(weights)) != digest:
-        raise refused(name, f"has other weights than {FACTS} beside them speaks of")
+        raise _refused(name, "is among the models that a site trained for itself (law 16)")
     lora = _settings(name, _read(config), weights)
-    told = sha256(canonical_json([lora.model_dump(mode="json"), digest]))
-    return StoredAdapter(weights, lora, told, facts)
+    told = canonical_json([lora.model_dump(mode="json"), file_digest(weights)])
+    return StoredAdapter(weights, lora, sha256(told))
 
 
 def refuse_own(folder: Path) -> None:
@@ -100,10 +95,10 @@ def _files(name: str) -> tuple[Path, Path]:
         if missing:
             old = (folder / WEIGHTS).with_suffix(".bin").exists()
             said = ": its weights are pickled, which can run code" if old else ""
-            raise refused(name, f"has no {missing[0]}{said}")
+            raise _refused(name, f"has no {missing[0]}{said}")
         return folder / CONFIG, folder / WEIGHTS
     if is_lost(name):
-        raise refused(name, "there is no such folder")
+        raise _refused(name, "there is no such folder")
     from huggingface_hub import hf_hub_download
 
     try:
@@ -111,18 +106,18 @@ def _files(name: str) -> tuple[Path, Path]:
         return config, Path(hf_hub_download(name, WEIGHTS, revision=config.parent.name))
     except (OSError, ValueError) as error:
         said = str(error).strip().partition("\n")[0].rstrip(".")
-        raise refused(name, f"is no folder, and can't be loaded ({said})") from None
+        raise _refused(name, f"is no folder, and can't be loaded ({said})") from None
 
 
 def _settings(name: str, said: Mapping[str, Any], weights: Path) -> LoraSection:
     """What peft says of an adapter, in the words of a federation file."""
     if said.get("peft_type") != "LORA":
-        raise refused(name, f"is no LoRA adapter: its peft_type is {said.get('peft_type')!r}")
+        raise _refused(name, f"is no LoRA adapter: its peft_type is {said.get('peft_type')!r}")
     nothing: tuple[Any, ...] = (None, False, "none", "", [], {})
     odd = next((k for k, v in said.items() if k not in _KNOWN and v not in nothing), None)
     odd = odd if said.get("init_lora_weights") in _DRAWN else "init_lora_weights"
     if odd is not None:
-        raise refused(name, f"is more than a plain LoRA adapter: its {odd} is {said[odd]!r:.100}")
+        raise _refused(name, f"is more than a plain LoRA adapter: its {odd} is {said[odd]!r:.100}")
     targets, whole = said.get("target_modules"), said.get("modules_to_save") or []
     try:
         if isinstance(targets, str):  # a pattern: its tensors say what it matched
@@ -136,7 +131,7 @@ def _settings(name: str, said: Mapping[str, Any], weights: Path) -> LoraSection:
         )
     except (ValidationError, TypeError) as error:
         first = error.errors()[0]["loc"][0] if isinstance(error, ValidationError) else "a name"
-        raise refused(name, f"has a {CONFIG} in which {first} is no such thing") from None
+        raise _refused(name, f"has a {CONFIG} in which {first} is no such thing") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -150,5 +145,5 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def refused(name: str | None, problem: str) -> ConfigError:
+def _refused(name: str, problem: str) -> ConfigError:
     return ConfigError(problem, key="model.begin", value=name, fix=_WHOLE)

@@ -135,12 +135,6 @@ def test_files_that_are_none_are_refused(adapter: Path, name: str, content: byte
         find_adapter(str(adapter))
 
 
-def test_weights_that_were_put_in_the_place_of_others_are_refused(adapter: Path) -> None:
-    (adapter / FACTS).write_text(json.dumps({"kind": "federated", "weights_digest": "sha256:0"}))
-    with pytest.raises(ConfigError, match="has other weights than fedpriv"):
-        find_adapter(str(adapter))
-
-
 @pytest.mark.parametrize("kind", OWN_KINDS)
 def test_what_a_site_trained_for_itself_is_known_by_each_of_its_marks(
     adapter: Path, tmp_path: Path, kind: str

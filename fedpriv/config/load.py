@@ -61,9 +61,8 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
     """
     file = _load(OwnSiteFile, path, overrides)
     data, allow = file.data, file.allow
-    found = {"model": _model(path, "allow.model", allow.model)}
-    if allow.begin is not None:
-        found["begin"] = _model(path, "allow.begin", allow.begin)
+    named = {"model": allow.model, "begin": allow.begin}
+    found = {key: _model(path, f"allow.{key}", name) for key, name in named.items() if name}
     return file.model_copy(
         update={
             "data": data.model_copy(update={"path": _source(path, "data.path", data.path)}),
@@ -244,10 +243,9 @@ def _found(job: JobConfig, path: Path) -> JobConfig:
         site.model_copy(update={"data": _source(path, f"sites.{site.name}.data", site.data)})
         for site in job.sites
     )
-    model = job.model.model_copy(update={"name": _model(path, "model.name", job.model.name)})
-    if model.begin is not None:
-        begin = _model(path, "model.begin", model.begin)
-        model = model.model_copy(update={"begin": begin})
+    named = {"name": job.model.name, "begin": job.model.begin}
+    found = {key: _model(path, f"model.{key}", name) for key, name in named.items() if name}
+    model = job.model.model_copy(update=found)
     made_up = job.synthetic
     generator = None if made_up is None else made_up.generator
     if made_up is not None and generator is not None and generator.kind == "local":

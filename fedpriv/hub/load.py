@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from fedpriv.base_model import BEGIN, CONFIG, FACTS, WEIGHTS, is_lost
 from fedpriv.data.config import DataSection
@@ -28,18 +28,12 @@ class Used(Part):
     data: DataSection = DataSection()
 
 
-class Place(Part):
-    """Where a run's base model was, from the run directory on."""
-
-    folder: str | None = None
-
-
 class Settings(Part):
-    """The federation file within run.json, and whether the run kept its claim."""
+    """The federation file in run.json, whether the run kept its claim, and facts of its base."""
 
     config: Used
     private: bool
-    model: Place = Place()
+    model: dict[str, Any] = Field({})
 
 
 def settings_of(run: Path) -> Settings:
@@ -53,10 +47,10 @@ def settings_of(run: Path) -> Settings:
         found = Settings.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise budget.malformed(error, path) from None
-    model, moved = found.config.model, found.model.folder
-    if moved is None or not is_lost(model.name) or not (run / moved).is_dir():
+    model, moved = found.config.model, run / str(found.model.get("folder"))
+    if not is_lost(model.name) or not moved.is_dir():
         return found
-    model = model.model_copy(update={"name": str((run / moved).resolve())})  # both were moved
+    model = model.model_copy(update={"name": str(moved.resolve())})  # both were moved
     return found.model_copy(update={"config": found.config.model_copy(update={"model": model})})
 
 
@@ -113,7 +107,7 @@ def load(
             f"model.name: {settings.name!r} is {base.digest} here, and the run was made with"
             f" {proposal.base_digest}. Put that one back."
         )
-    if base.begin is not None and base.begin_digest != proposal.begin_digest:
+    if base.begin_digest not in (None, proposal.begin_digest):
         raise ModelError(
             f"model.begin: {settings.begin!r} is {base.begin_digest} here, and the run began at"
             f" {proposal.begin_digest}. Put that one back."

@@ -20,8 +20,8 @@ from fedpriv.models.base import Base
 from fedpriv.models.config import ModelSection
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.stored import digests_of_use
-from fedpriv.plain_training.adapter import put_tensors
-from fedpriv.stored_adapter import StoredAdapter, find_adapter, refused
+from fedpriv.plain_training.adapter import put_tensors, read_facts
+from fedpriv.stored_adapter import StoredAdapter, find_adapter
 
 
 def begun(base: Base, settings: ModelSection) -> Base:
@@ -67,19 +67,16 @@ def _merged(base: Base, settings: ModelSection, stored: StoredAdapter) -> Base:
 
 def _check_base(settings: ModelSection, stored: StoredAdapter, base: Base) -> None:
     """Compare what fedpriv wrote of an adapter; of any other its shapes alone tell the base."""
-    try:
-        proposal = stored.facts["proposal"] if stored.facts else None
-        if proposal is None:
-            return
-        other, model = str(proposal["base_digest"]), dict(proposal["model"])
-    except (KeyError, TypeError, ValueError):
-        raise refused(settings.begin, f"has a {FACTS} that can't be read") from None
+    folder = stored.weights.parent
+    if not (folder / FACTS).exists():
+        return
+    proposal = read_facts(folder).proposal
+    other, why = proposal.base_digest, ""
     if other not in digests_of_use(base.digest) and base.digest not in digests_of_use(other):
         why = f"is of another base model, {other}; {settings.name!r} is {base.digest}"
-    elif model.get("begin_as") == "merged":
+    elif proposal.model.begin_as == "merged":
         why = "is of a base into which another adapter was merged: export that run with --merge"
-    elif tuple(model.get("labels", ())) != settings.labels:
-        why = f"has other labels than model.labels: {model.get('labels')}"
-    else:
-        return
-    raise ModelError(f"model.begin: {settings.begin!r} {why}.")
+    elif proposal.model.labels != settings.labels:
+        why = f"has other labels than model.labels: {', '.join(proposal.model.labels)}"
+    if why:
+        raise ModelError(f"model.begin: {settings.begin!r} {why}.")

@@ -197,8 +197,11 @@ def test_what_fedpriv_wrote_of_an_adapter_has_to_fit(tmp_path: Path, model_folde
     (begin / FACTS).write_text(json.dumps(facts))
     with pytest.raises(ModelError, match="another adapter was merged: export that run"):
         make_worker(again)
+    write_peft_adapter(begin, base, "classification", target_modules=["query"], scale=0.1)
+    with pytest.raises(ConfigError, match=r"is not the file that fedpriv\.json speaks of"):
+        make_worker(again)
     (begin / FACTS).write_text(json.dumps({"proposal": []}))
-    with pytest.raises(ConfigError, match=r"has a fedpriv\.json that can't be read"):
+    with pytest.raises(ConfigError, match=r"fedpriv\.json: can't be read"):
         make_worker(again)
 
 
