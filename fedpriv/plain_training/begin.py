@@ -9,6 +9,7 @@ Privacy
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,12 +52,10 @@ def _merged(base: Base, settings: ModelSection, stored: StoredAdapter) -> Base:
     model: Any = attach_lora(base, stored.lora, settings.task, seed=0)
     try:
         put_tensors(model, stored.weights)
-        shared = dict[int, int]()
-        for _, one in base.model.named_parameters(remove_duplicate=False):
-            shared[one.data_ptr()] = shared.get(one.data_ptr(), 0) + 1
+        every = base.model.named_parameters(remove_duplicate=False)
+        held = Counter(parameter.data_ptr() for _, parameter in every)
         for name, layer in model.named_modules():
-            inside = getattr(layer, "base_layer", None)
-            if inside is not None and shared[inside.weight.data_ptr()] > 1:
+            if hasattr(layer, "base_layer") and held[layer.base_layer.weight.data_ptr()] > 1:
                 raise ModelError(f"{name} shares its weights with another layer")
         plain = model.merge_and_unload(safe_merge=True)
     except (ModelError, ValueError) as error:
