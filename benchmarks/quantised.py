@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 from small_llama import save_small_llama
 
-from fedpriv.base_model import parameters_of
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.gradients.engine import gradients_of
+from fedpriv.model_size import parameters_of
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import make_worker

@@ -66,7 +66,7 @@ def site_name(number: int) -> str:
 def make_federation(folder: Path, sites: int, rounds: int) -> Path:
     """A provisioned federation; records and ledger of a site are beside its enrolment."""
     from fedpriv.config.load import load_job, load_site
-    from fedpriv.models.base import digest_of
+    from fedpriv.models.stored import digest_of
     from fedpriv_client.init import init_site
     from fedpriv_server.provision import provision
     from fedpriv_server.provision_options import ProvisionOptions

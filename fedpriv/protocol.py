@@ -132,6 +132,7 @@ class Proposal(Body):
         steps: private steps, that is slots, in the whole job: first those that train, then those
             of looks.
         base_digest: of the base weights.
+        begin_digest: of the adapter that the job begins at; None without one.
         vector_digest: of the names and shapes of what is trained.
         wire: how the vectors of the replies travel.
         local: None where the server moves along every private step.
@@ -159,6 +160,7 @@ class Proposal(Body):
     evaluation: LooksSection | None = None
     shared: SharedNoise | None = None
     groups: GroupTerms | None = None
+    begin_digest: Digest | None = None
 
     @field_validator("settings")
     @classmethod
@@ -176,6 +178,8 @@ class Proposal(Body):
     @model_validator(mode="after")
     def _whole_rounds(self) -> Self:
         training, each = self.training_steps, self.round_steps
+        if (self.model.begin is None) != (self.begin_digest is None):
+            raise ValueError("begin_digest: expected one where model.begin is")
         if training < 1 or training % each:
             raise ValueError(f"steps: expected rounds of {each}, got {training}")
         if self.evaluation is not None and self.evaluation.looks > self.rounds:
@@ -218,6 +222,8 @@ class Proposal(Body):
             del fields["model"]["quantize"]
         if self.groups is None:
             del fields["groups"]
+        if self.begin_digest is None:
+            del fields["begin_digest"], fields["model"]["begin"], fields["model"]["begin_as"]
         return sha256(canonical_json(fields))
 
 

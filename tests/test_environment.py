@@ -20,6 +20,7 @@ from fedpriv.loop import trainer
 from fedpriv.models import base
 from fedpriv.models.base import load_base
 from fedpriv.models.config import ModelSection
+from fedpriv.models.stored import linear_sizes
 
 Make = Callable[..., Any]
 VERSION = getattr(import_utils, "KERNELS_MIN_VERSION", "0.12.0")
@@ -150,7 +151,7 @@ def test_a_model_and_its_adapter_ask_for_nothing_and_load_no_compiler(run: Any) 
         "from fedpriv.private_training.config import ComputeSection\n"
         "from fedpriv.private_training.pool import make_worker\n"
         "from fedpriv.private_training.worker import ModelRecipe\n"
-        "from fedpriv.models.base import linear_sizes\n"
+        "from fedpriv.models.stored import linear_sizes\n"
         "for quantize in (None, '4bit'):\n"
         "    section = ModelSection(name='embedded', quantize=quantize, max_length=32)\n"
         "    linear_sizes(section)\n"
@@ -184,7 +185,7 @@ def test_a_model_whose_configuration_names_code_is_refused(
 @pytest.mark.parametrize(
     "use",
     [
-        SECTION + "from fedpriv.models.base import linear_sizes; linear_sizes(s)",
+        SECTION + "from fedpriv.models.stored import linear_sizes; linear_sizes(s)",
         SECTION + "from fedpriv.hub.plainly import load_merged; load_merged({folder!r}, s)",
         SECTION + "from fedpriv.hub.plainly import load_adapter; load_adapter('no', {folder!r}, s)",
     ],
@@ -227,7 +228,7 @@ def test_what_loads_a_model_does_so_without_the_package(
     named: Any = Looking()
     ways: dict[str, Callable[[], Any]] = {
         "a site": lambda: load_base(named),
-        "sizes": lambda: base.linear_sizes(named),
+        "sizes": lambda: linear_sizes(named),
         "alone": lambda: base.compute_alone(named, None, 9, "model"),
         "a trainer": lambda: trainer._with_adapter(named, None, 0),
         "merged": lambda: plainly.load_merged(named, named),

@@ -132,11 +132,14 @@ def init(
 
 @app.command()
 def digest(config: Config = SITE) -> None:
-    """Print the digest of the base model, for allow.model_digest."""
+    """Print the digest of the base model, for allow.model_digest, and that of allow.begin."""
     from fedpriv.config.load import allowed_model
-    from fedpriv.models.base import digest_of
+    from fedpriv.models.stored import digest_of
+    from fedpriv.stored_adapter import find_adapter
 
-    print(digest_of(allowed_model(config)))
+    print(digest_of(allowed_model(config) or "embedded"))
+    if (begin := allowed_model(config, "begin")) is not None:
+        print(find_adapter(begin).digest, " # begin_digest")
 
 
 @app.command()

@@ -203,18 +203,23 @@ def _transform(file: SiteFile) -> str:
 
 
 def _model(file: SiteFile) -> str:
-    from fedpriv.models.base import digest_of
-    from fedpriv.models.digest import digests_of_use
+    from fedpriv.models.stored import digest_of, digests_of_use
+    from fedpriv.stored_adapter import find_adapter
 
-    found = digest_of(file.allow.model)
-    if file.allow.model_digest not in digests_of_use(found):
-        raise ConfigError(
-            f"is not the digest of {file.allow.model!r}, which is {found}",
-            key="allow.model_digest",
-            value=file.allow.model_digest,
-            fix="State the one that you mean to allow.",
-        )
-    return f"{file.allow.model}, {found}"
+    allow, told = file.allow, []
+    found = [("model", allow.model, digests_of_use(digest_of(allow.model)))]
+    if allow.begin is not None:
+        found.append(("begin", allow.begin, (find_adapter(allow.begin).digest,)))
+    for key, name, digests in found:
+        if (stated := getattr(allow, f"{key}_digest")) not in digests:
+            raise ConfigError(
+                f"is not the digest of {name!r}, which is {digests[0]}",
+                key=f"allow.{key}_digest",
+                value=stated,
+                fix="State the one that you mean to allow.",
+            )
+        told.append(f"{name}, {digests[0]}")
+    return "; begins at ".join(told)
 
 
 def _number_format(file: SiteFile) -> str:

@@ -61,10 +61,13 @@ def _trains(proposal: Proposal) -> str:
     kept = ""
     if model.quantize is not None:
         kept = f", with its weights rounded to {model.quantize.removesuffix('bit')} bits"
+    began = ""
+    if proposal.begin_digest is not None:
+        began = f" It begins at the adapter that this site allows, which is {model.begin_as}."
     return (
         f"An adapter (LoRA) of rank {proposal.lora.r} beside the base model that this site allows,"
         f" which stays as it is{kept}. It learns {task}, of at most {model.max_length:,} tokens at"
-        " once."
+        f" once.{began}"
     )
 
 

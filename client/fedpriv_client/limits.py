@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from fedpriv.config.groups import Decision
 from fedpriv.errors import BudgetError, FedprivError, ProtocolError
+from fedpriv.models.config import HEADS
 from fedpriv.models.digest import quantised_digest
-from fedpriv.models.lora import HEADS
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.filter import calibrate_filtered
@@ -40,6 +40,7 @@ class Limits:
         methods: names a server may ask for.
         base_digest: of the only base that may be used: weights, tokenizer, configuration. Of a
             base as it is stored, also for a job that quantises it; or of it in 8 or 4 bits alone.
+        begin_digest: of the only adapter that a job may begin at; None for none.
         labels: of the records, in the model's order; none for text.
         min_noise, max_rate, max_steps: bounds on a plan, whatever its ε.
         min_noise_alone: the least of a step's noise that this site adds itself in a secure sum;
@@ -62,6 +63,7 @@ class Limits:
 
     per_job: float
     base_digest: str
+    begin_digest: str | None = None
     labels: tuple[str, ...] = ()
     methods: tuple[str, ...] = ("dp-lora",)
     per_job_alone: float | None = None
@@ -184,6 +186,10 @@ class Limits:
             yield ProtocolError(
                 f"model: {proposal.base_digest} is not the base model this site allows,"
                 f" {self.base_digest}."
+            )
+        if proposal.begin_digest not in (None, self.begin_digest):
+            yield ProtocolError(
+                f"model.begin: {proposal.begin_digest} is not what allow.begin_digest says."
             )
         if proposal.lora.r > self.max_r:
             yield ProtocolError(

@@ -54,7 +54,7 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
         settings.terms.unit,
         settings.terms.max_records_per_unit,
     )
-    model = ModelSection(name=settings.model)
+    model = ModelSection(name=settings.model, begin=settings.begin)
     fetch_base(model)  # now: a proposal's answer must not depend on room for what a hub sends
     tokenizer = load_tokenizer(model)
     began = time.monotonic()

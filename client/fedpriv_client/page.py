@@ -102,6 +102,8 @@ def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]
     yield "ε of one job", f"at most {budget.per_job:g}"
     yield "Methods", ", ".join(allow.methods)
     yield "Base model", f"{allow.model}, {allow.model_digest}, and no other"
+    if allow.begin is not None:
+        yield "Begins at", f"{allow.begin}, {allow.begin_digest}, or at no adapter"
     yield "Noise of a step", f"at least {allow.min_noise:g} × C"
     if budget.epsilon_alone is not None:
         most = budget.epsilon_alone if budget.per_job_alone is None else budget.per_job_alone

@@ -57,6 +57,7 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
         lasting=True,
         witness=budget.witness,
         model=allow.model,
+        begin=allow.begin,
         held_out=file.data.held_out,
         transform=file.data.transform,
         server=file.server.address,

@@ -108,7 +108,8 @@ def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
     """The model of a proposal, found where the site says: a server names no file or hub here."""
     model = proposal.model
     if settings.model is not None:
-        model = model.model_copy(update={"name": settings.model})
+        begin = None if model.begin is None else settings.begin
+        model = model.model_copy(update={"name": settings.model, "begin": begin})
     compute = settings.compute
     if compute.dtype == "auto":
         compute = load_part("compute.dtype").compute_of(settings, proposal.job_id)
@@ -209,6 +210,10 @@ def check_loaded(base: Base, vector: TrainableVector, proposal: Proposal, limits
     if base.digest != proposal.base_digest:
         raise ProtocolError(
             f"model.name: this site's base is {base.digest}, the server's {proposal.base_digest}."
+        )
+    if base.begin_digest != proposal.begin_digest:
+        raise ProtocolError(
+            f"model.begin: this site has {base.begin_digest}, not {proposal.begin_digest}."
         )
     limits.check_trained(vector)
     if vector.digest != proposal.vector_digest:

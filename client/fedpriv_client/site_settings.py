@@ -32,6 +32,7 @@ class SiteSettings:
         witness: file on another disk that is told of every row of the ledger.
         model: what is loaded, however the server calls it; None, in a simulation, is what the
             proposal names.
+        begin: the adapter that a job may begin at, where `model` is not None.
         held_out: records that no job trains on: a file of further ones, or a share of the units.
         transform: the function that every text goes through, ``package.module:function``.
         server: host:port from which proposals come; None in a simulation, which keeps none.
@@ -52,6 +53,7 @@ class SiteSettings:
     lasting: bool = False
     witness: Path | None = None
     model: str | None = None
+    begin: str | None = None
     held_out: Path | float | None = None
     transform: str | None = None
     server: str | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from fedpriv.base_model import parameters_of
 from fedpriv.config.job import JobConfig
 from fedpriv.defaults import KEYS, defaults_for
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, naming
+from fedpriv.model_size import parameters_of
+from fedpriv.stored_adapter import find_adapter
 
 
 def with_defaults(job: JobConfig, file: Path) -> JobConfig:
@@ -18,8 +19,11 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
         file: named in errors.
 
     Raises:
-        ConfigError: the model's size can't be told, or the rate is for another optimiser.
+        ConfigError: the model's size can't be told, or the rate is for another optimiser; or the
+            adapter that the job begins at is not as the file says, or can't be used.
     """
+    if job.model.begin is not None and job.model.begin_as == "continued":
+        job = _as_it_began(job, job.model.begin, file)
     given = {table: getattr(job, table).model_fields_set for table in KEYS.values()}
     missing = [key for key, table in KEYS.items() if key not in given[table]]
     if not missing:
@@ -49,3 +53,22 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
         left_out = {key: row[key] for key in missing if KEYS[key] == table}
         sections[table] = getattr(job, table).model_copy(update=left_out)
     return job.model_copy(update=sections)
+
+
+def _as_it_began(job: JobConfig, begin: str, file: Path) -> JobConfig:
+    """The job with the shape of the adapter that it continues, which its file may repeat."""
+    with naming(file):
+        found = find_adapter(begin).lora
+    typed = {key: getattr(job.lora, key) for key in job.lora.model_fields_set}
+    values = {key: value for key, value in found if key in found.model_fields_set}
+    for key in values.keys() & typed.keys():
+        is_other = typed[key] != values[key]
+        if is_other and (key in KEYS or sorted(typed[key]) != sorted(values[key])):
+            raise ConfigError(
+                f"is {values[key]} in the adapter that model.begin continues",
+                file=file,
+                key=f"lora.{key}",
+                value=typed[key],
+                fix='Leave it out; or merge that adapter, with model.begin_as = "merged".',
+            )
+    return job.model_copy(update={"lora": job.lora.model_copy(update=values)})

@@ -61,10 +61,12 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
     """
     file = _load(OwnSiteFile, path, overrides)
     data, allow = file.data, file.allow
+    named = {"model": allow.model, "begin": allow.begin}
+    found = {key: _model(path, f"allow.{key}", name) for key, name in named.items() if name}
     return file.model_copy(
         update={
             "data": data.model_copy(update={"path": _source(path, "data.path", data.path)}),
-            "allow": allow.model_copy(update={"model": _model(path, "allow.model", allow.model)}),
+            "allow": allow.model_copy(update=found),
         }
     )
 
@@ -241,7 +243,9 @@ def _found(job: JobConfig, path: Path) -> JobConfig:
         site.model_copy(update={"data": _source(path, f"sites.{site.name}.data", site.data)})
         for site in job.sites
     )
-    model = job.model.model_copy(update={"name": _model(path, "model.name", job.model.name)})
+    named = {"name": job.model.name, "begin": job.model.begin}
+    found = {key: _model(path, f"model.{key}", name) for key, name in named.items() if name}
+    model = job.model.model_copy(update=found)
     made_up = job.synthetic
     generator = None if made_up is None else made_up.generator
     if made_up is not None and generator is not None and generator.kind == "local":
@@ -311,8 +315,11 @@ def _model(file: Path, key: str, name: str) -> str:
         return str(path) if path.is_dir() else name
 
 
-def allowed_model(path: Path) -> str:
-    """The model of a site's file, in which other keys are still to be filled in.
+def allowed_model(path: Path, key: str = "model") -> str | None:
+    """A model of a site's file, in which other keys are still to be filled in.
+
+    Args:
+        key: of `[allow]`: ``model``, or ``begin`` for the adapter that a job may begin at.
 
     Raises:
         ConfigError: the file can't be read, or what it says of the model.
@@ -320,10 +327,12 @@ def allowed_model(path: Path) -> str:
     tree = read_toml(path)
     _check_values(tree, path)
     allow = tree.get("allow", {})
-    name = allow.get("model", "embedded") if isinstance(allow, dict) else None
+    name = allow.get(key, "embedded" if key == "model" else None) if isinstance(allow, dict) else 0
+    if name is None:
+        return None
     if not isinstance(name, str):
-        raise ConfigError("is no name of a model", file=path, key="allow.model", value=name)
-    return _model(path, "allow.model", name)
+        raise ConfigError("is no name of a model", file=path, key=f"allow.{key}", value=name)
+    return _model(path, f"allow.{key}", name)
 
 
 def _source(file: Path, key: str, data: Path | str | None) -> Path | str | None:
@@ -356,9 +365,12 @@ def settings_of(job: JobConfig) -> dict[str, Any]:
 def digest(job: JobConfig) -> str:
     """SHA-256 of `settings_of` a job, for telling one run's settings from another's.
 
-    The engine "auto" counts as "fedpriv", which older runs have in its place.
+    The engine "auto" counts as "fedpriv", and a job that begins at no adapter has no key for one,
+    as in older runs.
     """
     settings = settings_of(job)
     if job.compute.engine == "auto":
         settings["compute"]["engine"] = "fedpriv"
+    if job.model.begin is None:
+        del settings["model"]["begin"], settings["model"]["begin_as"]
     return sha256(json.dumps(settings, sort_keys=True).encode())

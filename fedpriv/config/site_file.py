@@ -200,6 +200,14 @@ class AllowSection(Section):
     model_digest: Digest = Field(
         description="Digest of that model, as fedpriv-client digest prints it."
     )
+    begin: str | None = Field(
+        None,
+        min_length=1,
+        description="The LoRA adapter that a job may begin at: a folder, or its name at a hub.",
+    )
+    begin_digest: Digest | None = Field(
+        None, description="Digest of that adapter, as fedpriv-client digest prints it."
+    )
     min_noise: float = Field(
         0.3,
         gt=0,
@@ -314,6 +322,9 @@ class SiteFile(Section):
             )
         check_held_out(data.held_out, data.size, data.held_out_size, budget.delta, "data")
         known = held_out_units(data.held_out, data.size, data.held_out_size)
+        if (self.allow.begin is None) != (self.allow.begin_digest is None):
+            missing = "begin_digest" if self.allow.begin else "begin"
+            raise ValueError(f"allow.{missing}: is missing; an adapter is named with its digest")
         if self.allow.evaluation and known is None:
             missing = "held_out" if data.held_out is None else "held_out_size"
             raise ValueError(f"data.{missing}: is missing; allow.evaluation needs it")

@@ -49,7 +49,7 @@ def weights(name: str, compute: ComputeSection, quantize: Bits | None = None) ->
     Raises:
         ConfigError: they do not.
     """
-    from fedpriv.base_model import parameters_of
+    from fedpriv.model_size import parameters_of
     from fedpriv.private_training.worker import device_of
 
     count = parameters_of(name)

@@ -278,6 +278,11 @@ def _words(contents: Contents) -> Iterator[Finding]:
     facts = contents.facts
     yield word("that the adapter is made of what the sites released, and of public records alone")
     yield word(f"that it is used with the base model {facts.base}, of which it is no part")
+    if facts.proposal.begin_digest is not None:
+        yield word(
+            f"that the adapter it began at, {facts.proposal.begin_digest}, was made of public data,"
+            " or of what others paid for"
+        )
     yield word("that no site took part but those that are named here")
     yield word("the names of job, model and engine, and when it ran")
     yield word("the scores, on records that nobody else has seen")

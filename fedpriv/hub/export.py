@@ -13,23 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.base_model import EMBEDDED, is_lost
+from fedpriv.base_model import CONFIG, EMBEDDED, FACTS, WEIGHTS, is_lost
 from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
 from fedpriv.hub.card import card
 from fedpriv.hub.contents import Contents
-from fedpriv.hub.load import load, refuse_own, settings_of
+from fedpriv.hub.load import check_whole, load, settings_of
 from fedpriv.hub.plainly import load_adapter, load_merged
 from fedpriv.models.config import HUB_NAME, ModelSection
-from fedpriv.plain_training.adapter import (
-    CARD,
-    FACTS,
-    WEIGHTS,
-    AdapterFacts,
-    read_facts,
-)
+from fedpriv.plain_training.adapter import CARD, AdapterFacts, read_facts
 from fedpriv.report import received
 from fedpriv.report.rundir import RunDirectory, read_run
+from fedpriv.stored_adapter import refuse_own
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +33,6 @@ if TYPE_CHECKING:
     from fedpriv.models.base import Base
     from fedpriv.models.trial import Trial
 
-CONFIG = "adapter_config.json"
 Dtype = Literal["float32", "float16", "bfloat16"]
 
 
@@ -82,6 +76,7 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
             f"{run}: is an adapter by itself, without the reports of what it cost. Give the"
             " directory of its run, such as runs/NAME."
         )
+    check_whole(run)
     directory = read_run(run)
     if directory.run.status == "running":
         raise RunError(f"{run}: the job is at work. Wait until it has ended, or stop it.")
@@ -135,6 +130,15 @@ def _contents(
             key="config.model.pooling",
             value=model.pooling,
             fix="Leave --merge out: the adapter's card says how fedpriv loads it.",
+        )
+    if model.begin_as == "merged" and not wanted.merge:
+        raise ConfigError(
+            "is a base into which another adapter was merged, so that an adapter of it alone would"
+            " load as something else",
+            file=run / "run.json",
+            key="config.model.begin_as",
+            value=model.begin_as,
+            fix="Give --merge, which writes all of the model.",
         )
     if wanted.dtype is not None and not wanted.merge:
         raise ConfigError(

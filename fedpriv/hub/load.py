@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from fedpriv.base_model import is_lost
+from fedpriv.base_model import BEGIN, CONFIG, FACTS, WEIGHTS, is_lost
 from fedpriv.data.config import DataSection
-from fedpriv.errors import ConfigError, ModelError
+from fedpriv.errors import ModelError, RunError
 from fedpriv.models.config import ModelSection
-from fedpriv.names import OWN_KINDS
-from fedpriv.plain_training.adapter import FACTS, AdapterFacts, read_facts, read_into
+from fedpriv.plain_training.adapter import AdapterFacts, read_into
 from fedpriv.report import budget
 from fedpriv.report.rundir import Part
 
@@ -30,10 +29,11 @@ class Used(Part):
 
 
 class Settings(Part):
-    """The federation file within run.json, and whether the run kept its claim."""
+    """The federation file in run.json, whether the run kept its claim, and facts of its base."""
 
     config: Used
     private: bool
+    model: dict[str, Any] = Field({})
 
 
 def settings_of(run: Path) -> Settings:
@@ -44,29 +44,28 @@ def settings_of(run: Path) -> Settings:
     """
     path = run / "run.json"
     try:
-        return Settings.model_validate_json(path.read_bytes())
+        found = Settings.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise budget.malformed(error, path) from None
+    model, moved = found.config.model, run / str(found.model.get("folder"))
+    if not is_lost(model.name) or not moved.is_dir():
+        return found
+    model = model.model_copy(update={"name": str(moved.resolve())})  # both were moved
+    return found.model_copy(update={"config": found.config.model_copy(update={"model": model})})
 
 
-def refuse_own(folder: Path) -> None:
-    """Refuse a folder that holds an adapter which may never leave its site (law 16).
+def check_whole(run: Path) -> None:
+    """Check that a run directory was not copied in part, as far as its model is concerned.
 
     Raises:
-        ConfigError: it was trained on a site's own records without privacy.
+        RunError: names what is missing.
     """
-    if not (folder / FACTS).exists():
-        return
-    facts = read_facts(folder)
-    if facts.kind in OWN_KINDS:
-        raise ConfigError(
-            "was trained on a site's own records without privacy, and never leaves that site:"
-            " records can be read out of it",
-            file=folder / FACTS,
-            key="kind",
-            value=facts.kind,
-            fix="What may be handed on is the adapter of the run itself. How good this one is,"
-            " fedpriv-client evaluate says at the site.",
+    names = ["run.json", *(f"adapter/{name}" for name in (CONFIG, WEIGHTS, FACTS))]
+    missing = [name for name in names if not (run / name).exists()]
+    if missing and len(missing) < len(names):
+        raise RunError(
+            f"{run / missing[0]}: is missing. Copy the whole run directory again (of its folder"
+            " `private` nothing is needed). A job that has not ended has no adapter yet."
         )
 
 
@@ -91,7 +90,9 @@ def load(
     from fedpriv.models.lora import attach_lora, trained_whole
     from fedpriv.models.quantised import unpack
 
-    proposal = facts.proposal
+    proposal, settings = facts.proposal, settings.begun()
+    if settings.begin is not None and (merged := folder.parent / BEGIN).exists():
+        settings = settings.model_copy(update={"begin": str(merged)})
     if where is None and is_lost(settings.name):
         raise ModelError(
             f"model.name: there is no such folder: {settings.name!r}, where the run had its base"
@@ -105,6 +106,11 @@ def load(
         raise ModelError(
             f"model.name: {settings.name!r} is {base.digest} here, and the run was made with"
             f" {proposal.base_digest}. Put that one back."
+        )
+    if base.begin_digest not in (None, proposal.begin_digest):
+        raise ModelError(
+            f"model.begin: {settings.begin!r} is {base.begin_digest} here, and the run began at"
+            f" {proposal.begin_digest}. Put that one back."
         )
     model = attach_lora(base, proposal.lora, settings.task, seed=proposal.seed)
     read_into(model, folder, facts)

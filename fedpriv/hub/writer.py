@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import ConfigError
-from fedpriv.hub.load import load, refuse_own, settings_of
+from fedpriv.hub.load import check_whole, load, settings_of
 from fedpriv.plain_training.adapter import read_facts
+from fedpriv.stored_adapter import refuse_own
 from fedpriv.synthetic.continuation import continue_prompts
 
 
@@ -38,6 +39,7 @@ class Writer:
     """
 
     def __init__(self, run: Path, where: str | None = None) -> None:
+        check_whole(run)
         folder = run / "adapter" if (run / "run.json").exists() else run
         refuse_own(folder)
         facts = read_facts(folder)

@@ -44,10 +44,11 @@ def propose(
     job_id: str,
     base: str,
     vector: str,
+    begin: str | None = None,
     roster: Roster | None = None,
     groups: GroupTerms | None = None,
 ) -> Proposal:
-    """What a job proposes to sites, for a base and a trainable vector of these digests.
+    """What a job proposes to sites, for a base, an adapter and a trainable vector of these digests.
 
     Args:
         roster: of the sites that are added up together, in a job with a secure sum.
@@ -70,6 +71,7 @@ def propose(
         lora=config.lora,
         privacy=config.privacy.model_copy(update={"roster": None}),  # the coordinator's file
         base_digest=base,
+        begin_digest=begin,
         vector_digest=vector,
         wire=config.job.wire,
         local=local,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +38,8 @@ class Base:
         source: the folder or hub name it came from.
         digest: of all that it is, see `fedpriv.models.digest.base_digest`, and `quantised_digest`.
         drawn: names of parameters that its files don't hold, such as those of a new head.
+        begin_digest: of the adapter that a job begins at; None without one.
+        begin: gives its values to a new one, unless it is merged into the base.
     """
 
     model: PreTrainedModel
@@ -46,6 +47,8 @@ class Base:
     source: str
     digest: str
     drawn: frozenset[str] = frozenset()
+    begin: Callable[[Any], None] | None = None
+    begin_digest: str | None = None
 
 
 @without_hub_code()
@@ -65,7 +68,8 @@ def load_base(
         whole: names of layers that will be trained whole, which are not packed.
 
     Raises:
-        ModelError: not found, no safetensors, or not a model for the task.
+        ModelError: not found, no safetensors, or not a model for the task; or `settings.begin` is
+            an adapter of another one.
         NotPrivateError: its files are quantised already, or its configuration names code.
         ConfigError: a text may be longer than the model reads, its own classes are in another order
             than the labels, or what quantises is not installed.
@@ -116,7 +120,7 @@ def load_base(
     except FedprivError:
         raise
     except Exception as error:  # of files, of what they hold, of what a library needs besides
-        raise _not_loaded(settings, error) from None
+        raise not_loaded(settings, error) from None
     if settings.task == "classification" and settings.pooling == "own":
         check_problem(stored.settings.get("problem_type"))
         new |= other_head(
@@ -147,7 +151,8 @@ def load_base(
             key="model.max_length",
             value=settings.max_length,
         )
-    return Base(model, tokenizer, source, digest, frozenset(new))
+    base = Base(model, tokenizer, source, digest, frozenset(new))
+    return base if settings.begin is None else load_part("model.begin").begun(base, settings)
 
 
 def refuse_code(name: str, settings: Mapping[str, Any]) -> None:
@@ -179,30 +184,6 @@ def entries(settings: Any) -> Iterator[tuple[str, Any]]:
         for key, value in settings.items():
             yield key, value
             yield from entries(value)
-
-
-@without_hub_code()
-def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
-    """How many linear layers a model has of each size, (in, out); its weights are not read.
-
-    Raises:
-        ModelError: there is no such model, or it is not for the task.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
-    from transformers.pytorch_utils import Conv1D
-
-    factory: Any = AutoModelForCausalLM if settings.task == "causal-lm" else AutoModel
-    try:
-        source = source_of(settings.name)
-        with torch.device("meta"), quiet():
-            config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-            model = factory.from_config(config)
-    except (*_FAILURES, RuntimeError) as error:
-        raise _not_loaded(settings, error) from None
-    linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear | Conv1D))
-    sizes = ((m, m.weight.shape) for m in linear)
-    return Counter((n, k) if type(m) is Conv1D else (k, n) for m, (n, k) in sizes)
 
 
 @without_hub_code()
@@ -262,27 +243,20 @@ def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str
     return str(model.config._attn_implementation)
 
 
-def digest_of(name: str) -> str:
-    """The digest of the base of that name, whatever it is used for; its weights are only read.
-
-    Raises:
-        ModelError: as `load_base`.
-    """
-    settings = ModelSection(name=name)
-    tokenizer = load_tokenizer(settings)
-    return base_digest(fetch_base(settings), tokenizer)
-
-
 def fetch_base(settings: ModelSection) -> StoredBase:
     """The files of a base on this machine's disk; those of a hub are downloaded once.
 
+    So are those of the adapter that a job begins at.
+
     Raises:
-        ModelError: as `load_base`.
+        ModelError, ConfigError: as `load_base`.
     """
+    if settings.begin is not None:
+        load_part("model.begin").find_adapter(settings.begin)
     try:
         return find_base(source_of(settings.name))
-    except _FAILURES as error:
-        raise _not_loaded(settings, error) from None
+    except FAILURES as error:
+        raise not_loaded(settings, error) from None
 
 
 def longest(model: PreTrainedModel) -> int:
@@ -319,9 +293,9 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
         tokenizer: Any = AutoTokenizer.from_pretrained(
             source_of(settings.name), trust_remote_code=False
         )
-    except _FAILURES as error:
+    except FAILURES as error:
         if is_lost(settings.name):
-            raise _not_loaded(settings, error) from None
+            raise not_loaded(settings, error) from None
         raise ModelError(
             f"model.name: can't load the tokenizer of {settings.name!r}:"
             f" {first_line(error)}{_way(settings)}. Name a folder that holds tokenizer.json, or a"
@@ -346,10 +320,10 @@ def pad_with_end(tokenizer: Any, name: str) -> None:
 
 
 # Of files, of what they hold, and of the libraries that a proxy may need.
-_FAILURES = (OSError, ValueError, KeyError, ImportError)
+FAILURES = (OSError, ValueError, KeyError, ImportError)
 
 
-def _not_loaded(settings: ModelSection, error: Exception) -> ModelError:
+def not_loaded(settings: ModelSection, error: Exception) -> ModelError:
     if is_lost(settings.name):
         return ModelError(
             f"model.name: there is no such folder: {settings.name!r}. Put the model back there, or"

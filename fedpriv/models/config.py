@@ -17,6 +17,7 @@ Label = Annotated[str, Field(max_length=256)]
 MAX_LAYERS, MAX_LABELS = 4_096, 10_000  # that anybody lists; a job is sent to every site
 MAX_PATH = 4_096  # of Linux
 Layers = Annotated[tuple[Layer, ...], Field(max_length=MAX_LAYERS)]
+HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
 
 
@@ -63,6 +64,18 @@ class ModelSection(Section):
         description="Classification only: the model's own head (own), or a linear layer on the"
         " mean of the token vectors (mean).",
     )
+    begin: str | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_PATH,
+        description="A LoRA adapter of peft's that the job begins at, public or paid for: a folder,"
+        " or its name at a hub ([models](models.md#beginning-at-an-adapter)).",
+    )
+    begin_as: Literal["continued", "merged"] = Field(
+        "continued",
+        description="Train that adapter further, in the shape that it has (continued), or merge it"
+        " into the base model and train a new one (merged).",
+    )
     quantize: Bits | None = Field(
         None,
         description="Keep the frozen weights of linear layers in 8 bits (8bit) or in 4 (4bit, NF4),"
@@ -71,7 +84,7 @@ class ModelSection(Section):
     )
 
     @model_validator(mode="after")
-    def _labels_belong_to_classification(self) -> ModelSection:
+    def _belongs_together(self) -> ModelSection:
         if self.task == "classification" and len(set(self.labels)) < 2:
             raise ValueError("classification needs labels: at least two distinct names")
         check_distinct(self.labels, "labels")
@@ -79,7 +92,13 @@ class ModelSection(Section):
             raise ValueError("labels belong to task = 'classification'")
         if self.task == "causal-lm" and self.pooling != "own":
             raise ValueError("pooling belongs to task = 'classification'")
+        if self.begin_as == "merged" and (self.begin is None or self.quantize is not None):
+            raise ValueError("begin_as: 'merged' needs begin, and weights in full (no quantize)")
         return self
+
+    def begun(self) -> ModelSection:
+        """The model for an adapter that is there: only what is merged is part of it."""
+        return self if self.begin_as == "merged" else self.model_copy(update={"begin": None})
 
 
 class LoraSection(Section):

@@ -174,11 +174,6 @@ def quantised_digest(digest: str, bits: Bits | None) -> str:
     return "sha256:" + hashlib.sha256(f"{digest} {_FORMATS[bits]}".encode()).hexdigest()
 
 
-def digests_of_use(digest: str) -> tuple[str, ...]:
-    """Under which digests a job may name a base: in full, and in each number of bits."""
-    return digest, *(quantised_digest(digest, bits) for bits in _FORMATS)
-
-
 def stored_type(stored: StoredBase) -> str:
     """The number format of a base's files, where all tensors have one of 16 bits; else float32.
 

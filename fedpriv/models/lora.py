@@ -10,7 +10,7 @@ from fedpriv.config.task import Task
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.models.base import first_line
-from fedpriv.models.config import LoraSection
+from fedpriv.models.config import HEADS, LoraSection
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # Peft gives these models' out_proj no adapter: its weight is used without the layer.
 _MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
-HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 
 
 @without_hub_code()  # peft imports bitsandbytes where it is installed, now or later
@@ -32,6 +31,8 @@ def attach_lora(
 ) -> PeftModel:
     """A PEFT model whose adapter starts as the identity, drawn from the public `seed`.
 
+    Or at the values of another adapter, where `base.begin` has one to be continued.
+
     With `frozen_a` the drawn lora_A stays as it is (Sun et al. 2024, "Improving LoRA in
     privacy-preserving federated learning"): the update is linear in what is trained.
 
@@ -40,7 +41,8 @@ def attach_lora(
     Raises:
         ConfigError: ``lora.target_modules`` or ``lora.modules_to_save`` matches nothing in this
             model.
-        ModelError: peft knows no targets for this architecture and none are named.
+        ModelError: peft knows no targets for this architecture and none are named; or
+            `base.begin` is of another shape.
     """
     import torch
     from peft import LoraConfig, TaskType, get_peft_model
@@ -68,6 +70,8 @@ def attach_lora(
                 value=settings.target_modules,
                 fix=fix,
             ) from None
+    if base.begin is not None:
+        base.begin(model)
     if settings.frozen_a:
         for name, parameter in model.named_parameters():
             if ".lora_A." in name:

@@ -37,7 +37,7 @@ def wider(recipe: ModelRecipe, adapters: int) -> ModelRecipe:
     r = max(RANK, adapters * recipe.lora.r)
     alpha = recipe.lora.alpha * r / recipe.lora.r
     lora = recipe.lora.model_copy(update={"r": r, "alpha": alpha, "frozen_a": False})
-    return replace(recipe, lora=lora)
+    return replace(recipe, lora=lora, model=recipe.model.begun())
 
 
 def distil(

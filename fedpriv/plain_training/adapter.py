@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from fedpriv.errors import ConfigError, FedprivError, ProtocolError
+from fedpriv.base_model import FACTS, MARK, WEIGHTS
+from fedpriv.errors import ConfigError, FedprivError, ModelError, ProtocolError
 from fedpriv.files import file_digest, replacing_folder, write_atomic
-from fedpriv.models.vector import TrainableVector, Vector, check_vector
+from fedpriv.models.vector import TrainableVector, Vector
 from fedpriv.names import Digest, OwnKind
 from fedpriv.protocol import Body, Proposal
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from fedpriv.private_training.worker import Worker
 
-FACTS, WEIGHTS, CARD = "fedpriv.json", "adapter_model.safetensors", "README.md"
+CARD = "README.md"
 Kind = Literal["federated"] | OwnKind
 
 
@@ -72,6 +73,11 @@ def write_adapter(
     worker.vector.write(values)
     with replacing_folder(folder) as made:
         worker.model.save_pretrained(made, save_embedding_layers=False)
+        if kind != "federated":
+            from safetensors.torch import load, save_file
+
+            path, known = made / WEIGHTS, {"format": "pt", MARK: kind}  # wherever the file goes
+            save_file(load(path.read_bytes()), path, known)
         (made / CARD).write_text(card, encoding="utf-8")  # peft's says nothing
         return write_facts(made, proposal, kind=kind, held_out=held_out, trained=trained)
 
@@ -150,26 +156,39 @@ def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
     Raises:
         ConfigError: it is of another shape than the model's.
     """
+    path = folder / WEIGHTS
+    try:
+        put_tensors(model, path)
+        vector = TrainableVector(model)
+        if vector.digest != facts.proposal.vector_digest:
+            raise ProtocolError("what it keeps as it was drawn is not the job's")
+    except FedprivError as error:
+        raise ConfigError(f"can't be used ({error})", file=path, fix=_AGAIN) from None
+    return vector.read()
+
+
+def put_tensors(model: PeftModel, path: Path) -> None:
+    """Give a model the values of an adapter's file, which has to hold just what its adapter has.
+
+    Raises:
+        ModelError: it holds something else, or values that are not finite; or it can't be read.
+    """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    path = folder / WEIGHTS
     try:
         stored = load_file(path)
-        own = get_peft_model_state_dict(model, save_embedding_layers=False)
-        shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-        if {name: tuple(tensor.shape) for name, tensor in stored.items()} != shapes:
-            raise ProtocolError("its tensors are not those of the job's model")
-        set_peft_model_state_dict(model, stored)
-        vector = TrainableVector(model)
-        if vector.digest != facts.proposal.vector_digest:
-            raise ProtocolError("what it keeps as it was drawn is not the job's")
-        values = vector.read()
-        check_vector(values, vector.size)
-    except (OSError, SafetensorError, FedprivError) as error:
-        raise ConfigError(f"can't be used ({error})", file=path, fix=_AGAIN) from None
-    return values
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"can't be read ({error})") from None
+    own = get_peft_model_state_dict(model, save_embedding_layers=False)
+    here, there = ({(name, *one.shape) for name, one in x.items()} for x in (own, stored))
+    if here != there:
+        (odd, *shape), *_ = sorted(here ^ there)
+        raise ModelError(f"its tensors are not those of the job's model: {odd} of shape {shape}")
+    if not all(one.isfinite().all() for one in stored.values()):
+        raise ModelError("expected finite values")
+    set_peft_model_state_dict(model, stored)
 
 
 _AGAIN = "Get the folder again from whom it came, whole and as it was."

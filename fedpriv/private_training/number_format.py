@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError, ModelError, NotPrivateError
 from fedpriv.gradients.product import linear
-from fedpriv.models.base import linear_sizes
 from fedpriv.models.config import ModelSection
+from fedpriv.models.stored import linear_sizes
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.microbatch import TRIED
 from fedpriv.private_training.pool import Inspect, WorkerPool

@@ -33,6 +33,7 @@ class RunModel(Part):
     name: str
     task: str
     digest: str
+    begin: str | None = None
     trainable: Any = None
 
 
@@ -192,9 +193,9 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise RunError(
-            f"{path}: no such file. Give the directory of a run, such as runs/NAME."
-        ) from None
+        half = (path.parent / "run.json").exists()
+        fix = "Copy the whole run directory" if half else "Give the directory of a run"
+        raise RunError(f"{path}: no such file. {fix}, such as runs/NAME.") from None
     except OSError as error:
         raise RunError(f"{path}: can't be read: {error.strerror}.") from None
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from fedpriv.base_model import CONFIG, WEIGHTS
+from fedpriv.base_model import FACTS as FACTS_OF_ADAPTER
 from fedpriv.errors import ConfigError
 from fedpriv.files import replacing_folder, write_atomic
 from fedpriv.models.base import Base, load_base
@@ -21,15 +23,12 @@ from fedpriv.models.digest import find_base, stored_type
 from fedpriv.models.lora import trained_whole
 from fedpriv.models.quantised import unpack
 from fedpriv.personal.own_adapter import WARNING
-from fedpriv.plain_training.adapter import CARD, WEIGHTS, read_facts
-from fedpriv.plain_training.adapter import FACTS as FACTS_OF_ADAPTER
+from fedpriv.plain_training.adapter import CARD, read_facts
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.serving.config import SiteModelConfig
 from fedpriv.serving.folder import BASE, FACTS, SiteModelFacts, digests, place_of
 from fedpriv.serving.model import SiteModelForCausalLM, SiteModelForSequenceClassification
 from fedpriv.serving.trial import check_answers
-
-CONFIG = "adapter_config.json"
 
 
 def write_site_model(
@@ -57,7 +56,7 @@ def write_site_model(
         OSError: there is no room, or the disk fails.
     """
     whole = trained_whole(recipe.lora)
-    base = load_base(recipe.model, seed=recipe.seed, whole=whole)
+    base = load_base(recipe.model.begun(), seed=recipe.seed, whole=whole)
     unpack(base.model)
     for path in adapters.values():
         expected = read_facts(path).proposal.base_digest

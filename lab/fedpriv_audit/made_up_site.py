@@ -93,6 +93,7 @@ class Server:
             noise = np.random.default_rng(0).normal(size=worker.initial.shape)
             self.values: Vector = (worker.initial + SPREAD * noise).astype(np.float32)
             self.base, self.trained = worker.base.digest, worker.vector.size
+            self.begin = worker.base.begin_digest
             self._vector = worker.vector.digest
         columns = self.config.data.columns
         records = [self.record(text) for text in PUBLIC]
@@ -109,7 +110,7 @@ class Server:
         epsilon = self.plan.epsilon_with(noise_share)
         privacy = self.config.privacy.model_copy(update={"epsilon": epsilon})
         asked = self.config.model_copy(update={"privacy": privacy})
-        return propose(asked, job_id=job, base=self.base, vector=self._vector)
+        return propose(asked, job_id=job, base=self.base, begin=self.begin, vector=self._vector)
 
     @property
     def has_few_values(self) -> bool:
@@ -220,6 +221,7 @@ def made_up_site(
         limits=Limits(
             per_job=MAX_EPSILON,
             base_digest=server.base,
+            begin_digest=server.begin,
             labels=config.model.labels,
             methods=(config.job.method,),
             min_noise=0.0,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.models.base import digest_of
+from fedpriv.models.stored import digest_of
+from fedpriv.stored_adapter import find_adapter
 
 
 class Inputs:
@@ -42,6 +43,8 @@ class Inputs:
         for name in models:
             if name not in self.digests:
                 self.digests[name] = digest_of(name)
+        if config.model.begin is not None:
+            self.digests[config.model.begin] = find_adapter(config.model.begin).digest
 
 
 def _digest(path: Path) -> str:

@@ -131,7 +131,7 @@ def check_versions(cluster: Cluster) -> None:
 
 def look(wanted: Wanted) -> Found:
     """Look for all of it, on the machine that this is called on."""
-    from fedpriv.models.base import digest_of
+    from fedpriv.models.stored import digest_of
 
     marker = _appeared(wanted.marker)
     answer = f"{wanted.marker.name}-{secrets.token_hex(4)}"

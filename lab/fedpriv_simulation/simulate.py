@@ -158,7 +158,8 @@ def _simulate(
             progress.preparing(f"Checking {len(cluster.nodes)} nodes")
             with naming(source):
                 check_nodes(cluster, config, run.path.absolute(), digest)
-        sites = Sites(config, run.path, insecure_seed, digest, trained)
+        begin = job.proposal.begin_digest
+        sites = Sites(config, run.path, insecure_seed, digest, trained, begin)
         grid, report_on = _meeting(stack, sites, job, pool, source, progress, there, cluster)
         progress.started(job)
         try:

@@ -40,6 +40,7 @@ class Sites:
         insecure_seed: of sampling and noise; None draws them from the operating system.
         base_digest: of the model that they train.
         trained: parameters of it that are trained.
+        begin_digest: of the adapter that they begin at.
     """
 
     config: JobConfig
@@ -47,6 +48,7 @@ class Sites:
     insecure_seed: int | None
     base_digest: str
     trained: int
+    begin_digest: str | None = None
 
     @cached_property
     def roster(self) -> Roster | None:
@@ -125,6 +127,7 @@ class Sites:
             limits=Limits(
                 per_job=cap,
                 base_digest=self.base_digest,
+                begin_digest=self.begin_digest,
                 labels=config.model.labels,
                 methods=(config.job.method,),
                 max_length=config.model.max_length,

@@ -50,7 +50,7 @@ class Visits:
     @cached_property
     def _sites(self) -> Sites:
         with self._pool.borrow(job_recipe(self._config)) as worker:
-            trained = worker.base.digest, worker.vector.size
+            trained = worker.base.digest, worker.vector.size, worker.base.begin_digest
             return Sites(self._config, self._run, self._seed, *trained)
 
     def answer(self, number: int, message: Message, context: Context) -> Message:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from fedpriv.base_model import parameters_of
 from fedpriv.config.job import JobConfig
+from fedpriv.model_size import parameters_of
 from fedpriv.private_training.worker import device_of
 
 COPIES = 2**31  # bytes that the copies of a model may take together, unless more are asked for

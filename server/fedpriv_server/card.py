@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from fedpriv import __version__
-from fedpriv.config.run import JobSection
-from fedpriv.privacy.config import PrivacySection
+from fedpriv.protocol import Proposal
 
 
-def card(job: JobSection, model: str, privacy: PrivacySection, info: dict[str, Any]) -> str:
+def card(name: str, proposal: Proposal, *, private: bool) -> str:
     """Markdown with the header that model hubs read.
 
     Args:
-        model: the base, by name.
-        info: of the run: ``job_id``, and ``private``, which is false where noise came from a seed.
+        name: of the job.
+        private: false where noise came from a seed.
     """
+    model, privacy = proposal.model.name, proposal.privacy
     base = [f"base_model: {json.dumps(model)}"] if model != "embedded" else []
     header = "\n".join(["---", "library_name: peft", *base, "tags: [lora, fedpriv]", "---"])
-    if info["private"]:
+    if private:
         claim = (
             f"Each site was asked for ε = {privacy.epsilon:g} at δ = {privacy.delta:g}, for adding"
             f" or removing one unit ({privacy.unit}). What each has paid, in this job and in its"
@@ -27,8 +26,13 @@ def card(job: JobSection, model: str, privacy: PrivacySection, info: dict[str, A
         )
     else:
         claim = "**NOT PRIVATE**: samples and noise were drawn from a seed that others may know."
+    began = ""
+    if proposal.begin_digest is not None:
+        merged = "merged into the base, without which this one is of no use"
+        how = merged if proposal.model.begin_as == "merged" else "which was trained further"
+        began = f" It began at another adapter, {proposal.begin_digest}, {how}."
     return (
-        f"{header}\n\n# {job.name}\n\n"
-        f"A LoRA adapter of {model}, trained by fedpriv {__version__} in job `{info['job_id']}`:"
-        f" {job.rounds} rounds, method {job.method}.\n\n{claim}\n"
+        f"{header}\n\n# {name}\n\n"
+        f"A LoRA adapter of {model}, trained by fedpriv {__version__} in job `{proposal.job_id}`:"
+        f" {proposal.rounds} rounds, method {proposal.method}.{began}\n\n{claim}\n"
     )

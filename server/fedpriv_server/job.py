@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedpriv.base_model import EMBEDDED
+from fedpriv.base_model import BEGIN, CONFIG, EMBEDDED, WEIGHTS
 from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import MAX_RANGE
@@ -37,6 +39,7 @@ from fedpriv.public_update.post_processing import denoise_of
 from fedpriv.public_update.update import Update
 from fedpriv.report.live import LiveReport
 from fedpriv.secure_sum.roster import Roster
+from fedpriv.stored_adapter import find_adapter
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
@@ -110,8 +113,12 @@ class Job:
             tokenizer = worker.base.tokenizer
             rewarded_by = controller_records(config, tokenizer, run.path)
             self._control = control_of(config, worker.vector, rewarded_by, self._loss)
+            base, begin = config.model.name, config.model.begin
             self.model_facts = {
-                "name": config.model.name,
+                "name": base,
+                # From here on, so that both can be moved together.
+                "folder": os.path.relpath(base, run.path) if Path(base).is_absolute() else None,
+                "begin": worker.base.begin_digest,
                 "task": config.model.task,
                 "digest": worker.base.digest,
                 "trainable": worker.vector.size,
@@ -120,11 +127,17 @@ class Job:
                 config,
                 job_id=run.info["job_id"],
                 base=worker.base.digest,
+                begin=worker.base.begin_digest,
                 vector=worker.vector.digest,
                 roster=roster,
                 groups=None if self._control is None else self._control.terms,
             )
             self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
+        if begin is not None and config.model.begin_as == "merged":  # is a part of this model
+            (run.path / BEGIN).mkdir(exist_ok=True)
+            weights = find_adapter(begin).weights
+            for name in (CONFIG, WEIGHTS):
+                shutil.copyfile(weights.with_name(name), run.path / BEGIN / name)
         # Refuses a set that is of no use for this model.
         method.at_site(self.proposal).held_bytes(initial.value.size)
         self.update = update = _update_of(config, initial, shapes)
@@ -344,7 +357,7 @@ class Job:
                 settings.base_model_name_or_path = "base"
                 shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
             worker.model.save_pretrained(folder, save_embedding_layers=False)
-        said = card(config.job, config.model.name, config.privacy, self.run.info)
+        said = card(config.job.name, self.proposal, private=self.run.info["private"])
         write_atomic(folder / "README.md", said)  # peft's says nothing
         write_facts(folder, self.proposal, kind="federated")
         if self.evolution is not None:

@@ -4,6 +4,7 @@ run.json       first of all, with status `preparing`: nothing is spent yet
 metrics.jsonl  one line a round, before its checkpoint; written again with the look after it
 checkpoint/    after every round; what the metrics say beyond it is dropped on resume
 adapter/       when the job stops, with synthetic.jsonl where a method has a synthetic set
+begin/         beside it: an adapter that was merged into the base, which it can't do without
 tracking/      what TensorBoard and Weights & Biases are shown, if the federation file asks for it
 sites/NAME/    the site's signed report; in a simulation its ledger, too
 private/NAME/  in a simulation alone: what would be on a site's own machine
@@ -218,10 +219,8 @@ class RunDirectory:
         Raises:
             RunError: there is no room, or the disk fails.
         """
-        try:
+        with self._keeping("The beginning"):
             checkpoint.write(self._checkpoint_path)
-        except OSError as error:
-            raise RunError(f"{self.path}: The beginning can't be kept ({error}).") from None
 
     def save(self, metrics: dict[str, Any], checkpoint: Checkpoint) -> None:
         """Keep a finished round: its metrics, then the checkpoint that makes it count.
@@ -229,17 +228,12 @@ class RunDirectory:
         Raises:
             RunError: there is no room, or the disk fails.
         """
-        try:
+        with self._keeping(f"Round {metrics['round']}"):
             with self._metrics_path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(metrics) + "\n")
                 stream.flush()
                 os.fsync(stream.fileno())
             checkpoint.write(self._checkpoint_path)
-        except OSError as error:
-            raise RunError(
-                f"{self.path}: Round {metrics['round']} can't be kept ({error}). Make room and"
-                " start again; the sites send the same replies, at no cost."
-            ) from None
 
     def amend(self, rounds: Sequence[Mapping[str, Any]], checkpoint: Checkpoint) -> None:
         """Keep what became known of a round that was kept before: a look at held-out records.
@@ -250,13 +244,18 @@ class RunDirectory:
         Raises:
             RunError: there is no room, or the disk fails.
         """
-        try:
+        with self._keeping("A look"):
             write_atomic(self._metrics_path, "".join(json.dumps(row) + "\n" for row in rounds))
             checkpoint.write(self._checkpoint_path)
+
+    @contextlib.contextmanager
+    def _keeping(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise RunError(
-                f"{self.path}: A look can't be kept ({error}). Make room and start again; the"
-                " sites send the same replies, at no cost."
+                f"{self.path}: {what} can't be kept ({error}). Make room and start again; the sites"
+                " send the same replies, at no cost."
             ) from None
 
     def rounds(self, last: int) -> list[dict[str, Any]]:

@@ -23,6 +23,12 @@ _ALONE = """\
 # epsilon_alone = 40.0
 # per_job_alone = 10.0
 """
+_BEGIN = """\
+# The adapter that the job begins at, where you have it, and its digest, as fedpriv-client digest
+# prints it.
+#! begin = "adapter"
+#! begin_digest = "sha256:..."
+"""
 _COLLUDING = """\
 # How many of the sites in a secure sum a job has to count as dishonest, at least.
 # max_colluding_at_least = {}
@@ -70,6 +76,7 @@ def site_file(config: JobConfig, name: str, address: str) -> str:
         colluding="" if most is None else _COLLUDING.format(most),
         roster="" if most is None else _ROSTER,
         model=f"{'#! ' if is_elsewhere else ''}model = {_toml(where)}",
+        begin="" if model.begin is None else _BEGIN,
     )
 
 

@@ -59,6 +59,7 @@ class Setting:
         terms: Terms = TERMS,
         witness: Path | None = None,
         model: str | None = None,
+        begin: str | None = None,
         ledger: Path | None = None,
         server: str | None = None,
         ask: bool = False,
@@ -75,6 +76,7 @@ class Setting:
             compute=self.compute,
             witness=witness,
             model=model,
+            begin=begin,
             server=server,
             ask=ask,
         )

@@ -38,7 +38,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 
 from fedpriv.config.load import load_site
-from fedpriv.models.base import digest_of
+from fedpriv.models.stored import digest_of
 from fedpriv.pki.keys import new_key, write_key
 from fedpriv_client.init import init_site
 from tests.serving.conftest import llama as llama

@@ -12,8 +12,8 @@ import numpy as np
 from fedpriv.config.load import load_site
 from fedpriv.config.personal import OwnSiteFile
 from fedpriv.files import private_folder
-from fedpriv.models.base import digest_of
 from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.models.stored import digest_of
 from fedpriv.plain_training.adapter import write_adapter
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.config import ComputeSection

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedpriv.errors import ConfigError
-from fedpriv.models.base import digest_of
+from fedpriv.models.stored import digest_of
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.secure_sum.roster import Roster, write

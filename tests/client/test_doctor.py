@@ -16,17 +16,21 @@ import pytest
 from rich.text import Text
 from typer.testing import CliRunner
 
+from fedpriv.base_model import EMBEDDED
 from fedpriv.cli import app
 from fedpriv.config.load import load_site
 from fedpriv.doctor.finding import look
 from fedpriv.files import write_json
-from fedpriv.models.base import digest_of
+from fedpriv.models.stored import digest_of
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.ledger.ledger import Ledger, Plan
+from fedpriv.stored_adapter import find_adapter
 from fedpriv_client import doctor
+from fedpriv_client.cli import app as client
 from fedpriv_client.settings import ledger_path, ledgers
 from fedpriv_client.site_settings import SIGNING_KEY, cache_folder
 from tests.data.omop_notes import sqlite
+from tests.peft_adapters import write_peft_adapter
 from tests.waiting import wait_until
 
 Found = dict[str, dict[str, Any]]
@@ -150,6 +154,31 @@ def test_what_is_wrong_is_named(
     assert exit_code == code, found
     assert found[what]["ok"] is False
     assert said in found[what]["found"]
+
+
+def test_the_adapter_that_a_job_may_begin_at_is_known_by_the_digest_that_is_printed(
+    file: Path,
+) -> None:
+    adapter = file.parent / "adapter"
+    write_peft_adapter(adapter, EMBEDDED, target_modules=["q_proj"])
+    printed = CliRunner().invoke(client, ["digest", "--config", str(file)]).stdout
+    assert printed == digest_of("embedded") + "\n"
+    wrong = "sha256:" + "0" * 64
+    for digest, code in ((wrong, 2), (find_adapter(str(adapter)).digest, 0)):
+        allowed = f'[allow]\nbegin = "adapter"\nbegin_digest = "{digest}"'
+        changed = file.with_name(f"site-{code}.toml")
+        changed.write_text(file.read_text().replace("[allow]", allowed))
+        exit_code, found = examined(changed, "--offline")
+        assert exit_code == code, found
+        assert ("allow.begin_digest" in found["model"]["found"]) == (code == 2)
+        assert find_adapter(str(adapter)).digest in found["model"]["found"]
+        asked = CliRunner().invoke(client, ["digest", "--config", str(changed)]).stdout
+        assert asked.split() == [
+            printed.strip(),
+            find_adapter(str(adapter)).digest,
+            "#",
+            "begin_digest",
+        ]
 
 
 def test_a_certificate_that_ends_soon_is_told(

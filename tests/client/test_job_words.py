@@ -44,6 +44,14 @@ KINDS: list[tuple[dict[str, Any], str, str]] = [
         "What it trains",
         "stays as it is, with its weights rounded to 4 bits.",
     ),
+    (
+        {
+            "model": ModelSection(begin="somewhere", begin_as="merged"),
+            "begin_digest": "sha256:" + "0" * 64,
+        },
+        "What it trains",
+        "It begins at the adapter that this site allows, which is merged.",
+    ),
     ({"fields": ("completion", "prompt")}, "From what", "(completion, prompt)"),
 ]
 

@@ -136,6 +136,18 @@ def test_what_a_site_does_not_allow_is_refused(
         limits(**less).plan(PROPOSAL, TERMS)
 
 
+def test_a_job_begins_at_the_adapter_that_a_site_names_or_at_none() -> None:
+    other = BASE[:-1] + "b"
+    model = PROPOSAL.model.model_copy(update={"begin": "somewhere"})
+    asked = PROPOSAL.model_copy(update={"model": model, "begin_digest": BASE})
+    for allowed in (None, BASE):
+        limits(begin_digest=allowed).plan(PROPOSAL, TERMS)
+    limits(begin_digest=BASE).plan(asked, TERMS)
+    for allowed in (None, other):
+        with pytest.raises(ProtocolError, match=r"model\.begin: .*allow\.begin_digest"):
+            limits(begin_digest=allowed).plan(asked, TERMS)
+
+
 @pytest.mark.parametrize(
     ("asked", "allowed", "foreign"),
     [
@@ -233,6 +245,14 @@ def test_how_a_base_is_kept_is_part_of_what_is_proposed() -> None:
     model = PROPOSAL.model.model_copy(update={"quantize": "4bit"})
     quantised = PROPOSAL.model_copy(update={"model": model})
     assert quantised.digest() != PROPOSAL.digest()
+    found = {PROPOSAL.digest()}
+    for how in ("continued", "merged"):
+        model = PROPOSAL.model.model_copy(update={"begin": "adapter", "begin_as": how})
+        for digest in (BASE, BASE[:-1] + "b"):
+            begun = PROPOSAL.model_copy(update={"model": model, "begin_digest": digest})
+            found.add(begun.digest())
+    assert len(found) == 5
     fields = PROPOSAL.model_dump(mode="json")
     del fields["groups"], fields["model"]["quantize"]
+    del fields["begin_digest"], fields["model"]["begin"], fields["model"]["begin_as"]
     assert sha256(canonical_json(fields)) == PROPOSAL.digest()

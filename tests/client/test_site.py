@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+from fedpriv.base_model import WEIGHTS
 from fedpriv.commands.ledger import app as ledger_command
 from fedpriv.data.encode import Cause
 from fedpriv.errors import (
@@ -48,6 +50,7 @@ from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.public_update.optimizer import VectorOptimizer
 from fedpriv.report import budget, received
 from fedpriv.report.ledger_export import verify_ledger
+from fedpriv.stored_adapter import find_adapter
 from fedpriv_client import disk_space
 from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
@@ -56,6 +59,7 @@ from fedpriv_client.site_settings import SiteSettings
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, message
 from tests.client.client_setting import TERMS, Setting, request
+from tests.peft_adapters import write_peft_adapter
 from tests.waiting import CEILING
 
 Make = Callable[..., Any]
@@ -168,6 +172,40 @@ def test_the_model_that_a_site_names_has_to_be_the_one_it_allows(
         site.consider(setting.proposal)
     assert site.ledger.head.rows == 1
     site.close()
+
+
+def test_a_site_begins_at_its_own_copy_of_the_adapter(
+    setting: Setting, model_folder: Make, tmp_path: Path
+) -> None:
+    """What a server calls it is not looked for, and another one in its place is refused by name."""
+    base, ours, other = model_folder("llama"), tmp_path / "ours", tmp_path / "other"
+    write_peft_adapter(ours, base, r=2, target_modules=["q_proj"])
+    write_peft_adapter(other, base, r=2, target_modules=["q_proj"], scale=0.2)
+    digest, stored = find_adapter(str(ours)).digest, find_adapter(str(ours)).lora
+    model = setting.proposal.model.model_copy(update={"begin": "http://elsewhere/adapter"})
+    proposal = setting.change(model=model, lora=stored, begin_digest=digest)
+    site = setting.site(model=str(base), begin=str(ours), begin_digest=digest)
+    site.consider(proposal)
+    assert site._job is not None and site._job.recipe.model.begin == str(ours)
+    with setting.pool.borrow(site._job.recipe) as worker:
+        values = [value.ravel() for value in load_file(ours / WEIGHTS).values()]
+        assert sorted(worker.initial) == sorted(np.concatenate(values))
+        begun = worker.initial
+    assert site.step(request(), begun)[1].values.shape == begun.shape
+    site.close()
+    shutil.rmtree(setting.folder / "state")
+    for begin, allowed, words in (
+        (str(other), digest, f"this site has {find_adapter(str(other)).digest}"),
+        (None, digest, "this site has None"),
+        (str(other), find_adapter(str(other)).digest, "is not what allow"),
+        (None, None, "is not what allow"),
+    ):
+        site = setting.site(model=str(base), begin=begin, begin_digest=allowed)
+        with pytest.raises(ProtocolError, match=rf"^model\.begin: .*{words}"):
+            site.consider(proposal)
+        assert site.ledger.head.rows == 1
+        site.close()
+        shutil.rmtree(setting.folder / "state")
 
 
 def test_considering_commits_nothing(setting: Setting) -> None:
@@ -804,6 +842,12 @@ def test_a_model_of_a_hub_is_on_the_disk_before_the_site_answers(
     site = setting.site(terms=terms, model=setting.proposal.model.name)
     assert fetched == [setting.proposal.model.name]
     site.close()
+
+
+def test_so_is_an_adapter_that_a_job_may_begin_at(setting: Setting) -> None:
+    terms = dataclasses.replace(TERMS, simulated=False)
+    with pytest.raises(ConfigError, match="is no folder, and can't be loaded"):
+        setting.site(terms=terms, model=setting.proposal.model.name, begin="clinic/adapter")
 
 
 def test_a_ledger_stops_before_it_meets_the_end_of_the_disk(

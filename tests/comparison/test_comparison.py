@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError, RunningError
-from fedpriv.models.base import digest_of
+from fedpriv.models.stored import digest_of
 from fedpriv.privacy.mechanism import execution
 from fedpriv.private_training import unit_sum
 from fedpriv.private_training.pool import WorkerPool

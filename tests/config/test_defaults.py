@@ -14,13 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv import defaults
+from fedpriv.base_model import WEIGHTS
 from fedpriv.config import left_out
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.defaults import KEYS, TABLE, Defaults, defaults_for, rows_for
 from fedpriv.errors import ConfigError
 from fedpriv.models.config import LoraSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.public_update.config import OptimizerSection
+from tests.peft_adapters import write_peft_adapter
 
 Make = Callable[..., Any]
 FILE = """
@@ -131,3 +134,53 @@ def test_a_section_made_in_python_has_the_row_for_models_of_any_size() -> None:
     made = {"privacy": PrivacySection(), "lora": LoraSection(), "optimizer": OptimizerSection()}
     for key, table in KEYS.items():
         assert getattr(made[table], key) == getattr(TABLE[-1], key)
+
+
+@pytest.fixture
+def begun(
+    file: Callable[[str], Path], model_folder: Make, tmp_path: Path
+) -> Callable[..., JobConfig]:
+    """Of a federation file whose adapter is in a folder beside it."""
+    write_peft_adapter(tmp_path / "adapter", model_folder("llama"))
+    path = file(str(model_folder("llama")))
+    return lambda *overrides: load_job(path, ["model.begin=adapter", *overrides])
+
+
+def test_an_adapter_that_is_continued_says_its_shape(begun: Callable[..., JobConfig]) -> None:
+    job, expected = begun(), LoraSection(r=3, alpha=5, target_modules=("q_proj", "v_proj"))
+    assert job.lora == expected
+    assert job.model.begin is not None and Path(job.model.begin).is_absolute()
+    again = ["lora.r=3", "lora.alpha=5", 'lora.target_modules=["v_proj","q_proj"]']
+    assert begun(*again).lora == expected
+    assert begun("lora.frozen_a=true").lora == expected.model_copy(update={"frozen_a": True})
+    assert job.optimizer.lr == defaults_for(1.0, 4.0).lr  # all else is the table's
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        ("lora.r=4", "lora.r"),
+        ("lora.alpha=4", "lora.alpha"),
+        ('lora.target_modules=["q_proj"]', "lora.target_modules"),
+        ('lora.target_modules="auto"', "lora.target_modules"),
+        ('lora.modules_to_save=["lm_head"]', "lora.modules_to_save"),
+    ],
+)
+def test_a_shape_that_the_adapter_does_not_have_is_refused_by_name(
+    begun: Callable[..., JobConfig], typed: str, key: str
+) -> None:
+    with pytest.raises(ConfigError, match="in the adapter that model") as caught:
+        begun(typed)
+    assert caught.value.key == key and caught.value.file is not None
+    assert begun(typed, "model.begin_as=merged").lora.r == (4 if key == "lora.r" else 2)
+
+
+def test_what_is_wrong_with_an_adapter_is_told_with_the_file(
+    begun: Callable[..., JobConfig], tmp_path: Path
+) -> None:
+    (tmp_path / "adapter" / WEIGHTS).unlink()
+    with pytest.raises(ConfigError, match=f"has no {WEIGHTS}") as caught:
+        begun()
+    assert (caught.value.file, caught.value.key) == (tmp_path / "federation.toml", "model.begin")
+    with pytest.raises(ConfigError, match="'merged' needs begin"):
+        load_job(tmp_path / "federation.toml", ["model.begin_as=merged"])

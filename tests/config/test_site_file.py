@@ -47,7 +47,8 @@ def error_of(file: Path, *overrides: str) -> ConfigError:
 def test_paths_are_relative_to_the_file(file: Path) -> None:
     folder = file.parent
     (folder / "base").mkdir()
-    site = load_site(file, ["allow.model=base", "budget.witness='../usb/witness.json'"])
+    begin = ["allow.begin=base", f"allow.begin_digest=sha256:{'0' * 64}"]
+    site = load_site(file, ["allow.model=base", "budget.witness='../usb/witness.json'", *begin])
     assert site.site.state_dir == folder / "state"
     assert (site.server.ca, site.server.key) == (folder / "ca.crt", folder / "site.key")
     assert (site.server.certificate, site.server.enrolment) == (
@@ -56,7 +57,7 @@ def test_paths_are_relative_to_the_file(file: Path) -> None:
     )
     assert site.data.path == folder / "notes.jsonl"
     assert site.budget.witness == folder / "../usb/witness.json"
-    assert site.allow.model == str(folder / "base")
+    assert site.allow.model == site.allow.begin == str(folder / "base")
 
 
 def test_what_is_no_path_stays_as_it_is(file: Path) -> None:
@@ -76,6 +77,8 @@ def test_what_is_no_path_stays_as_it_is(file: Path) -> None:
         (["data.size=10000000001"], "data.size", "less than or equal to 10000000000"),
         ([r'data.path="a\u0000b"'], "data.path", "NUL"),
         (["allow.model=" + "a" * 300], "allow.model", "File name too long"),
+        (["allow.begin=adapter"], "allow.begin_digest", "is named with its digest"),
+        ([f"allow.begin_digest=sha256:{'0' * 64}"], "allow.begin", "is named with its digest"),
         (["allow.max_basis=1e7"], "allow.max_basis", "less than or equal to 1000000"),
         (["budget.rule=sum", "budget.plans=1000001"], "budget.rule", "plans=1000001"),
         (["data.dataset_id=7"], "data.dataset_id", "valid string"),

@@ -35,6 +35,7 @@ from fedpriv.errors import (
     UnderstatedError,
 )
 from fedpriv.files import canonical_json, sha256
+from fedpriv.models.config import ModelSection
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.opinion import Opinion, opinion
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -354,6 +355,15 @@ def test_that_nothing_is_newer_and_nobody_else_took_part_is_the_coordinators_wor
     assert any("newest report is this one, up to row 6" in text for text in found)
     assert any("answered in 2 rounds and no more" in text for text in found)
     assert "that no site took part but those that are named here" in found
+    assert not any("began at" in text for text in found)
+
+
+def test_where_a_job_began_is_the_coordinators_word(tmp_path: Path) -> None:
+    digest = "sha256:" + "b" * 64
+    begun = proposal(model=ModelSection(begin="adapter"), begin_digest=digest)
+    made = make_run(tmp_path, asked=begun)
+    made.export()
+    assert any(f"began at, {digest}, was made of public data" in one for one in texts(made, "word"))
 
 
 def test_a_proposal_that_no_site_accepted_is_refused(tmp_path: Path) -> None:

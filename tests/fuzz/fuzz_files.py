@@ -19,16 +19,19 @@ import torch
 from pyarrow import parquet
 from safetensors.torch import save
 
-from fedpriv.base_model import parameters_of
+from fedpriv.base_model import CONFIG, WEIGHTS
+from fedpriv.base_model import FACTS as ADAPTER_FACTS
 from fedpriv.config.load import HOSPITALS, digest, load_job
 from fedpriv.config.looks import LooksSection
 from fedpriv.data.formats import LOADED, READERS
 from fedpriv.data.read import read_records
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.files import private_folder
+from fedpriv.model_size import parameters_of
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.process import read_status
 from fedpriv.report.rundir import read_run
+from fedpriv.stored_adapter import find_adapter
 from fedpriv.synthetic.endpoint import _answer
 from fedpriv_client.job_words import described
 from fedpriv_client.jobs import Job
@@ -231,6 +234,36 @@ def mutate_model(data: bytes, random: Random) -> bytes:
     return packed(**found)
 
 
+def adapter(data: bytes, folder: Path) -> None:
+    """The folder of an adapter that a job is to begin at."""
+    found = parts(data, config="", model="", facts="")
+    (folder / CONFIG).write_bytes(raw(found["config"]))
+    (folder / WEIGHTS).write_bytes(raw(found["model"]))
+    if found["facts"]:
+        (folder / ADAPTER_FACTS).write_bytes(raw(found["facts"]))
+    lora = find_adapter(str(folder)).lora
+    refuses(0 < lora.r <= 1024 and lora.alpha > 0, f"a rank of {lora.r} with {lora.alpha}")
+
+
+def adapters() -> dict[str, bytes]:
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q", "v"]}
+    named = said | {"target_modules": ".*q", "init_lora_weights": True, "bias": "none"}
+    made = save({"base_model.model.q.lora_A.weight": torch.zeros(2, 3)}, {"fedpriv.kind": "none"})
+    facts = json.dumps({"kind": "federated"})
+    return {
+        "alone": packed(config=json.dumps(said), model=made),
+        "pattern": packed(config=json.dumps(named), model=made, facts=facts),
+    }
+
+
+def mutate_adapter(data: bytes, random: Random) -> bytes:
+    found = parts(data, config="", model="", facts="")
+    name = random.choice(("config", "model", "facts"))
+    change = mutate_tensors if name == "model" else json_bytes
+    found[name] = change(raw(found[name] or "{}"), random)
+    return packed(**found)
+
+
 def records(data: bytes, folder: Path) -> None:
     """A file of records: its name's end, a line, then its content."""
     name, _, content = data.partition(b"\n")
@@ -324,6 +357,7 @@ TARGETS = (
     Target("orders", orders, standing, json_bytes),
     Target("proposal", proposal, proposed, json_bytes),
     Target("weights", weights, models, mutate_model),
+    Target("adapter", adapter, adapters, mutate_adapter),
     Target("records", records, files, mutate_records, 0.1),
     Target("answer", answer, answers, mutate_answer, 0.5),
 )

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from fedpriv.errors import ModelError
-from fedpriv.models.base import digest_of, load_base, load_tokenizer
+from fedpriv.models.base import load_base, load_tokenizer
 from fedpriv.models.config import ModelSection
 from fedpriv.models.digest import base_digest, find_base
+from fedpriv.models.stored import digest_of
 
 Make = Callable[..., Any]
 WEIGHTS = "model.safetensors"

@@ -16,10 +16,11 @@ from transformers.pytorch_utils import Conv1D
 
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
-from fedpriv.models.base import digest_of, load_base
+from fedpriv.models.base import load_base
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.digest import quantised_digest
 from fedpriv.models.quantised import BLOCK, PackedWeight, unpack
+from fedpriv.models.stored import digest_of
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import load_model
 from fedpriv.private_training.record_loss import record_losses

@@ -34,7 +34,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory, model_folder: Make) -> Path
     from typer.testing import CliRunner
 
     from fedpriv.cli import app
-    from fedpriv.models.base import digest_of
+    from fedpriv.models.stored import digest_of
     from fedpriv_server.provision_command import provision
 
     folder = tmp_path_factory.mktemp("federation")

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from fedpriv.base_model import WEIGHTS
 from fedpriv.config.load import load_site
-from fedpriv.plain_training.adapter import WEIGHTS, read_facts
+from fedpriv.plain_training.adapter import read_facts
 from tests.network.network_federation import Federation
 from tests.waiting import wait_until
 

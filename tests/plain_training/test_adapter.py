@@ -48,6 +48,7 @@ def proposal_of(worker: Worker) -> Proposal:
         lora=recipe.lora,
         privacy=PrivacySection(epsilon=5.0, delta=1e-3, sample_rate=0.5, max_records_per_unit=1),
         base_digest=worker.base.digest,
+        begin_digest=worker.base.begin_digest,
         vector_digest=worker.vector.digest,
     )
 
@@ -91,7 +92,8 @@ def test_one_with_another_frozen_part_is_refused(tmp_path: Path, model_folder: M
 def test_values_that_are_not_finite_are_refused(tmp_path: Path, model_folder: Make) -> None:
     from safetensors.numpy import load_file, save_file
 
-    from fedpriv.plain_training.adapter import WEIGHTS, write_facts
+    from fedpriv.base_model import WEIGHTS
+    from fedpriv.plain_training.adapter import write_facts
 
     worker = make_worker(recipe_of(model_folder("llama"), "llama"))
     folder = tmp_path / "a"
@@ -108,7 +110,8 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path, model_folder: Ma
 def test_weights_that_are_none_are_refused(
     tmp_path: Path, model_folder: Make, content: bytes
 ) -> None:
-    from fedpriv.plain_training.adapter import WEIGHTS, write_facts
+    from fedpriv.base_model import WEIGHTS
+    from fedpriv.plain_training.adapter import write_facts
 
     worker = make_worker(recipe_of(model_folder("llama"), "llama"))
     (tmp_path / WEIGHTS).write_bytes(content)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ModelError, NotPrivateError
-from fedpriv.models.base import linear_sizes, load_base
+from fedpriv.models.base import load_base
 from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.models.stored import linear_sizes
 from fedpriv.private_training import number_format as module
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.number_format import settled_dtype, time_in_halves, warn_if_slower

@@ -690,6 +690,25 @@ def test_the_draft_of_a_site_says_what_looks_need_and_allows_none(looks: bool) -
     assert tomllib.loads(allowed)["allow"].get("evaluation", False) == looks
 
 
+@pytest.mark.parametrize("begin", [None, "/at/the/coordinators/adapter"])
+def test_the_draft_of_a_site_asks_for_the_adapter_that_a_job_begins_at(begin: str | None) -> None:
+    """Its folder is the coordinator's, and its digest is for the site to find out."""
+    job = JobConfig.model_validate(
+        {
+            "job": {"rounds": 5},
+            "model": {"begin": begin},
+            "evaluation": {"data": "x"},
+            "sites": [{"name": "a", "data": "x", "size": 9}],
+        }
+    )
+    text = site_file(job, "a", "localhost:1")
+    assert "begin" not in tomllib.loads(text)["allow"] and "coordinators" not in text
+    assert text.count("#! begin") == (0 if begin is None else 2)
+    filled = tomllib.loads(text.replace("#! begin", "begin"))["allow"]
+    assert ("begin_digest" in filled) == (begin is not None)
+    assert filled["min_noise"] == 0.3
+
+
 @pytest.mark.parametrize("trust", ["local", "secure-sum"])
 def test_the_draft_of_a_site_says_what_a_secure_sum_needs_and_takes_part_in_none(
     trust: str,

@@ -17,6 +17,7 @@ from fedpriv.private_training.pool import make_worker
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Proposal
 from fedpriv.serving.write import write_site_model
+from tests.peft_adapters import write_peft_adapter
 from tests.serving.answering import KINDS, Made, MakeSiteModel
 
 
@@ -33,12 +34,19 @@ def make_site_model(tmp_path_factory: pytest.TempPathFactory, model_folder: Any)
         targets: Any = "all-linear",
         weights: dict[str, float] | None = None,
         whole: tuple[str, ...] = (),
+        begin_as: Any = None,
         **changes: Any,
     ) -> Made:
         tmp_path = tmp_path_factory.mktemp("site")
+        base = kind if isinstance(kind, Path) else model_folder(kind, **changes)
+        begin = None if begin_as is None else str(tmp_path / "begin")
+        if begin is not None:
+            write_peft_adapter(tmp_path / "begin", base, r=2, lora_alpha=4, target_modules=targets)
         recipe = ModelRecipe(
             ModelSection(
-                name=str(kind if isinstance(kind, Path) else model_folder(kind, **changes)),
+                name=str(base),
+                begin=begin,
+                begin_as=begin_as or "continued",
                 task=task,
                 labels=("no", "yes", "may be") if task == "classification" else (),
                 max_length=32,
@@ -60,6 +68,7 @@ def make_site_model(tmp_path_factory: pytest.TempPathFactory, model_folder: Any)
             lora=recipe.lora,
             privacy=PrivacySection(epsilon=5.0, delta=1e-3, sample_rate=0.5),
             base_digest=worker.base.digest,
+            begin_digest=worker.base.begin_digest,
             vector_digest=worker.vector.digest,
         )
         weights = weights or {"alone": 0.5, "personal": 0.3, "federated": 0.2}

@@ -48,6 +48,8 @@ def test_it_answers_with_the_mean_of_the_probabilities(
         {"tie_word_embeddings": True, "whole": ("lm_head",)},
         {"quantize": "8bit"},
         {"quantize": "4bit"},
+        {"begin_as": "continued", "targets": ["q_proj", "v_proj"]},
+        {"begin_as": "merged", "targets": ["q_proj", "v_proj"]},
         {"weights": {"personal": 1.0}},
         {"weights": {"federated": 0.7, "alone": 0.3}},
     ],

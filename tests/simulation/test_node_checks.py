@@ -16,7 +16,7 @@ import pytest
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
-from fedpriv.models.base import digest_of
+from fedpriv.models.stored import digest_of
 from fedpriv_simulation import node_checks
 from fedpriv_simulation.cluster import Node
 from fedpriv_simulation.node_checks import Found, check_nodes

@@ -11,8 +11,8 @@ import pytest
 
 from fedpriv.config.load import load_job
 from fedpriv.hub.export import Wanted, export
-from fedpriv.models.base import digest_of
 from fedpriv.models.digest import quantised_digest
+from fedpriv.models.stored import digest_of
 from fedpriv.plain_training.adapter import read_facts
 from fedpriv_simulation.simulate import simulate
 

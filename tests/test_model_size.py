@@ -13,7 +13,7 @@ import huggingface_hub.constants
 import pytest
 from safetensors.torch import load_file, save_file
 
-from fedpriv.base_model import INDEX, parameters_of
+from fedpriv.model_size import INDEX, parameters_of
 from fedpriv.models.base import load_base
 from fedpriv.models.config import ModelSection
 

@@ -1,0 +1,79 @@
+"""How large a stored model is, by the headers of its files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from fedpriv.base_model import source_of
+
+INDEX = "model.safetensors.index.json"
+LARGEST_SIZE = 2**48  # of a tensor, in any direction
+LONGEST_HEADER = 100_000_000  # bytes, as the library's own limit
+
+
+def parameters_of(name: str) -> int | None:
+    """How many parameters a base model has: of its folder, or of the hub's copy on this machine.
+
+    Only the headers of its safetensors are read. What is not on this machine is asked of the hub.
+
+    Returns:
+        None where it can't be told.
+    """
+    source = source_of(name)
+    if Path(source).is_dir():
+        return _count(Path(source))
+    from huggingface_hub import get_safetensors_metadata, snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        count = _count(Path(snapshot_download(source, local_files_only=True)))
+    except HFValidationError:
+        return None
+    except OSError:  # it is not here
+        count = None
+    if count is not None:
+        return count
+    try:
+        return sum(get_safetensors_metadata(source).parameter_count.values())
+    except Exception:  # a network, its proxies and the hub raise what they like
+        return None
+
+
+def header_of(path: Path) -> Any:
+    """The header of a safetensors file; the library itself would load numpy to say a shape.
+
+    Raises:
+        OSError, ValueError, RecursionError: it can't be read.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > LONGEST_HEADER:
+            raise ValueError(f"{path}: no safetensors file")
+        return json.loads(file.read(length))
+
+
+def _count(folder: Path) -> int | None:
+    """None where the files are not there, or not what they should be."""
+    index = folder / INDEX
+    names = {"model.safetensors"}
+    try:
+        if index.exists():
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return sum(_count_file(folder / name) for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _count_file(path: Path) -> int:
+    header = header_of(path)
+    return sum(_values(header[name]["shape"]) for name in header.keys() - {"__metadata__"})
+
+
+def _values(shape: list[object]) -> int:
+    """How many a tensor of that shape has; what is no shape could be long to multiply."""
+    if not all(type(size) is int and 0 <= size <= LARGEST_SIZE for size in shape):
+        raise ValueError(f"{shape!r:.100}: no shape")
+    return math.prod(size for size in shape if isinstance(size, int))

@@ -1,0 +1,52 @@
+"""What is known of a base model before it is loaded: its digest, and the sizes of its layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, get_args
+
+from fedpriv.base_model import source_of
+from fedpriv.environment import without_hub_code
+from fedpriv.models.base import FAILURES, fetch_base, load_tokenizer, not_loaded, quiet
+from fedpriv.models.config import Bits, ModelSection
+from fedpriv.models.digest import base_digest, quantised_digest
+
+
+def digest_of(name: str) -> str:
+    """The digest of the base of that name, whatever it is used for; its weights are only read.
+
+    Raises:
+        ModelError: as `load_base`.
+    """
+    settings = ModelSection(name=name)
+    tokenizer = load_tokenizer(settings)
+    return base_digest(fetch_base(settings), tokenizer)
+
+
+def digests_of_use(digest: str) -> tuple[str, ...]:
+    """Under which digests a job may name a base: in full, and in each number of bits."""
+    return digest, *(quantised_digest(digest, bits) for bits in get_args(Bits))
+
+
+@without_hub_code()
+def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
+    """How many linear layers a model has of each size, (in, out); its weights are not read.
+
+    Raises:
+        ModelError: there is no such model, or it is not for the task.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
+
+    factory: Any = AutoModelForCausalLM if settings.task == "causal-lm" else AutoModel
+    try:
+        source = source_of(settings.name)
+        with torch.device("meta"), quiet():
+            config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+            model = factory.from_config(config)
+    except (*FAILURES, RuntimeError) as error:
+        raise not_loaded(settings, error) from None
+    linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear | Conv1D))
+    sizes = ((m, m.weight.shape) for m in linear)
+    return Counter((n, k) if type(m) is Conv1D else (k, n) for m, (n, k) in sizes)
