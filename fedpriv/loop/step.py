@@ -22,7 +22,7 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.data.values import as_text
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
-from fedpriv.loop.model import computing, refuse_more, section_of, worker_of
+from fedpriv.loop.model import computing, held, refuse_more, section_of, worker_of
 from fedpriv.loop.records import own_units, public_examples, spec_of
 from fedpriv.loop.slots import Slots, check_stated, ledger_for, not_stated, open_lasting
 from fedpriv.methods.dp_lora.site_half import DpLora
@@ -97,7 +97,8 @@ class PrivateStep:
     Raises:
         ConfigError, DataError: a setting or records that can't be used; never quotes a record.
         ModelError: the model is not for the task, the labels or the tokenizer.
-        NotPrivateError: a record's gradient would not be a function of that record alone.
+        NotPrivateError: a record's gradient would not be a function of that record alone, or
+            another `PrivateStep` holds the model.
         BudgetError: the ledger does not pay for so much. Nothing was spent.
         OverlapError: another ledger beside this one covers some of the same units.
 
@@ -147,6 +148,7 @@ class PrivateStep:
         resources = ExitStack()
         self.close = weakref.finalize(self, resources.close)  # at the latest when nobody has it
         try:
+            resources.enter_context(held(model))
             lasting = None
             if ledger is not None:
                 lasting = resources.enter_context(open_lasting(Path(ledger), _path(witness)))
