@@ -32,9 +32,6 @@ from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Centres
-from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
-from fedpriv.public_update.post_processing import denoise_of
-from fedpriv.public_update.update import Update
 from fedpriv.report.live import LiveReport
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.synthetic.evolution import Evolution
@@ -54,6 +51,7 @@ from fedpriv_server.tracking.tracking import Tracking
 from fedpriv_strategies.looks import look
 from fedpriv_strategies.rounds import Rounds
 from fedpriv_strategies.secure_rounds import SecureRounds
+from fedpriv_strategies.strategy import update_of
 
 log = logging.getLogger(__name__)
 Listener = Callable[[dict[str, Any]], None]
@@ -63,16 +61,6 @@ def _raise(error: RoundError | None) -> None:
     """Ask once: what is missing in one process stays missing."""
     if error is not None:
         raise error
-
-
-def _update_of(
-    config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
-) -> Update:
-    """What moves at the server: along gradients, or along the moves that sites made of theirs."""
-    mover, denoise = config.optimizer, config.denoise
-    if config.job.sync > 1:  # sites have done both by themselves
-        mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
-    return Update(mover, initial, denoise_of(denoise, shapes))
 
 
 class Job:
@@ -127,7 +115,7 @@ class Job:
             self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
         # Refuses a set that is of no use for this model.
         method.at_site(self.proposal).held_bytes(initial.value.size)
-        self.update = update = _update_of(config, initial, shapes)
+        self.update = update = update_of(config, initial, shapes)
         kept = run.checkpoint()
         begun = kept or Checkpoint(run.info["job_id"], 0, update.state(), {})
         self._done, self._looks = begun.round, begun.looks
