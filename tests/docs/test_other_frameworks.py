@@ -194,6 +194,7 @@ def flower(tmp_path: Path) -> Iterator[dict[str, str]]:
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_ADDRESS": "local",
+        "RAY_worker_niceness": "0",  # or a busy machine has no time for them
         "UV_OFFLINE": "1",
     }
 
