@@ -151,7 +151,8 @@ class PrivateStep:
             resources.enter_context(held(model))
             lasting = None
             if ledger is not None:
-                lasting = resources.enter_context(open_lasting(Path(ledger), _path(witness)))
+                seen = None if witness is None else Path(witness)
+                lasting = resources.enter_context(open_lasting(Path(ledger), seen))
                 check_stated(lasting, size, delta, unit, max_records_per_unit)
                 size, delta = lasting.terms.declared_size, lasting.terms.plan_delta
             assert size is not None and delta is not None  # else `_check` would have said so
@@ -298,10 +299,6 @@ class PrivateStep:
         examples = public_examples(records, self._spec, worker.base.tokenizer, self._own)
         with self._lock, computing(worker.model):
             return score(worker, examples, worker.vector.read())
-
-
-def _path(stated: Path | str | None) -> Path | None:
-    return None if stated is None else Path(stated)
 
 
 def _digest(worker: Worker, spec: DataSpec) -> str:

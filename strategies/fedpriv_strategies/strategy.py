@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -22,9 +23,11 @@ from fedpriv.models.vector import Vector
 from fedpriv.plugins import SERVER_HALVES, load
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
+from fedpriv.protocol import Proposal
 from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
 from fedpriv.public_update.post_processing import denoise_of
 from fedpriv.public_update.update import Update
+from fedpriv.synthetic.evolution import Evolution
 from fedpriv_strategies.rounds import Rounds
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,34 @@ def update_of(
     if config.job.sync > 1:  # sites have done both by themselves
         mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
     return Update(mover, initial, denoise_of(denoise, shapes))
+
+
+def rounds_of(
+    config: JobConfig,
+    proposal: Proposal,
+    update: Update,
+    pool: WorkerPool,
+    public_set: Evolution | None = None,
+    kind: Callable[..., Rounds] = Rounds,
+    **others: Any,
+) -> Rounds:
+    """Who asks the sites, for the half that the job's method has at the server.
+
+    Args:
+        pool: where a model is borrowed.
+        public_set: the synthetic set of the job.
+        others: further arguments of `kind`.
+    """
+    context = ServerContext(
+        proposal=proposal,
+        trained=update.size,
+        parameters=lambda: update.vector,
+        lend=lambda: pool.borrow(job_recipe(config)),
+        public_set=public_set,
+    )
+    half = load(SERVER_HALVES, config.job.method, key="job.method")(context)
+    others |= {"min_sites": config.job.min_sites, "sites": len(config.sites)}
+    return kind(proposal, update, half, timeout=seconds(config.job.round_timeout), **others)
 
 
 class PrivateRounds(Strategy):
@@ -81,22 +112,8 @@ class PrivateRounds(Strategy):
                 base=worker.base.digest,
                 vector=worker.vector.digest,
             )
-        context = ServerContext(
-            proposal=proposal,
-            trained=update.size,
-            parameters=lambda: update.vector,
-            lend=lambda: self._pool.borrow(self._recipe),
-            public_set=None,
-        )
         self._min_sites, self._timeout = config.job.min_sites, seconds(config.job.round_timeout)
-        self.rounds = Rounds(
-            proposal,
-            update,
-            load(SERVER_HALVES, config.job.method, key="job.method")(context),
-            min_sites=self._min_sites,
-            timeout=self._timeout,
-            sites=len(config.sites),
-        )
+        self.rounds = rounds_of(config, proposal, update, self._pool)
         self._taken, self.arrays = 0, self._adapter()
 
     @property
