@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
@@ -36,13 +36,35 @@ def _names_a_file(path: Path | str) -> Path | str:
 
 
 PathName = Annotated[Path | str, AfterValidator(_names_a_file)]
+# How opacus calls a setting: the name that it has here, or why it has none.
+NAMES_OF_OPACUS = {
+    "expected_batch_size": "batch",
+    "max_grad_norm": "clip_norm",
+    "module": "model",
+    "target_delta": "delta",
+    "target_epsilon": "epsilon",
+    "total_steps": "steps",
+    "accountant": "What is told is always an upper bound, by numerical composition (PRV).",
+    "batch_size": "Give batch: how many units are expected in a step. How many come is by chance.",
+    "clipping": "A unit's gradient is always clipped as a whole.",
+    "criterion": "The loss is the model's own, of each record alone: a mean over its tokens.",
+    "data_loader": "Give records: rows, and no batches of them, as each step draws its own sample.",
+    "epochs": "Give steps, which is epochs / sample_rate.",
+    "grad_sample_mode": 'Give engine, which is "auto", "fedpriv" or "opacus".',
+    "loss_reduction": "Gradients are always summed, and divided by what is expected in a step.",
+    "noise_generator": "Noise is always secret, from the operating system, and never repeated.",
+    "optimizer": "Keep it as it is, and call its step() after backward().",
+    "poisson_sampling": "Samples are always Poisson, which is what ε is computed for.",
+    "secure_mode": "Noise is always from a secret source of the operating system.",
+}
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function be called with what its annotations say, as pydantic understands them.
 
     An annotation that pydantic does not know, such as a protocol, is left to the function. An
-    argument that is missing or unknown is a `TypeError`, as everywhere in Python.
+    argument that is missing or unknown is a `TypeError`, as everywhere in Python. Where ε is an
+    argument, names of opacus are taken for ours.
 
     Raises:
         ConfigError: names the argument, what it is, and what it should be.
@@ -57,7 +79,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        bound = signature.bind(*args, **kwargs)
+        bound = signature.bind(*args, **_in_our_names(kwargs, signature.parameters))
         for name, value in bound.arguments.items():
             adapter = adapters().get(name)
             if adapter is None:
@@ -70,6 +92,27 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def _in_our_names(given: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments by our names, those that have the name of opacus too.
+
+    Raises:
+        ConfigError: one has no place here, or is given by both names.
+    """
+    if "epsilon" not in known:
+        return given
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        told = name if name in known else NAMES_OF_OPACUS.get(name, name)
+        if not told.isidentifier():
+            raise ConfigError("is a setting of opacus, and none here", key=name, fix=told)
+        ours = told if told in known else name
+        if ours != name and ours in given:
+            both = f"is given twice, also as {name}, which is opacus' name for it"
+            raise ConfigError(both, key=ours, fix="Give one of them.")
+        found[ours] = value
+    return found
 
 
 def _adapter_of(hint: Any) -> TypeAdapter[Any] | None:

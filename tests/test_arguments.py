@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -12,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from fedpriv.arguments import PathName, checked
+from fedpriv.arguments import NAMES_OF_OPACUS, PathName, checked
 from fedpriv.errors import ConfigError
+from fedpriv.loop.step import PrivateStep
 
 
 class Odd(Protocol):
@@ -102,3 +105,35 @@ def test_whatever_is_given_is_taken_or_refused_by_name(value: Any) -> None:
             example(**{"first": 1, name: value})
         except ConfigError as error:
             assert error.key is not None and error.key.partition(".")[0] == name
+
+
+@checked
+def budgeted(*, epsilon: float | None = None, steps: int | None = None) -> dict[str, Any]:
+    """As what has an ε."""
+    return {"epsilon": epsilon, "steps": steps}
+
+
+def test_names_of_opacus_are_taken_where_there_is_an_epsilon() -> None:
+    assert budgeted(target_epsilon=2, total_steps=3) == {"epsilon": 2.0, "steps": 3}  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_grad_norm'"):
+        budgeted(max_grad_norm=1)  # type: ignore[call-arg]
+    assert example(1, epochs={"a": 1})["tables"] == {"epochs": {"a": 1}}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES_OF_OPACUS))
+def test_a_name_of_opacus_is_one_of_ours_or_has_a_reason(name: str) -> None:
+    told = NAMES_OF_OPACUS[name]
+    if told.isidentifier():
+        assert told in inspect.signature(PrivateStep.__init__).parameters
+    else:
+        with pytest.raises(
+            ConfigError, match=re.escape(f"{name}: is a setting of opacus") + ".*"
+        ) as found:
+            budgeted(**{name: 1})
+        assert found.value.fix == told and told.endswith(".")
+
+
+def test_a_setting_by_two_names_is_refused() -> None:
+    for twice in ({"epsilon": 1, "target_epsilon": 1}, {"target_epsilon": 1, "epsilon": None}):
+        with pytest.raises(ConfigError, match="epsilon: is given twice, also as target_epsilon"):
+            budgeted(**twice)  # type: ignore[arg-type]

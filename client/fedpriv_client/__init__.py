@@ -4,6 +4,16 @@ Imports `fedpriv` and Flower's client half only, so that this package and `fedpr
 that a hospital has to review.
 """
 
+from typing import Any
+
 from fedpriv.environment import set_environment
 
 set_environment()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "client_app":  # which is heavy, and loaded when somebody asks for it
+        from fedpriv_client.visits import client_app
+
+        return client_app
+    raise AttributeError(f"module 'fedpriv_client' has no attribute {name!r}")

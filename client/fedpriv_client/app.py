@@ -18,7 +18,6 @@ from fedpriv.protocol import (
     VECTOR,
     Body,
     Handover,
-    Offer,
     Proposal,
     Ready,
     Received,
@@ -36,9 +35,11 @@ from fedpriv_client.site import Site
 
 log = logging.getLogger(__name__)
 Result = tuple[Body | BudgetReport, ArrayRecord | None]
+Permit = Callable[[str], None]
+Work = Callable[[Site, Permit, Message], Result]
 
 
-def client_app(site: Site, permit: Callable[[str], None] = lambda job: None) -> ClientApp:
+def client_app(site: Site, permit: Permit = lambda job: None) -> ClientApp:
     """Serve a site to a server.
 
     `query` messages carry proposals, `train` messages step requests, `train.set` the set of a
@@ -48,33 +49,27 @@ def client_app(site: Site, permit: Callable[[str], None] = lambda job: None) -> 
     Args:
         permit: called with the id of the job before each answer; raises what forbids it.
     """
+
+    def answering(work: Work) -> Callable[[Message, Context], Message]:
+        def answer(message: Message, context: Context) -> Message:
+            try:
+                body, arrays = work(site, permit, message)
+            except Exception as error:
+                return refusal(message, error)
+            return _reply(message, body, arrays)
+
+        return answer
+
     app = ClientApp()
-
-    @app.query()
-    def query(message: Message, context: Context) -> Message:
-        return _answer(message, lambda: (_consider(site, permit, message), None))
-
-    @app.query("report")
-    def report(message: Message, context: Context) -> Message:
-        return _answer(message, lambda: (_report(site, message), None))
-
-    @app.query("adapter")
-    def adapter(message: Message, context: Context) -> Message:
-        _take_adapter(site, permit, message)
-        return _reply(message, Received(), None)
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return _answer(message, lambda: _step(site, permit, message))
-
-    @app.train("set")
-    def train_set(message: Message, context: Context) -> Message:
-        return _answer(message, lambda: _share(site, permit, message))
-
+    app.query()(answering(_consider))
+    app.query("report")(answering(_report))
+    app.query("adapter")(answering(_take_adapter))
+    app.train()(answering(_step))
+    app.train("set")(answering(_share))
     return app
 
 
-def _consider(site: Site, permit: Callable[[str], None], message: Message) -> Offer:
+def _consider(site: Site, permit: Permit, message: Message) -> Result:
     proposal = Proposal.parse(_body(message))
     permit(proposal.job_id)
     offer = site.consider(proposal)
@@ -84,10 +79,10 @@ def _consider(site: Site, permit: Callable[[str], None], message: Message) -> Of
         proposal.steps,
         offer.epsilon,
     )
-    return offer
+    return offer, None
 
 
-def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result:
+def _step(site: Site, permit: Permit, message: Message) -> Result:
     request = StepRequest.parse(_body(message))
     permit(request.job_id)
     answer = site.step(request, _vector(message), _change(message))
@@ -102,7 +97,7 @@ def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result
     return body, ArrayRecord(arrays, keep_input=False)
 
 
-def _share(site: Site, permit: Callable[[str], None], message: Message) -> Result:
+def _share(site: Site, permit: Permit, message: Message) -> Result:
     request = SetRequest.parse(_body(message))
     permit(request.job_id)
     body, share = site.share(request)
@@ -128,17 +123,17 @@ def _keep(site: Site, report: BudgetReport) -> None:
         log.error("The budget report was not written: %s", error)
 
 
-def _report(site: Site, message: Message) -> BudgetReport:
+def _report(site: Site, permit: Permit, message: Message) -> Result:
     """Not forbidden by any order: it says what was spent, and costs nothing."""
     request = ReportRequest.parse(_body(message))
     if site.ledger.plan(request.job_id) is None:
         raise ProtocolError(f"This site has spent nothing on job {request.job_id!r}.")
     report = signed_report(site, request.job_id)
     _keep(site, report)
-    return report
+    return report, None
 
 
-def _take_adapter(site: Site, permit: Callable[[str], None], message: Message) -> None:
+def _take_adapter(site: Site, permit: Permit, message: Message) -> Result:
     """Keep an adapter if it can be kept; what is wrong is said here alone.
 
     Privacy:
@@ -155,15 +150,7 @@ def _take_adapter(site: Site, permit: Callable[[str], None], message: Message) -
         log.error("An adapter was not kept: %s.", error.strerror)
     except Exception as error:
         log.error("An adapter was not kept: %s", type(error).__name__, exc_info=error)
-
-
-def _answer(message: Message, work: Callable[[], Result]) -> Message:
-    """The reply to a message."""
-    try:
-        body, arrays = work()
-    except Exception as error:
-        return refusal(message, error)
-    return _reply(message, body, arrays)
+    return Received(), None
 
 
 def refusal(message: Message, error: Exception) -> Message:

@@ -68,12 +68,6 @@ class PerSampleGradients(GradientEngine):
                 " exactly. Train LoRA matrices and linear heads only, or set"
                 ' compute.engine = "opacus".'
             )
-        for name, module in model.named_modules():
-            if getattr(vars(module).get("forward"), "__module__", None) == __name__:
-                raise NotPrivateError(
-                    f"{name}: makes the gradients of other private steps already, which would come"
-                    " to nothing. Use a model for one PrivateStep at a time: close() lets go of it."
-                )
         self._take: Take | None = None
         self._batch = self._thread = 0
         self._patched: list[nn.Module] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ with without_hub_code():
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _FORMATS = (torch.float32, torch.bfloat16, torch.float64)
+_lent: WeakSet[nn.Module] = WeakSet()  # the modules of models that steps hold
 
 
 def section_of(
@@ -108,6 +110,26 @@ def worker_of(
 def base_of(model: Any) -> Any:
     """The transformers model below an adapter of peft's."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@contextmanager
+def held(model: Any) -> Iterator[None]:
+    """Hold a model for one `PrivateStep` while a `with` block lasts.
+
+    Raises:
+        NotPrivateError: another one holds it, or shares a part of it.
+    """
+    modules = WeakSet(model.modules() if isinstance(model, nn.Module) else ())
+    if not _lent.isdisjoint(modules):
+        raise NotPrivateError(
+            "The model makes the gradients of other private steps already, which would come to"
+            " nothing. Use a model for one PrivateStep at a time: close() lets go of it."
+        )
+    _lent.update(modules)
+    try:
+        yield
+    finally:
+        _lent.difference_update(modules)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.data.values import as_text
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
-from fedpriv.loop.model import computing, refuse_more, section_of, worker_of
+from fedpriv.loop.model import computing, held, refuse_more, section_of, worker_of
 from fedpriv.loop.records import own_units, public_examples, spec_of
 from fedpriv.loop.slots import Slots, check_stated, ledger_for, not_stated, open_lasting
 from fedpriv.methods.dp_lora.site_half import DpLora
@@ -98,7 +98,8 @@ class PrivateStep:
     Raises:
         ConfigError, DataError: a setting or records that can't be used; never quotes a record.
         ModelError: the model is not for the task, the labels or the tokenizer.
-        NotPrivateError: a record's gradient would not be a function of that record alone.
+        NotPrivateError: a record's gradient would not be a function of that record alone, or
+            another `PrivateStep` holds the model.
         BudgetError: the ledger does not pay for so much. Nothing was spent.
         OverlapError: another ledger beside this one covers some of the same units.
 
@@ -148,9 +149,11 @@ class PrivateStep:
         resources = ExitStack()
         self.close = weakref.finalize(self, resources.close)  # at the latest when nobody has it
         try:
+            resources.enter_context(held(model))
             lasting = None
             if ledger is not None:
-                lasting = resources.enter_context(open_lasting(Path(ledger), _path(witness)))
+                seen = None if witness is None else Path(witness)
+                lasting = resources.enter_context(open_lasting(Path(ledger), seen))
                 check_stated(lasting, size, delta, unit, max_records_per_unit)
                 size, delta = lasting.terms.declared_size, lasting.terms.plan_delta
             assert size is not None and delta is not None  # else `_check` would have said so
@@ -299,10 +302,6 @@ class PrivateStep:
         examples = public_examples(records, self._spec, worker.base.tokenizer, self._own)
         with self._lock, computing(worker.model):
             return score(worker, examples, worker.vector.read())
-
-
-def _path(stated: Path | str | None) -> Path | None:
-    return None if stated is None else Path(stated)
 
 
 def _digest(worker: Worker, spec: DataSpec) -> str:

@@ -24,19 +24,14 @@ from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
 from fedpriv.methods.proposal import job_recipe, method_settings, propose
 from fedpriv.methods.registry import find_method
-from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.adapter import write_facts
 from fedpriv.plain_training.scores import Scores
 from fedpriv.plain_training.warm_start import warm_start
-from fedpriv.plugins import SERVER_HALVES, load
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Centres
-from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
-from fedpriv.public_update.post_processing import denoise_of
-from fedpriv.public_update.update import Update
 from fedpriv.report.live import LiveReport
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.stored_adapter import find_adapter
@@ -57,6 +52,7 @@ from fedpriv_server.tracking.tracking import Tracking
 from fedpriv_strategies.looks import look
 from fedpriv_strategies.rounds import Rounds
 from fedpriv_strategies.secure_rounds import SecureRounds
+from fedpriv_strategies.strategy import rounds_of, update_of
 
 log = logging.getLogger(__name__)
 Listener = Callable[[dict[str, Any]], None]
@@ -66,16 +62,6 @@ def _raise(error: RoundError | None) -> None:
     """Ask once: what is missing in one process stays missing."""
     if error is not None:
         raise error
-
-
-def _update_of(
-    config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
-) -> Update:
-    """What moves at the server: along gradients, or along the moves that sites made of theirs."""
-    mover, denoise = config.optimizer, config.denoise
-    if config.job.sync > 1:  # sites have done both by themselves
-        mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
-    return Update(mover, initial, denoise_of(denoise, shapes))
 
 
 class Job:
@@ -140,7 +126,7 @@ class Job:
                 shutil.copyfile(weights.with_name(name), run.path / BEGIN / name)
         # Refuses a set that is of no use for this model.
         method.at_site(self.proposal).held_bytes(initial.value.size)
-        self.update = update = _update_of(config, initial, shapes)
+        self.update = update = update_of(config, initial, shapes)
         kept = run.checkpoint()
         begun = kept or Checkpoint(run.info["job_id"], 0, update.state(), {})
         self._done, self._looks = begun.round, begun.looks
@@ -168,26 +154,18 @@ class Job:
         site_of: Callable[[int], str | None] | None,
         heads: Mapping[str, Head],
     ) -> Rounds:
-        """Who asks the sites, for the method's half here."""
-        config, update = self.config, self.update
-        context = ServerContext(
-            proposal=self.proposal,
-            trained=update.size,
-            parameters=lambda: update.vector,
-            lend=lambda: self._pool.borrow(self.recipe),
-            public_set=self.evolution,
-        )
-        rounds: Callable[..., Rounds] = Rounds
+        """Who asks the sites; the state of a secure sum is kept in the run directory."""
+        kind: Callable[..., Rounds] = Rounds
         if roster is not None and self.proposal.shared is not None:
             told = self.run.sum_file
-            rounds = partial(SecureRounds, roster=roster, state=told.read(), keep=told.write)
-        return rounds(
+            kind = partial(SecureRounds, roster=roster, state=told.read(), keep=told.write)
+        return rounds_of(
+            self.config,
             self.proposal,
-            update,
-            load(SERVER_HALVES, config.job.method, key="job.method")(context),
-            min_sites=config.job.min_sites,
-            timeout=seconds(config.job.round_timeout),
-            sites=len(config.sites),
+            self.update,
+            self._pool,
+            self.evolution,
+            kind,
             site_of=site_of,
             heads=heads,
             control=self._control,

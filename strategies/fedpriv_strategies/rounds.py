@@ -79,8 +79,8 @@ class Rounds:
     the public records of a method once, and what changed after that. What a site holds is what it
     answered for last; one that holds another says so before it spends anything, and is sent all.
 
-    It is no `flwr.serverapp.strategy.Strategy`, which Flower would drive in rounds that are lost
-    when too few answer: here a round that failed is asked again under the same slots.
+    Flower drives a `Strategy` in rounds that are lost when too few answer; here a round that failed
+    is asked again under the same slots. `PrivateRounds` is a Strategy around this class.
 
     Args:
         method: the server's half.

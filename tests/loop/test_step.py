@@ -486,15 +486,73 @@ def test_an_account_without_a_ledger_leaves_nothing_behind(private_step: Make) -
     assert not folder.exists()
 
 
-def test_a_model_makes_gradients_of_one_step_at_a_time(private_step: Make, lora: Make) -> None:
+@pytest.mark.parametrize("other", ["fedpriv", "opacus"])
+@pytest.mark.parametrize("engine", ["fedpriv", "opacus"])
+def test_a_model_makes_gradients_of_one_step_at_a_time(
+    private_step: Make, lora: Make, engine: str, other: str
+) -> None:
     model = lora()
-    first = private_step(model=model)
-    with pytest.raises(NotPrivateError, match=r"of other private steps already.*close\(\)"):
-        private_step(model=model)
+    first = private_step(model=model, engine=engine)
+    for same in (model, model.get_base_model()):
+        with pytest.raises(NotPrivateError, match=r"of other private steps already.*close\(\)"):
+            private_step(model=same, engine=other)
+    first.backward()  # which the refusal did not disturb
     first.close()
-    again = private_step(model=model)
+    again = private_step(model=model, engine=other)
     again.backward()
     assert not again._worker.failures
+
+
+def test_a_model_that_a_step_could_not_take_is_free(private_step: Make, lora: Make) -> None:
+    model = lora()
+    with pytest.raises(DataError):
+        private_step([{"text": ""}] * 3, model)
+    with pytest.raises(ConfigError, match="model: is a Linear"):
+        private_step(model=torch.nn.Linear(2, 2))
+    private_step(model=model).backward()
+
+
+def test_a_step_that_nobody_has_any_more_lets_go_of_its_model(
+    lora: Make, byte_tokenizer: Any, notes: Any, tmp_path: Path
+) -> None:
+    """As in an app that makes one in each round and closes none."""
+    model, path = lora(), lasting(tmp_path / "l.db", RdpRule(8))
+    stated = {"ledger": path, "size": None, "delta": None, "noise_multiplier": 2.0, "job": "app"}
+    for taken in range(3):
+        step = PrivateStep(model, byte_tokenizer, notes, **{**SETTINGS, **stated})
+        assert step.taken == taken
+        step.backward()
+        del step
+
+
+def test_names_of_opacus_are_taken(lora: Make, byte_tokenizer: Any, notes: Any) -> None:
+    size = {"size": 51, "max_length": 64, "max_records_per_unit": 1, "job": "j"}
+    by_opacus = {"target_epsilon": 2.0, "target_delta": 1e-3, "expected_batch_size": 10}
+    by_opacus |= {"total_steps": 3, "max_grad_norm": 0.002}
+    by_us = {"epsilon": 2.0, "delta": 1e-3, "batch": 10, "steps": 3, "clip_norm": 0.002}
+    plans = []
+    for settings in (by_opacus, by_us):
+        given = {"module": lora()} if settings is by_opacus else {"model": lora()}
+        step = PrivateStep(tokenizer=byte_tokenizer, records=notes, **given, **settings, **size)
+        plans.append(step.plan)
+        step.close()
+    assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_grad_norm": 1.0}, "clip_norm: is given twice, also as max_grad_norm"),
+        ({"max_grad_norm": "a"}, "clip_norm"),
+        ({"epochs": 3}, "epochs: is a setting of opacus, and none here. Give steps"),
+        ({"poisson_sampling": False}, "Samples are always Poisson"),
+        ({"data_loader": None}, "Give records"),
+    ],
+)
+def test_of_other_names_it_is_said_why(private_step: Make, changes: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        private_step(**changes)
+    assert words in str(found.value)
 
 
 class Asked:

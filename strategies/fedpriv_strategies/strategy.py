@@ -1,0 +1,186 @@
+"""The rounds of a federation file as a Flower Strategy, for a ServerApp of somebody's own."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedpriv.config.duration import seconds
+from fedpriv.config.job import JobConfig
+from fedpriv.config.load import load_job
+from fedpriv.errors import ConfigError, RoundError
+from fedpriv.methods.proposal import job_recipe, propose
+from fedpriv.methods.server_half import ServerContext
+from fedpriv.models.vector import Vector
+from fedpriv.plugins import SERVER_HALVES, load
+from fedpriv.privacy.mechanism.privatised import Privatised, public
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.protocol import Proposal
+from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
+from fedpriv.public_update.post_processing import denoise_of
+from fedpriv.public_update.update import Update
+from fedpriv.synthetic.evolution import Evolution
+from fedpriv_strategies.rounds import Rounds
+
+log = logging.getLogger(__name__)
+PAUSE = 0.2  # seconds between two looks at who is there
+
+
+def update_of(
+    config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
+) -> Update:
+    """What moves at the server: along gradients, or along the moves that sites made of theirs."""
+    mover, denoise = config.optimizer, config.denoise
+    if config.job.sync > 1:  # sites have done both by themselves
+        mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
+    return Update(mover, initial, denoise_of(denoise, shapes))
+
+
+def rounds_of(
+    config: JobConfig,
+    proposal: Proposal,
+    update: Update,
+    pool: WorkerPool,
+    public_set: Evolution | None = None,
+    kind: Callable[..., Rounds] = Rounds,
+    **others: Any,
+) -> Rounds:
+    """Who asks the sites, for the half that the job's method has at the server.
+
+    Args:
+        pool: where a model is borrowed.
+        public_set: the synthetic set of the job.
+        others: further arguments of `kind`.
+    """
+    context = ServerContext(
+        proposal=proposal,
+        trained=update.size,
+        parameters=lambda: update.vector,
+        lend=lambda: pool.borrow(job_recipe(config)),
+        public_set=public_set,
+    )
+    half = load(SERVER_HALVES, config.job.method, key="job.method")(context)
+    others |= {"min_sites": config.job.min_sites, "sites": len(config.sites)}
+    return kind(proposal, update, half, timeout=seconds(config.job.round_timeout), **others)
+
+
+class PrivateRounds(Strategy):
+    """Rounds of private steps at sites that run `fedpriv_client.client_app`.
+
+    What is evaluated, kept and handed on is the app's own business. A round that too few sites
+    answer raises a RoundError and changes nothing: `start` may be called again, with `left` rounds,
+    and asks under the same slots.
+
+    Args:
+        job: a federation file, or what `load_job` made of it.
+
+    Attributes:
+        arrays: the adapter as it is, by the names that peft saves it under; it begins as the
+            `initial_arrays` of `start`.
+        rounds: who takes part, and what became of the last round.
+
+    Raises:
+        ConfigError: the job asks for what this class does not do.
+        FedprivError: the model can't be used.
+    """
+
+    def __init__(self, job: JobConfig | Path | str) -> None:
+        config = job if isinstance(job, JobConfig) else load_job(job)
+        for key, stated in (
+            ("controller", config.controller),
+            ("evaluation.sites", config.evaluation.sites),
+            ("privacy.trust", config.max_colluding),
+            ("synthetic", config.synthetic),
+        ):
+            if stated is not None:
+                fix = "Leave it out, or run the job with fedpriv-server."
+                raise ConfigError("is nothing that PrivateRounds does", key=key, fix=fix)
+        self._recipe, self._pool = job_recipe(config), WorkerPool(1)
+        with self._pool.borrow(self._recipe) as worker:
+            update = update_of(config, public(worker.initial), worker.vector.shapes)
+            proposal = propose(
+                config,
+                job_id=f"{config.job.name}-{secrets.token_hex(4)}",
+                base=worker.base.digest,
+                vector=worker.vector.digest,
+            )
+        self._min_sites, self._timeout = config.job.min_sites, seconds(config.job.round_timeout)
+        self.rounds = rounds_of(config, proposal, update, self._pool)
+        self._taken, self.arrays = 0, self._adapter()
+
+    @property
+    def left(self) -> int:
+        """Rounds of the job that were not taken yet."""
+        return self.rounds.proposal.rounds - self._taken
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask each site that accepts the job for its steps, once enough sites are there.
+
+        Raises:
+            ConfigError: the arrays are not those of the job.
+            RoundError: all rounds were taken, or too few sites accept.
+        """
+        if arrays != self.arrays:
+            raise ConfigError(
+                "are not the adapter that this job has now",
+                key="initial_arrays",
+                fix="Give start() the arrays of this strategy: a site begins at no others.",
+            )
+        if not self.left:
+            raise RoundError(f"All {self._taken} rounds of the job were taken.")
+        until = time.monotonic() + self._timeout
+        while len(list(grid.get_node_ids())) < self._min_sites and time.monotonic() < until:
+            time.sleep(PAUSE)
+        self.rounds.propose(grid)
+        return self.rounds.requests(self._taken + 1, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Move along the weighted mean of what the sites released.
+
+        Returns:
+            The adapter, and for each site that answered what its steps cost so far.
+
+        Raises:
+            RoundError: too few usable replies; nothing was changed.
+        """
+        self.rounds.take(self._taken + 1, replies)
+        self._taken += 1
+        self.arrays = self._adapter()
+        sites = self.rounds.outcome.sites.items()
+        spent = {name: site.epsilon_spent for name, site in sites}
+        told = {f"{name}.epsilon_spent": x for name, x in spent.items() if x is not None}
+        return self.arrays, MetricRecord({**told})
+
+    def _adapter(self) -> ArrayRecord:
+        from peft import get_peft_model_state_dict
+
+        with self._pool.borrow(self._recipe) as worker:
+            worker.vector.write(self.rounds.update.vector.value)
+            state = get_peft_model_state_dict(worker.model, save_embedding_layers=False)
+            return ArrayRecord({name: tensor.cpu().clone() for name, tensor in state.items()})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nothing: a score on private records is a release. Give `start` an `evaluate_fn`."""
+        return ()
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        """There is nothing to aggregate."""
+
+    def summary(self) -> None:
+        """Log what is asked of the sites."""
+        told = self.rounds.proposal
+        log.info("Job %s: %d steps by %s.", told.job_id, told.steps, told.method)
