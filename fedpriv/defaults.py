@@ -45,13 +45,11 @@ _PUBLISHED = "others' published rates, not measured here"
 TABLE = (  # by task ascending in size, and for each size in ε
     Defaults(False, 10e6, 1.0, 0.2, 2, 4.0, 1.5e-2, _MTSAMPLES),
     Defaults(False, 300e6, 4.0, 0.1, 2, 4.0, 1e-2, _LARGER),
-    Defaults(False, None, 4.0, 0.05, 16, 16.0, 1e-3, _PUBLISHED),
+    Defaults(False, None, 4.0, 0.05, 16, 16.0, 1e-3, _PUBLISHED),  # as of a section made in Python
     Defaults(True, 10e6, 8.0, 0.2, 2, 4.0, 5e-3, _DEPARTMENTS),
     Defaults(True, 50e6, 6.7, 0.05, 16, 16.0, 5e-3, _SST2),
     Defaults(True, None, 4.0, 0.05, 16, 16.0, 1e-3, _PUBLISHED),
 )
-# Of a model whose size nobody knows, and that has no labels: a section that is made in Python.
-ANY_SIZE = next(row for row in TABLE if row.parameters is None)
 # Where each setting stands in a federation file.
 KEYS = {
     "clip_norm": "privacy",

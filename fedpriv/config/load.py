@@ -123,7 +123,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError("is not in UTF-8", file=path, fix="Save it as UTF-8.") from None
     except OSError as error:
-        fix = f"Name a file in it, such as {path / 'federation.toml'}." if path.is_dir() else None
+        fix = f"Name a file in it, such as {path / 'federation.toml'}." if path.is_dir() else ""
         raise ConfigError(f"can't be read: {error.strerror}", file=path, fix=fix) from None
     try:
         return _toml(text)

@@ -84,14 +84,14 @@ def write_federation(
             fix='It is a table of the federation file, such as {"every": 5}.',
         )
     keys = sites if isinstance(sites, Mapping) else {}
-    for where, table, made, argument in (
+    for where, table, key, argument in (
         ("data", tables.get("data", {}), "columns", "columns"),
         ("evaluation", tables.get("evaluation", {}), "data", "public"),
-        *((f"sites.{site}", own, key, "records") for site, own in keys.items() for key in WRITTEN),
+        *((f"sites.{site}", own, one, "records") for site, own in keys.items() for one in WRITTEN),
     ):
-        if made in table:
+        if key in table:
             raise ConfigError(
-                "is an argument of its own", key=f"{where}.{made}", fix=f"Give {argument}."
+                "is an argument of its own", key=f"{where}.{key}", fix=f"Give {argument}."
             )
     if public is None:
         raise ConfigError("is missing", key="public", fix="Give records to measure models by.")
@@ -126,9 +126,12 @@ def write_federation(
             try:  # before a file is named by a site
                 load_job(made / FILE)
             except ConfigError as error:
-                problem, key = error.problem, error.key
                 raise ConfigError(
-                    problem, file=folder / FILE, key=key, value=error.value, fix=error.fix
+                    error.problem,
+                    file=folder / FILE,
+                    key=error.key,
+                    value=error.value,
+                    fix=error.fix,
                 ) from None
             for name, rows in divided.items():
                 _write(made / f"{name}.jsonl", rows)
