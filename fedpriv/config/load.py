@@ -29,11 +29,7 @@ EMBEDDED = ASSETS / "clinics" / "federation.toml"
 HOSPITALS = ASSETS / "four_hospitals" / "federation.toml"
 File = TypeVar("File", bound=Section)
 # For `model_dump`. When a run may end changes nothing that it is made by.
-NOT_OF_A_RUN: Any = {
-    "tracking": True,
-    "job": {"ray_address"},
-    "evaluation": {"stop_when_worse"},
-}
+NOT_OF_A_RUN: Any = {"tracking": True, "job": {"ray_address"}, "evaluation": {"stop_when_worse"}}
 _SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, there or not
 
 

@@ -73,9 +73,8 @@ def rows_of(records: Any, key: str) -> Iterator[Row]:
     if hasattr(records, "column_names"):
         yield from dataset_rows(records)
         return
-    columns = _columns(records)
     try:
-        rows = iter(records) if columns is None else _across(columns)
+        rows = iter(records)
     except TypeError:  # such as a tensor of one number
         raise _no_rows(records, key, "Give a list of rows.") from None
     for number, row in enumerate(rows, 1):
@@ -138,35 +137,26 @@ def check_records(records: Any, key: str) -> None:
 
 
 def _opened(records: Any, key: str) -> Any:
-    """Return records that are known to be some, and a table of Arrow's as a data set."""
+    """Return a data set, or rows; each value of a column by itself, as in a list of rows.
+
+    Raises:
+        DataError: as `check_records`.
+    """
     check_records(records, key)
-    if not (names_of(records) and hasattr(records, "__arrow_c_stream__")) or _is_frame(records):
+    columns = records
+    if hasattr(records, "itertuples"):  # of pandas
+        columns = {name: records[name].to_numpy() for name in records.columns}
+    elif names_of(records) and hasattr(records, "__arrow_c_stream__"):
+        import pyarrow  # type: ignore[import-untyped, unused-ignore]
+        from datasets import Dataset
+
+        return Dataset(pyarrow.table(records))
+    if not isinstance(columns, Mapping):
         return records
-    import pyarrow  # type: ignore[import-untyped, unused-ignore]
-    from datasets import Dataset
-
-    return Dataset(pyarrow.table(records))
-
-
-def _columns(records: Any) -> dict[Any, Any] | None:
-    """Return the columns of a dictionary or of a data frame of pandas; None of others."""
-    if isinstance(records, Mapping):
-        return dict(records)
-    if _is_frame(records):
-        return {name: records[name].to_numpy() for name in records.columns}
-    return None
-
-
-def _is_frame(records: Any) -> bool:
-    """Return whether it is a data frame of pandas, whose values may be of several types."""
-    return hasattr(records, "itertuples")
-
-
-def _across(columns: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
-    """Return the rows of columns, each value by itself, and lists as lists of Python."""
-    for values in zip(*columns.values(), strict=True):
-        lists = (v.tolist() if getattr(v, "shape", ()) else v for v in values)
-        yield dict(zip(columns, lists, strict=True))
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return [
+        {k: v.tolist() if getattr(v, "shape", ()) else v for k, v in row.items()} for row in rows
+    ]
 
 
 def _no_rows(records: Any, key: str, fix: str) -> DataError:
