@@ -50,7 +50,7 @@ out.
 Five settings go with the task and the size of the base model: where a file leaves them out, they
 come from this table, by the number of the model's parameters{by_epsilon}. `fedpriv plan` prints it,
 and [results](results.md#defaults) says what each row rests on. Where the size can't be told, because
-the model has no safetensors, all but the clip norm have to be written down.
+the model has no safetensors, they have to be written down.
 
 {table}
 """

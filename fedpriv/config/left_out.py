@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from fedpriv.base_model import parameters_of
 from fedpriv.config.job import JobConfig
 from fedpriv.defaults import KEYS, defaults_for
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.usual import clip_norm_of
 
 
 def with_defaults(job: JobConfig, file: Path) -> JobConfig:
@@ -32,25 +30,6 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
             key="optimizer.lr",
             fix="The table of defaults has rates of adamw only: write one down.",
         )
-    labels = job.model.task == "classification"
-    row: dict[str, Any] = {"clip_norm": clip_norm_of(labels)}
-    if by_size := [key for key in missing if key not in row]:
-        row |= _of_size(job, file, labels, by_size)
-    if "r" not in missing and "alpha" in missing:  # what was measured is the scale of the update
-        row["alpha"] *= job.lora.r / row["r"]
-    sections = {}
-    for table in {KEYS[key] for key in missing}:
-        left_out = {key: row[key] for key in missing if KEYS[key] == table}
-        sections[table] = getattr(job, table).model_copy(update=left_out)
-    return job.model_copy(update=sections)
-
-
-def _of_size(job: JobConfig, file: Path, labels: bool, missing: list[str]) -> dict[str, Any]:
-    """The settings of the table for the size of the job's model.
-
-    Raises:
-        ConfigError: it can't be told.
-    """
     parameters = parameters_of(job.model.name)
     if parameters is None:
         names = ", ".join(f"{KEYS[key]}.{key}" for key in missing)
@@ -61,5 +40,13 @@ def _of_size(job: JobConfig, file: Path, labels: bool, missing: list[str]) -> di
             value=job.model.name,
             fix=f"Correct it, or write down {names}.",
         )
-    row = defaults_for(labels, parameters, job.privacy.epsilon)
-    return {key: getattr(row, key) for key in KEYS}
+    labels = job.model.task == "classification"
+    found = defaults_for(labels, parameters, job.privacy.epsilon)
+    row = {key: getattr(found, key) for key in KEYS}
+    if "r" not in missing:  # the scale of the update, alpha / r, is what was measured
+        row["alpha"] *= job.lora.r / row["r"]
+    sections = {}
+    for table in {KEYS[key] for key in missing}:
+        left_out = {key: row[key] for key in missing if KEYS[key] == table}
+        sections[table] = getattr(job, table).model_copy(update=left_out)
+    return job.model_copy(update=sections)
