@@ -49,8 +49,8 @@ out.
 
 Five settings go with the task and the size of the base model: where a file leaves them out, they
 come from this table, by the number of the model's parameters{by_epsilon}. `fedpriv plan` prints it,
-and [results](results.md#defaults) says what each row rests on. Where the size can't be told, because
-the model has no safetensors, they have to be written down.
+and [results](results.md#defaults) says what each row rests on. Where the size can't be told, as the
+model has no safetensors, they have to be written down.
 
 {table}
 """
@@ -79,7 +79,8 @@ def page() -> str:
 
 
 def _by_epsilon() -> str:
-    return " and the job's ε" if len({(row.labels, row.parameters) for row in TABLE}) < len(TABLE) else ""
+    sizes = {(row.labels, row.parameters) for row in TABLE}
+    return " and the job's ε" if len(sizes) < len(TABLE) else ""
 
 
 def _table_of_defaults() -> str:
