@@ -47,10 +47,10 @@ A complete one is [`federation.toml`](../fedpriv/assets/clinics/federation.toml)
 `[job]` with `rounds`, `[evaluation]` with `data`, and one `[[sites]]` or more; all else may be left
 out.
 
-Five settings go with the size of the base model: where a file leaves them out, they come from this
-table, by the number of the model's parameters{by_epsilon}. `fedpriv plan` prints it, and
-[results](results.md#defaults) says what each row rests on. Where the size can't be told, because
-the model has no safetensors, they have to be written down.
+Five settings go with the task and the size of the base model: where a file leaves them out, they
+come from this table, by the number of the model's parameters{by_epsilon}. `fedpriv plan` prints it,
+and [results](results.md#defaults) says what each row rests on. Where the size can't be told, as the
+model has no safetensors, they have to be written down.
 
 {table}
 """
@@ -79,7 +79,8 @@ def page() -> str:
 
 
 def _by_epsilon() -> str:
-    return " and the job's ε" if len({row.parameters for row in TABLE}) < len(TABLE) else ""
+    sizes = {(row.labels, row.parameters) for row in TABLE}
+    return " and the job's ε" if len(sizes) < len(TABLE) else ""
 
 
 def _table_of_defaults() -> str:
@@ -87,7 +88,9 @@ def _table_of_defaults() -> str:
     lines = [f"| base model | {' | '.join(f'`{key}`' for key in keys)} |", "|---" * 6 + "|"]
     for row in TABLE:
         values = " | ".join(_number(getattr(row, key)) for key in KEYS)
-        lines.append(f"| {_size(row.parameters)}{_from_epsilon(row.epsilon)} | {values} |")
+        task = "classifier" if row.labels else "language model"
+        size = f"{_size(row.parameters)}{_from_epsilon(row.epsilon)}"
+        lines.append(f"| {task}, {size} | {values} |")
     return "\n".join(lines)
 
 
@@ -133,7 +136,7 @@ def _table(
         if key not in nested:
             default = _default(value, key in section.get("required", ()))
             if by_size.get(key) == name:
-                default = "by the model's size"
+                default = "by task" if key == "clip_norm" else "by task and size"
             kind = _kind(value) if f"{name}.{key}" not in DURATIONS else "duration"
             meaning = value.get("description", "")
             lines.append(f"| `{key}` | {kind} | {default} | {_plain(meaning)} |")

@@ -268,10 +268,10 @@ def test_every_figure_of_the_summary_is_from_a_table_below_it() -> None:
 def test_the_table_of_defaults_is_the_one_that_is_filled_in() -> None:
     section = (ROOT / "docs/results.md").read_text().rpartition("## Defaults")[2]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:3] != "|--"]
-    told = [row for row in rows if row[0].startswith(("up to", "larger"))]
+    told = [row for row in rows if row[0].startswith(("language model, ", "classifier, "))]
     for (size, clip, rate, rank, lr, _), row in zip(told, TABLE, strict=True):
         words = "larger" if row.parameters is None else f"up to {row.parameters / 1e6:g} M"
         r, alpha = map(float, rank.split(", "))
-        assert size == words
+        assert size == f"{'classifier' if row.labels else 'language model'}, {words}"
         found = (row.clip_norm, row.sample_rate, row.r, row.alpha, row.lr)
         assert found == (float(clip), float(rate), r, alpha, float(lr))

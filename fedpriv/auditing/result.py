@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from fedpriv.config.load import config_error
 from fedpriv.errors import ConfigError
 from fedpriv.files import write_atomic
+from fedpriv.one_line import one_line
 
 FORMAT = 1
 FILE = "audit.json"
@@ -156,6 +157,8 @@ class Audit(Entry):
     seeds: dict[str, str]
     parts: tuple[Part, ...]
     refused: tuple[Refused, ...]
+
+    __repr__ = __str__ = one_line
 
     @property
     def holds(self) -> bool:

@@ -128,7 +128,8 @@ def plan(
     figures["adaptive"] = _finite(asdict(filtered(planned, order))) if adaptive else None
     figures["looks"] = None if costs is None else asdict(costs)
     figures["second"] = _second(planned) if check else None
-    figures["defaults"] = [asdict(row) for row in rows_for(figures["epsilon"])]
+    rows = rows_for(figures["epsilon"])
+    figures["defaults"] = [{**asdict(row), "clip_norm": row.clip_norm} for row in rows]
     if as_json:
         print(json.dumps(figures, indent=2, allow_nan=False))
     else:
@@ -218,7 +219,9 @@ def show(figures: dict[str, Any], console: Console) -> None:
         console.print(line, soft_wrap=True)
     for sentence in _sentences(figures):
         console.print("\n" + sentence)
-    console.print("\nDefaults of a federation file at this ε, by size of the model", style="bold")
+    console.print(
+        "\nDefaults of a federation file at this ε, by task and size of the model", style="bold"
+    )
     for row in figures["defaults"]:
         console.print(_default(row))
 
@@ -336,9 +339,10 @@ def _looks(looks: dict[str, Any], figures: dict[str, Any]) -> str:
 def _default(row: dict[str, Any]) -> str:
     largest = row["parameters"]
     size = "larger" if largest is None else f"up to {largest / 1e6:g} M"
+    task = "classifier" if row["labels"] else "language model"
     return (
-        f"{size:10}  learning rate {row['lr']:g}, clip norm {row['clip_norm']:g}, sample rate"
-        f" {row['sample_rate']:g}, rank {row['r']}, alpha {row['alpha']:g} ({row['basis']})"
+        f"{task:14} {size:10}  learning rate {row['lr']:g}, clip norm {row['clip_norm']:g}, sample"
+        f" rate {row['sample_rate']:g}, rank {row['r']}, alpha {row['alpha']:g} ({row['basis']})"
     )
 
 

@@ -40,6 +40,12 @@ class EvaluationSection(Section):
         description="Share of `data` that is set apart to choose settings by, where no `tuning` is"
         " named.",
     )
+    stop_when_worse: bool = Field(
+        False,
+        description="End the run after an evaluation that finds the model worse than before"
+        " training: on the records here, or in a look at the sites' held-out ones by more than its"
+        " noise. What was reserved stays spent. Otherwise the log says so once.",
+    )
     sites: LooksSection | None = None
 
     @model_validator(mode="after")

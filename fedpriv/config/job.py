@@ -6,9 +6,9 @@ What the server proposes here is never an order: each site checks it against its
 before it reads a record.
 
 `lora.r`, `lora.alpha`, `privacy.clip_norm`, `privacy.sample_rate` and `optimizer.lr` go with the
-model's size: where a file leaves them out, `load_job` takes them from the table of
-`fedpriv.defaults`. A section that is made in Python knows no model and has those of the
-table's last row, which serves a model of any size. docs/configuration.md is made of the
+model's task and size: where a file leaves them out, `load_job` takes them from the table of
+`fedpriv.defaults`. A section that is made in Python knows no model and has those of a language
+model of any size. docs/configuration.md is made of the
 descriptions here by `scripts/make_config_reference.py`.
 """
 
@@ -69,6 +69,15 @@ class JobConfig(Section):
     tracking: TrackingSection = TrackingSection()
     server: ServerSection | None = None
     sites: tuple[SiteSection, ...] = Field(min_length=1)
+
+    def __repr__(self) -> str:
+        job, privacy = self.job, self.privacy
+        return (
+            f"JobConfig({job.name!r}, {job.method} with {self.model.name!r}, {job.rounds} rounds,"
+            f" {len(self.sites)} sites, epsilon={privacy.epsilon:g}, delta={privacy.delta:g})"
+        )
+
+    __str__ = __repr__
 
     @property
     def steps(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
@@ -45,7 +44,9 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
             value=job.model.name,
             fix=f"Correct it, or write down {names}.",
         )
-    row = asdict(defaults_for(parameters, job.privacy.epsilon))
+    labels = job.model.task == "classification"
+    found = defaults_for(labels, parameters, job.privacy.epsilon)
+    row = {key: getattr(found, key) for key in KEYS}
     if "r" not in missing:  # the scale of the update, alpha / r, is what was measured
         row["alpha"] *= job.lora.r / row["r"]
     sections = {}

@@ -28,7 +28,8 @@ ASSETS = Path(__file__).parent.parent / "assets"
 EMBEDDED = ASSETS / "clinics" / "federation.toml"
 HOSPITALS = ASSETS / "four_hospitals" / "federation.toml"
 File = TypeVar("File", bound=Section)
-NOT_OF_A_RUN: Any = {"tracking": True, "job": {"ray_address"}}  # for `model_dump`
+# For `model_dump`. When a run may end changes nothing that it is made by.
+NOT_OF_A_RUN: Any = {"tracking": True, "job": {"ray_address"}, "evaluation": {"stop_when_worse"}}
 _SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, there or not
 
 
@@ -45,6 +46,12 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
         ConfigError: names the file, the key, the value and what to do.
     """
     path = EMBEDDED if path is None else Path(path)
+    if "\n" in str(path):
+        raise ConfigError(
+            "is the text of a file, where its name is expected",
+            key="path",
+            fix="Write it to a file and name that, or use fedpriv.write_federation.",
+        )
     job = _found(_load(JobConfig, path, overrides), path)
     _check_public(job, path)
     return with_defaults(job, path)
@@ -114,7 +121,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError("is not in UTF-8", file=path, fix="Save it as UTF-8.") from None
     except OSError as error:
-        raise ConfigError(f"can't be read: {error.strerror}", file=path) from None
+        fix = f"Name a file in it, such as {path / 'federation.toml'}." if path.is_dir() else ""
+        raise ConfigError(f"can't be read: {error.strerror}", file=path, fix=fix) from None
     try:
         return _toml(text)
     except ValueError as error:

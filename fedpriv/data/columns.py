@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from fedpriv.data.in_memory import Records, check_records, rows_of
+from fedpriv.data.in_memory import Records, check_records, names_of, rows_of
 from fedpriv.errors import DataError
 
 KEY = "records"  # how errors call them
@@ -22,7 +22,7 @@ def columns_of(records: Records) -> dict[str, str]:
         A record decides about itself alone (law 2): rows in a list all have to say the same.
     """
     check_records(records, KEY)
-    named = getattr(records, "column_names", None)
+    named = names_of(records)
     rows: Iterable[Collection[str]] = (
         (row.values for row in rows_of(records, KEY)) if named is None else [named]
     )

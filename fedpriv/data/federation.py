@@ -14,7 +14,7 @@ from pydantic import Field
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.load import load_job
 from fedpriv.data.columns import KEY, columns_of
-from fedpriv.data.in_memory import IN_MEMORY, Records, rows_of
+from fedpriv.data.in_memory import IN_MEMORY, Records, are_columns, rows_of
 from fedpriv.data.values import OddValueError, as_id, as_json
 from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.files import canonical_json, replacing_folder
@@ -22,6 +22,7 @@ from fedpriv.files import canonical_json, replacing_folder
 Values = Mapping[str, Any]
 FILE, EVALUATION = "federation.toml", "evaluation.jsonl"
 MAX_SITES = 100_000
+WRITTEN = ("name", "data")  # keys of a site that are made of the records
 
 
 @checked
@@ -30,7 +31,10 @@ def write_federation(
     records: Records | Mapping[str, Records],
     public: Records | None = None,
     *,
-    sites: Annotated[int, Field(ge=1, le=MAX_SITES)] | Sequence[str] | None = None,
+    sites: Annotated[int, Field(ge=1, le=MAX_SITES)]
+    | Mapping[str, Mapping[str, Any]]
+    | Sequence[str]
+    | None = None,
     size: int | Mapping[str, int] | None = None,
     columns: Mapping[str, str] | None = None,
     evaluation: Records | Mapping[str, Any] | None = None,
@@ -41,15 +45,18 @@ def write_federation(
     Args:
         folder: new; only its owner may read it, as the records are there in clear.
         records: a data set for each site, by its name; or one, which is divided among `sites`.
-            All records of a unit go to one site, chosen by a hash of the unit alone.
+            All records of a unit go to one site, chosen by a hash of the unit alone. A data set is
+            whatever `PrivateStep` takes: rows, columns, a data frame, one of `datasets`.
         public: public records, or the coordinator's own, by which models are measured.
-        sites: how many, or their names, where `records` is one data set.
+        sites: how many, or their names, where `records` is one data set; or the further keys of
+            each, such as ``sites={"north": {"epsilon": 2}}``.
         size: declared number of units of each site, which is public and so never counted, unless
             ``job={"data_is_public": True}`` says that everything is.
         columns: from text, label, prompt, completion, messages to the names of your columns.
         evaluation: the table of that name, such as ``evaluation={"every": 5}``; or, without
             `public`, these records.
         tables: of the federation file, such as ``job={"rounds": 20}``, ``privacy={"epsilon": 4}``.
+            A `Path` in one is relative to where you are, a text to the new folder.
 
     Returns:
         The path of the file.
@@ -66,7 +73,7 @@ def write_federation(
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder}: is not empty. Name a new folder.")
-    if public is None and not isinstance(evaluation, Mapping):
+    if public is None and (not isinstance(evaluation, Mapping) or are_columns(evaluation)):
         public, evaluation = evaluation, None
     if isinstance(evaluation, Mapping):
         tables["evaluation"] = evaluation
@@ -76,27 +83,41 @@ def write_federation(
             key="evaluation",
             fix='It is a table of the federation file, such as {"every": 5}.',
         )
-    if "columns" in tables.get("data", {}):
-        raise ConfigError("is an argument of its own", key="data.columns", fix="Give columns.")
+    keys = sites if isinstance(sites, Mapping) else {}
+    for where, table, key, argument in (
+        ("data", tables.get("data", {}), "columns", "columns"),
+        ("evaluation", tables.get("evaluation", {}), "data", "public"),
+        *((f"sites.{site}", own, one, "records") for site, own in keys.items() for one in WRITTEN),
+    ):
+        if key in table:
+            raise ConfigError(
+                "is an argument of its own", key=f"{where}.{key}", fix=f"Give {argument}."
+            )
     if public is None:
         raise ConfigError("is missing", key="public", fix="Give records to measure models by.")
-    _check_sites(records, sites)
-    named = columns or columns_of(
-        next(iter(records.values())) if isinstance(records, Mapping) else records
-    )
+    parts: Any = None if are_columns(records) or not isinstance(records, Mapping) else records
+    _check_sites(parts, sites)
+    named = columns or columns_of(records if parts is None else next(iter(parts.values())))
     unit = str(tables.get("privacy", {}).get("unit", "record"))
     wanted = list(dict.fromkeys([*named.values(), *([] if unit == "record" else [unit])]))
-    divided = _divided(records, sites, wanted, unit)
+    if parts is None:
+        divided = _divided(records, sites, wanted, unit)
+    else:
+        divided = {name: _rows(own, wanted, unit) for name, own in parts.items()}
     counted = tables.get("job", {}).get("data_is_public") is True
     described = {
-        name: _declared(name, rows, size, unit, public=counted) for name, rows in divided.items()
+        name: _declared(name, rows, keys.get(name, {}).get("size", size), unit, public=counted)
+        for name, rows in divided.items()
     }
     tree: dict[str, Any] = {
         **tables,
         "job": {"name": folder.name, **tables.get("job", {})},
         "data": {**tables.get("data", {}), "columns": named},
         "evaluation": {**tables.get("evaluation", {}), "data": EVALUATION},
-        "sites": [{"name": n, "data": f"{n}.jsonl", "size": s} for n, s in described.items()],
+        "sites": [
+            {**keys.get(name, {}), "name": name, "data": f"{name}.jsonl", "size": units}
+            for name, units in described.items()
+        ],
     }
     text = _toml(tree)
     try:
@@ -105,9 +126,12 @@ def write_federation(
             try:  # before a file is named by a site
                 load_job(made / FILE)
             except ConfigError as error:
-                problem, key = error.problem, error.key
                 raise ConfigError(
-                    problem, file=folder / FILE, key=key, value=error.value, fix=error.fix
+                    error.problem,
+                    file=folder / FILE,
+                    key=error.key,
+                    value=error.value,
+                    fix=error.fix,
                 ) from None
             for name, rows in divided.items():
                 _write(made / f"{name}.jsonl", rows)
@@ -140,26 +164,31 @@ def _plain(value: Any) -> Any:
         return {name: _plain(item) for name, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return str(value.absolute()) if isinstance(value, Path) else value
 
 
-def _check_sites(records: Any, sites: int | Sequence[str] | None) -> None:
+def _check_sites(named: Any, sites: Any) -> None:
     """Check that it is said once among whom the records are divided.
+
+    Args:
+        named: the records of each site by its name, if they are given so.
 
     Raises:
         ConfigError: nobody said how many sites there are, or somebody did who named them, too.
     """
-    if isinstance(records, Mapping):
-        if hasattr(records, "column_names"):
+    if named is not None:
+        if hasattr(named, "column_names"):
             raise ConfigError(
                 "are the splits of a data set, and a test split is no site",
                 key=KEY,
-                value=list(records),
+                value=list(named),
                 fix='Give one of them, or name the sites: {"north": …, "south": …}.',
             )
-        if sites is not None:
+        if sites is not None and not isinstance(sites, Mapping):
             raise ConfigError("are named by the records already", key="sites", value=sites)
-        sites = list(records)
+        if unknown := [name for name in sites or () if name not in named]:
+            raise ConfigError("have no records", key="sites", value=unknown)
+        sites = list(named)
     if not sites:
         raise ConfigError(
             "is missing", key="sites", value=sites, fix="Say among how many to divide the records."
@@ -169,15 +198,12 @@ def _check_sites(records: Any, sites: int | Sequence[str] | None) -> None:
 
 
 def _divided(
-    records: Records | Mapping[str, Records],
-    sites: int | Sequence[str] | None,
-    wanted: Sequence[str],
-    unit: str,
+    records: Any, sites: int | Iterable[str] | None, wanted: Sequence[str], unit: str
 ) -> dict[str, list[Values]]:
-    """The rows of each site."""
-    if isinstance(records, Mapping):
-        return {name: _rows(own, wanted, unit) for name, own in records.items()}
-    names = [f"site-{n}" for n in range(1, sites + 1)] if isinstance(sites, int) else sites or ()
+    """The rows of each of the sites among whom one data set is divided."""
+    if isinstance(sites, int):
+        sites = [f"site-{n}" for n in range(1, sites + 1)]
+    names = list(sites or ())
     divided: dict[str, list[Values]] = {name: [] for name in names}
     for row in _rows(records, wanted, unit):
         owner = canonical_json(row) if unit == "record" else row[unit].encode()

@@ -20,11 +20,15 @@ IN_MEMORY = "the records in memory"
 
 
 class Records(Protocol):
-    """A data set in memory, or the list of its rows, each a mapping from column to value."""
+    """Records in memory: rows, or columns.
+
+    A list of rows, each a mapping from column to value; a data set of `datasets`; a dictionary of
+    columns; a data frame of pandas; or a table that Arrow can take, such as one of polars.
+    """
 
     def __len__(self) -> int: ...
 
-    def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 def take_records(
@@ -48,20 +52,13 @@ def take_records(
         As `read_records`.
     """
     fields = fields_of(columns, unit)
-    check_records(records, key)
+    records = _opened(records, key)
     with quiet():
         if hasattr(records, "column_names"):
             start = opening_of(records, tuple(dict.fromkeys(fields.values())))
         else:
             start = (lambda: rows_of(records, key)), secrets.token_hex(16)
         return read_rows(start, fields, IN_MEMORY, key, private_folder(cache_dir))
-
-
-_AS_ROWS = {  # how other tables are made a list of rows
-    "to_pylist": "Give its rows: to_pylist().",
-    "to_dicts": "Give its rows: to_dicts().",
-    "to_dict": 'Give its rows: to_dict("records").',
-}
 
 
 def rows_of(records: Any, key: str) -> Iterator[Row]:
@@ -72,13 +69,13 @@ def rows_of(records: Any, key: str) -> Iterator[Row]:
     Raises:
         DataError: they are no rows.
     """
-    check_records(records, key)
+    records = _opened(records, key)
     if hasattr(records, "column_names"):
         yield from dataset_rows(records)
         return
     try:
         rows = iter(records)
-    except TypeError:  # such as a class, or a tensor of one number
+    except TypeError:  # such as a tensor of one number
         raise _no_rows(records, key, "Give a list of rows.") from None
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
@@ -91,26 +88,75 @@ def rows_of(records: Any, key: str) -> Iterator[Row]:
         yield Row(row, f"row {number}")
 
 
+def names_of(records: Any) -> list[Any] | None:
+    """Return the columns of records that have them in common; None of rows with their own."""
+    if hasattr(records, "column_names"):
+        return list(records.column_names)
+    columns = records if isinstance(records, Mapping) else getattr(records, "columns", None)
+    return None if columns is None else list(columns)
+
+
+def are_columns(records: Any) -> bool:
+    """Return whether a dictionary holds columns of values, and not the rows of several sites."""
+    return (
+        isinstance(records, Mapping)
+        and bool(records)
+        and all(
+            not isinstance(column, str | bytes | Mapping)
+            and hasattr(column, "__len__")
+            and names_of(column) is None
+            and len(column) > 0
+            and not isinstance(next(iter(column)), Mapping)
+            for column in records.values()
+        )
+    )
+
+
 def check_records(records: Any, key: str) -> None:
     """Refuse what does not iterate over rows, or only once.
 
     Raises:
         DataError: says what it is.
     """
-    if hasattr(records, "column_names") and not hasattr(records, "to_pylist"):
+    if isinstance(records, str | bytes | Path | type):
+        fix = "Give the rows themselves, such as datasets.load_dataset(…) reads them."
+    elif hasattr(records, "column_names") and not hasattr(records, "to_pylist"):
         _check_dataset(records, key)
         return
-    if isinstance(records, Mapping):
-        fix = "Give a list of rows, or datasets.Dataset.from_dict(…) of columns."
-    elif isinstance(records, str | bytes | Path):
-        fix = "Give the rows themselves, such as datasets.load_dataset(…) reads them."
-    elif found := [text for name, text in _AS_ROWS.items() if hasattr(records, name)]:
-        fix = found[0]
-    elif not (hasattr(records, "__iter__") and hasattr(records, "__len__")):
+    elif isinstance(records, Mapping):
+        if are_columns(records) and len({len(column) for column in records.values()}) == 1:
+            return
+        fix = 'Give a list of rows, or columns of one length, such as {"text": ["…", "…"]}.'
+    elif len(set(names := names_of(records) or [])) < len(names):
+        fix = "Several of its columns have one name: rename them."
+    elif not (hasattr(records, "__len__") and (hasattr(records, "__iter__") or names)):
         fix = "Give a list of its rows: they are read more than once."
     else:
         return
     raise _no_rows(records, key, fix)
+
+
+def _opened(records: Any, key: str) -> Any:
+    """Return a data set, or rows; each value of a column by itself, as in a list of rows.
+
+    Raises:
+        DataError: as `check_records`.
+    """
+    check_records(records, key)
+    columns = records
+    if hasattr(records, "itertuples"):  # of pandas
+        columns = {name: records[name].to_numpy() for name in records.columns}
+    elif names_of(records) and hasattr(records, "__arrow_c_stream__"):
+        import pyarrow  # type: ignore[import-untyped, unused-ignore]
+        from datasets import Dataset
+
+        return Dataset(pyarrow.table(records))
+    if not isinstance(columns, Mapping):
+        return records
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return [
+        {k: v.tolist() if getattr(v, "shape", ()) else v for k, v in row.items()} for row in rows
+    ]
 
 
 def _no_rows(records: Any, key: str, fix: str) -> DataError:
@@ -123,7 +169,12 @@ def _check_dataset(records: Any, key: str) -> None:
     from datasets import Dataset
 
     if not isinstance(records, Dataset):
-        raise _no_rows(records, key, "Give one split of it, and not as a stream.")
+        fix = "Give one split of it" + (
+            f", such as records[{next(iter(records), 'train')!r}]."
+            if isinstance(records, Mapping)
+            else ", not as a stream: records are read more than once."
+        )
+        raise _no_rows(records, key, fix)
     if records.format["type"] == "custom":
         raise DataError(
             "has a transform, which is made of several rows at once whenever some are looked at",

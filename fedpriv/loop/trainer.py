@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedpriv.loop.model import section_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
 from fedpriv.models.base import refuse_code
+from fedpriv.report.figures import worse
 
 with without_hub_code():  # or bitsandbytes, which a Trainer imports, would run some
     from transformers import (
@@ -31,6 +33,7 @@ with without_hub_code():  # or bitsandbytes, which a Trainer imports, would run 
     )
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, TrainOutput
 
+logger = logging.getLogger(__name__)
 # What a Trainer logs of the records, of its idle batches, or of how long the steps took.
 _NOT_LOGGED = {
     "loss",
@@ -169,6 +172,9 @@ class PrivateTrainer(Trainer):
         for callback in self.callback_handler.callbacks:
             _refuse_tools(callback)
         found = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        losses = [row["eval_loss"] for row in self.state.log_history if "eval_loss" in row]
+        if losses and (said := worse(losses[0], losses[-1])):
+            logger.warning("%s", said)
         return found._replace(metrics=_shown(found.metrics))
 
     def add_callback(self, callback: Any) -> None:

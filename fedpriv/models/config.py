@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedpriv.config.task import Task
-from fedpriv.defaults import ANY_SIZE
 from fedpriv.section import Section
 
 Bits = Literal["8bit", "4bit"]  # of a quantised weight
@@ -104,9 +103,9 @@ class ModelSection(Section):
 class LoraSection(Section):
     """The adapter that is trained: LoRA, as in peft."""
 
-    r: int = Field(ANY_SIZE.r, ge=1, le=1024, description="Rank of the adapter's matrices.")
+    r: int = Field(16, ge=1, le=1024, description="Rank of the adapter's matrices.")
     alpha: float = Field(
-        ANY_SIZE.alpha,
+        16.0,
         gt=0,
         description="The adapter's product is scaled by alpha / r. Where a file has r and no"
         " alpha, alpha is chosen so that alpha / r is that of the table.",

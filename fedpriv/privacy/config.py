@@ -7,7 +7,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedpriv.defaults import ANY_SIZE
 from fedpriv.names import MAX_JOB_STEPS, RecordsPerUnit, Unit
 from fedpriv.privacy import usual
 from fedpriv.section import Section
@@ -25,11 +24,9 @@ class PrivacySection(Section):
     delta: float = Field(
         usual.DELTA, gt=0, lt=1, description="δ of the claim; below 1 / declared size of any site."
     )
-    sample_rate: float = Field(
-        ANY_SIZE.sample_rate, gt=0, le=1, description="Chance of each unit to be in a step."
-    )
+    sample_rate: float = Field(0.05, gt=0, le=1, description="Chance of each unit to be in a step.")
     clip_norm: float = Field(
-        ANY_SIZE.clip_norm,
+        usual.clip_norm_of(labels=False),
         ge=usual.MIN_CLIP,
         le=usual.MAX_CLIP,
         description="The longest that what one unit adds to a step may be, in the L2 norm.",

@@ -16,3 +16,14 @@ MAX_PUBLIC_RECORDS = 10_000  # that a site may have to hold for a job
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6  # far from where float64 squares lose their value
 MAX_STEPS, MAX_NOISE = 10**9, 1e9  # of what can be computed; a job may have fewer
 MAX_MEMBERS = 1_000  # of a secure sum
+
+
+def clip_norm_of(labels: bool) -> float:
+    """Return C where nothing is said, by task: of a classifier, or of a language model.
+
+    Source: *The clip norm, by task* in docs/results.md.
+
+    Args:
+        labels: whether the model gives one of several labels.
+    """
+    return 10.0 if labels else 0.1

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from fedpriv.defaults import ANY_SIZE
 from fedpriv.names import MAX_JOB_STEPS
 from fedpriv.section import Section
 
@@ -19,7 +18,7 @@ class OptimizerSection(Section):
 
     name: Literal["sgd", "adamw"] = Field("adamw", description="The optimiser.")
     lr: float = Field(
-        ANY_SIZE.lr,
+        1e-3,
         gt=0,
         le=MAX_RATE,
         description="Learning rate. The table has rates of adamw only, so with sgd it has to be"

@@ -50,6 +50,27 @@ def worse(before: float | None, after: float | None) -> str:
     )
 
 
+def worse_by_now(before: float, rounds: Sequence[Mapping[str, Any]]) -> str:
+    """What to say of a model that the last round, as in metrics.jsonl, finds worse than it was.
+
+    Of a look at the sites' held-out records: worse than at the first by more than twice the noise
+    of their difference.
+    """
+    now, then = score(rounds[-1]["eval_loss"]), score(before)
+    looks = [row["held_out"]["loss"] for row in rounds if row["held_out"] is not None]
+    if not worse(before, rounds[-1]["eval_loss"]):
+        if rounds[-1]["held_out"] is None or None in (looks[0], looks[-1]):
+            return ""
+        first, last = looks[0], looks[-1]
+        if last["mean"] - first["mean"] <= 2 * math.hypot(first["deviation"], last["deviation"]):
+            return ""
+        now, then = (f"{give_or_take(**look)} at the sites" for look in (last, first))
+    return (
+        f"The model is worse than before training: its loss is {now}, and was {then}. What is"
+        " spent stays spent. Stop with Ctrl-C, or begin anew with a lower learning rate."
+    )
+
+
 def last_loss(rounds: Sequence[Mapping[str, Any]]) -> float | None:
     """The loss after the last round that was evaluated, of rows as in metrics.jsonl."""
     losses = (row["eval_loss"] for row in reversed(rounds))

@@ -94,7 +94,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "older": older_reports(directory),
         "scores": _scores(directory),
         "evaluated": directory.last_evaluation,
-        "worse": "" if run.status == "running" else _worse(directory),
+        "worse": "" if run.status == "running" else run.ended_early or _worse(directory),
         "bytes_up": sum(one.bytes_up for one in moved),
         "bytes_down": sum(one.bytes_down for one in moved),
         "seconds": math.fsum(row.seconds or 0 for row in rounds),

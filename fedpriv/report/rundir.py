@@ -60,6 +60,7 @@ class Run(Part):
     started: datetime
     # A day where records are private: law 19.
     finished: datetime | date | None = None
+    ended_early: str = ""
     config_digest: str
     versions: dict[str, str | None]
     software: dict[str, Installed] = {}

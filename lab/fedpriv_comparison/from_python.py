@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedpriv.arguments import PathName, checked
 from fedpriv.environment import set_environment
+from fedpriv.one_line import one_line
 from fedpriv.progress import is_watched
 from fedpriv.terminal import use_readable_output
 
@@ -26,6 +27,8 @@ class Comparison:
 
     rows: list[dict[str, Any]]
     report: Path
+
+    __repr__ = one_line
 
 
 @checked

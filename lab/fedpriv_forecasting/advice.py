@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
+from fedpriv.one_line import one_line
 from fedpriv_forecasting.curve import Curve, Interval, LeftOut, fit_curve, leave_groups_out, runs_of
 from fedpriv_forecasting.federation import Federation, changes
 from fedpriv_forecasting.likeness import kind_for, other_pace, unlike_measured
@@ -112,6 +113,8 @@ class Forecast:
     warm_start_measured: bool
     two_own: tuple[float, float] | None
     left_out: dict[str, LeftOut | None]
+
+    __repr__ = one_line
 
 
 def forecast(

@@ -17,6 +17,7 @@ from fedpriv.config.load import EMBEDDED
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.names import MAX_SEED
+from fedpriv.one_line import one_line
 from fedpriv.progress import is_watched
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import last_loss, worse
@@ -53,6 +54,8 @@ class Simulation:
     adapter: Path
     budget: dict[str, BudgetReport]
     report: Path
+
+    __repr__ = one_line
 
 
 @checked

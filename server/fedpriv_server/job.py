@@ -32,6 +32,7 @@ from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Centres
+from fedpriv.report.figures import worse_by_now
 from fedpriv.report.live import LiveReport
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.stored_adapter import find_adapter
@@ -129,7 +130,7 @@ class Job:
         self.update = update = update_of(config, initial, shapes)
         kept = run.checkpoint()
         begun = kept or Checkpoint(run.info["job_id"], 0, update.state(), {})
-        self._done, self._looks = begun.round, begun.looks
+        self._done, self._looks, self._warned = begun.round, begun.looks, False
         self.rounds = run.rounds(self._done)
         if kept is not None:
             update.restore(kept.tensors)
@@ -219,12 +220,15 @@ class Job:
             self._look(grid)  # that was asked last, if nobody knows what became of it
             tracking = Tracking(self.config, run, self.rounds)
             for number in range(self._done + 1, self.config.job.rounds + 1):
+                if "ended_early" in run.info:
+                    break
                 started = time.monotonic()
                 self._round(number, grid, gather)
                 metrics = self._metrics(number, started)
                 run.save(metrics, self._checkpoint(number, self.strategy.heads))
                 self.rounds.append(metrics)
                 self._look(grid)
+                self._warn()
                 tracking.round_done(self.rounds[-1])
                 listener(self.rounds[-1])
                 live.update()
@@ -284,6 +288,18 @@ class Job:
         else:
             log.warning("A look is left out: the loss on the server's own records is %s.", loss)
         self.run.amend(self.rounds, self._checkpoint(row["round"], self.strategy.heads))
+
+    def _warn(self) -> None:
+        """Say once that the model is worse than it was, and end the run if that is wished."""
+        number, said = self.rounds[-1]["round"], worse_by_now(self.baseline.eval_loss, self.rounds)
+        if not said or number == self.config.job.rounds:
+            return
+        if not self._warned:
+            log.warning("%s", said)
+        self._warned = True
+        if self.config.evaluation.stop_when_worse:
+            ended = f"Ended after round {number} (evaluation.stop_when_worse)."
+            self.run.info["ended_early"] = f"{ended} {said.partition(' Stop')[0]}"
 
     def _looks_due(self, number: int) -> int:
         """How many looks there are up to a round."""

@@ -168,7 +168,7 @@ def _run(
             except Exception as error:  # it must not hide what ended the job
                 log.error("The reports were not written: %s", error)
     hand_over(grid, job.strategy, run.path / "adapter")
-    status.update(state="finished", problem="")
+    status.update(state="finished", problem=run.info.get("ended_early", ""))
     log.info("Job %s is finished: %s.", run.info["job_id"], run.path / "report.html")
     if said := worse(job.baseline.eval_loss, last_loss(job.rounds)):
         log.warning("%s", said)

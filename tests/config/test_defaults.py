@@ -22,6 +22,7 @@ from fedpriv.defaults import KEYS, TABLE, Defaults, defaults_for, rows_for
 from fedpriv.errors import ConfigError
 from fedpriv.models.config import LoraSection
 from fedpriv.privacy.config import PrivacySection
+from fedpriv.privacy.usual import clip_norm_of
 from fedpriv.public_update.config import OptimizerSection
 from tests.peft_adapters import write_peft_adapter
 
@@ -55,25 +56,29 @@ def settings_of(job: Any) -> dict[str, float]:
     return {key: getattr(getattr(job, table), key) for key, table in KEYS.items()}
 
 
-def test_the_table_is_in_order_and_covers_every_model() -> None:
-    sizes = [row.parameters for row in TABLE]
+@pytest.mark.parametrize("labels", [True, False])
+def test_the_table_is_in_order_and_covers_every_model(labels: bool) -> None:
+    rows = [row for row in TABLE if row.labels is labels]
+    sizes = [row.parameters for row in rows]
     assert sizes[-1] is None and None not in sizes[: sizes.index(None)]
     assert sizes == sorted(sizes, key=lambda size: float("inf") if size is None else size)
-    for before, after in pairwise(TABLE):
+    for before, after in pairwise(rows):
         assert before.parameters != after.parameters or before.epsilon < after.epsilon
 
 
-@given(st.floats(1, 1e12), st.floats(1e-3, 1e3))
+@given(st.booleans(), st.floats(1, 1e12), st.floats(1e-3, 1e3))
 def test_the_row_is_of_the_least_size_and_the_largest_epsilon_that_fit(
-    parameters: float, epsilon: float
+    labels: bool, parameters: float, epsilon: float
 ) -> None:
-    row = defaults_for(parameters, epsilon)
+    row = defaults_for(labels, parameters, epsilon)
+    assert row.labels is labels and row.clip_norm == clip_norm_of(labels)
     assert row.parameters is None or parameters <= row.parameters
+    table = [r for r in TABLE if r.labels is labels]
     smaller = {
-        r.parameters for r in TABLE if r.parameters is not None and r.parameters >= parameters
+        r.parameters for r in table if r.parameters is not None and r.parameters >= parameters
     }
     assert row.parameters == min(smaller, default=None)
-    same = [r.epsilon for r in TABLE if r.parameters == row.parameters]
+    same = [r.epsilon for r in table if r.parameters == row.parameters]
     assert row.epsilon == max((e for e in same if e <= epsilon), default=min(same))
     assert row in rows_for(epsilon)
 
@@ -82,17 +87,26 @@ def test_what_is_left_out_is_filled_in_and_what_is_written_stays(
     file: Callable[[str], Path], model_folder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny, large = (
-        Defaults(size, 1.0, clip, rate, r, 3.0, lr, "made up")
-        for size, clip, rate, r, lr in ((1e6, 0.5, 0.3, 2, 0.25), (None, 2.0, 0.4, 6, 0.125))
+        Defaults(False, size, 1.0, rate, r, 3.0, lr, "made up")
+        for size, rate, r, lr in ((1e6, 0.3, 2, 0.25), (None, 0.4, 6, 0.125))
     )
-    monkeypatch.setattr(defaults, "TABLE", (tiny, large))
+    classifier = Defaults(True, None, 1.0, 0.5, 2, 3.0, 0.75, "made up")
+    monkeypatch.setattr(defaults, "TABLE", (tiny, large, classifier))
     path = file(str(model_folder("llama")))
     assert settings_of(load_job(path)) == {
-        "clip_norm": 0.5, "sample_rate": 0.3, "r": 2, "alpha": 3.0, "lr": 0.25,
+        "clip_norm": 0.1, "sample_rate": 0.3, "r": 2, "alpha": 3.0, "lr": 0.25,
     }  # fmt: skip
     written = load_job(path, ["optimizer.lr=0.7", "lora.r=5"])
     assert settings_of(written) == settings_of(load_job(path)) | {"lr": 0.7, "r": 5, "alpha": 7.5}
     assert settings_of(load_job(file("embedded")))["lr"] == 0.125
+    labelled = [
+        "model.task=classification",
+        'model.labels=["a", "b"]',
+        'data.columns={text="t", label="l"}',
+    ]
+    found = settings_of(load_job(path, labelled))
+    assert (found["lr"], found["clip_norm"]) == (0.75, 10)
+    assert settings_of(load_job(path, [*labelled, "privacy.clip_norm=3"]))["clip_norm"] == 3
 
 
 def test_without_its_model_there_are_no_defaults(
@@ -130,10 +144,11 @@ def test_reading_a_file_loads_no_torch() -> None:
     assert shown.stdout == "False\n"
 
 
-def test_a_section_made_in_python_has_the_row_for_models_of_any_size() -> None:
+def test_a_section_made_in_python_has_the_row_for_language_models_of_any_size() -> None:
     made = {"privacy": PrivacySection(), "lora": LoraSection(), "optimizer": OptimizerSection()}
+    row = next(row for row in TABLE if row.parameters is None and not row.labels)
     for key, table in KEYS.items():
-        assert getattr(made[table], key) == getattr(TABLE[-1], key)
+        assert getattr(made[table], key) == getattr(row, key)
 
 
 @pytest.fixture
@@ -153,7 +168,7 @@ def test_an_adapter_that_is_continued_says_its_shape(begun: Callable[..., JobCon
     again = ["lora.r=3", "lora.alpha=5", 'lora.target_modules=["v_proj","q_proj"]']
     assert begun(*again).lora == expected
     assert begun("lora.frozen_a=true").lora == expected.model_copy(update={"frozen_a": True})
-    assert job.optimizer.lr == defaults_for(1.0, 4.0).lr  # all else is the table's
+    assert job.optimizer.lr == defaults_for(False, 1.0, 4.0).lr  # all else is the table's
 
 
 @pytest.mark.parametrize(

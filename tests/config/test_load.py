@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedpriv.base_model import EMBEDDED as STORED
-from fedpriv.config.load import HOSPITALS, digest, load_job
+from fedpriv.config.load import EMBEDDED, HOSPITALS, digest, load_job
 from fedpriv.config.trust import check_shared_noise
 from fedpriv.errors import ConfigError
 
@@ -189,6 +191,26 @@ def test_a_file_of_windows_editor_is_read_and_other_encodings_are_named(tmp_path
     for encoding in ("utf-16", "utf-32", "latin-1"):
         file.write_text("# ü\n" + text.replace("ε", "e"), encoding=encoding)
         assert "is not in UTF-8. Save it as UTF-8" in str(error_of(file=file))
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_job_is_loaded_by_the_name_of_its_file_alone(
+    kind: Callable[[str], Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "federation.toml"
+    path.write_text(EMBEDDED.read_text())
+    assert load_job(kind(str(path))).job.name == load_job().job.name
+    for text, words in (
+        (EMBEDDED.read_text(), "path: is the text of a file, where its name is expected"),
+        (str(tmp_path), f"Name a file in it, such as {path}."),
+        (str(tmp_path / "no.toml"), "no such file"),
+    ):
+        with pytest.raises(ConfigError) as found:
+            load_job(kind(text))
+        assert words in str(found.value) and len(str(found.value)) < 400
+    wrong: Any = {"job": {"rounds": 2}}
+    with pytest.raises(ConfigError, match="path: is a dict"):
+        load_job(wrong)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas
@@ -13,10 +15,14 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import PydanticUndefined
 
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
+from fedpriv.controllers.config import ControllerSection
 from fedpriv.data.federation import _divided, write_federation
 from fedpriv.errors import ConfigError, DataError, RunError
+from fedpriv.section import Section
 
 JOB: dict[str, Any] = {"job": {"rounds": 2}}
 
@@ -197,6 +203,161 @@ def test_every_table_of_the_file_is_an_argument(tmp_path: Path) -> None:
             write_federation(tmp_path / "h", rows(), **{**given, "evaluation": wrong})
     with pytest.raises(ConfigError, match="evaluation: is a list"):
         write_federation(tmp_path / "h", rows(), rows(2), **given)
+
+
+def types_in(kind: Any) -> Iterator[Any]:
+    yield kind
+    for part in get_args(kind):
+        yield from types_in(part)
+
+
+def keys_of(section: type[Section], table: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of a file, as the schema has it, with its default."""
+    for key, field in section.model_fields.items():
+        kinds = [kind for kind in types_in(field.annotation) if isinstance(kind, type)]
+        nested = [kind for kind in kinds if issubclass(kind, Section)]
+        for kind in nested:
+            yield from keys_of(kind, f"{table}{key}.")
+        if not nested:
+            yield f"{table}{key}", field.get_default(call_default_factory=True)
+
+
+CONTROLLERS = get_args(ControllerSection.model_fields["name"].annotation)
+# For keys that have no default: a value.
+GIVEN: dict[str, Any] = {
+    "job.rounds": 3,
+    "job.ray_address": "auto",
+    "privacy.max_colluding": 1,
+    "controller.data": "rewards.jsonl",
+    "controller.sac.policy": "policy.json",
+    "synthetic.data": "public.jsonl",
+    "synthetic.generator.model": "embedded",
+    "synthetic.generator.url": "https://example.org/v1",
+    "synthetic.generator.answers": "answers.jsonl",
+    "synthetic.generator.describe": "short notes",
+    "model.quantize": "8bit",
+    "evaluation.limit": 5,
+    "evaluation.tuning": "tuning.jsonl",
+    "evaluation.sites.looks": 2,
+    "personal.epochs": 2,
+    "personal.epochs_alone": 2,
+    "compute.microbatch": 1,
+    "compute.gpus_per_site": 0.5,
+    "compute.workers": 2,
+    "tracking.mlflow": "https://example.org",
+    "server.address": "127.0.0.1:9092",
+    "server.listen": "127.0.0.1:9092",
+    "server.pki": "keys",
+    "server.health": "127.0.0.1:8080",
+    "server.metrics_port": 9090,
+    "sites.transform": "deidentify.py:clean",
+    "sites.held_out": 0.25,
+    "sites.held_out_size": 9,
+    "sites.size": 30,
+    "sites.epsilon": 3.0,
+    "sites.epsilon_alone": 9.0,
+    "sites.ledger": "ledger.db",
+    "sites.witness": "witness",
+}
+# What else a key, or each key that begins so, needs.
+SECURE: dict[str, Any] = {"privacy": {"trust": "secure-sum"}, "job": {"min_sites": 2}}
+BESIDE: dict[str, dict[str, Any]] = {
+    "job.ray_address": {"job": {"engine": "ray"}},
+    "privacy.max_colluding": SECURE,
+    "server_optimizer.": {"job": {"sync": 2}},
+    "controller.data": {"controller": {"name": "sac"}},
+    "controller.schedule.end_": {"controller": {"adaptive": True}},
+    "controller.sac.pace_range": {"controller": {"adaptive": True}},
+    "synthetic.": {"synthetic": {"data": "public.jsonl"}},
+    "synthetic.generator.": {"synthetic": {"generator": {"kind": "model"}}},
+    "evaluation.sites.": {
+        "evaluation": {"sites": {"looks": 1}},
+        "sites": {"site-1": {"held_out": 0.25}, "site-2": {"held_out": 0.25}},
+    },
+    "compute.gpus_per_site": {"job": {"engine": "ray"}},
+    "server.": {"server": {"address": "127.0.0.1:9092"}},
+    "sites.held_out_size": {"sites": {"site-1": {"held_out": "own.jsonl"}}},
+    "sites.epsilon_alone": SECURE,
+} | {f"controller.{name}.": {"controller": {"name": name}} for name in CONTROLLERS}
+# Written from the records; of another engine; or about records that are elsewhere.
+NOT_GIVEN = {"sites.name", "sites.data", "data.columns", "evaluation.data", "privacy.roster"}
+NOT_GIVEN_TABLES = ("sites.omop.", "sites.fhir.")
+
+
+def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    both = one | other
+    for key in one.keys() & other.keys():
+        if isinstance(one[key], dict) and isinstance(other[key], dict):
+            both[key] = merged(one[key], other[key])
+    return both
+
+
+def test_every_key_of_the_file_can_be_given(tmp_path: Path) -> None:
+    """A key that is new, and has no default, needs a value in GIVEN."""
+    for number, (key, default) in enumerate(keys_of(JobConfig)):
+        if key in NOT_GIVEN or key.startswith(NOT_GIVEN_TABLES):
+            continue
+        value = GIVEN.get(key, default)
+        assert value is not None and value is not PydanticUndefined, key
+        table, _, rest = key.partition(".")
+        given: dict[str, Any] = {"job": {"rounds": 3}, "sites": {"site-1": {}, "site-2": {}}}
+        for begins, beside in BESIDE.items():
+            given = merged(given, beside if key.startswith(begins) else {})
+        tree: dict[str, Any] = value
+        for part in reversed(rest.split(".") if rest else []):
+            tree = {part: tree}
+        given = merged(given, {table: {"site-1": tree} if table == "sites" else tree})
+        if table == "sites":
+            given["sites"]["site-2"] = given["sites"]["site-1"]
+        file = write_federation(
+            tmp_path / "new" / f"f{number}", rows(), rows(2), size=30,
+            columns={"text": "note"}, **given,
+        )  # fmt: skip
+        written: Any = tomllib.loads(file.read_text())
+        for part in key.split("."):
+            written = written[0][part] if isinstance(written, list) else written[part]
+        assert written == (list(value) if isinstance(value, tuple) else value), key
+
+
+def test_a_site_has_keys_of_its_own_and_a_path_is_one_of_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys: Any = {"north": {"epsilon": 2.0, "size": 11}, "south": {"ledger": Path("south.db")}}
+    given: Any = {"columns": {"text": "note"}, "size": 30, **JOB}
+    for number, found in enumerate((rows(), {"north": rows(2), "south": rows(2)})):
+        file = write_federation(f"new/{number}", found, rows(2), sites=keys, **given)
+        north, south = load_job(file).sites
+        assert (north.name, north.epsilon, north.size) == ("north", 2.0, 11)
+        assert (south.epsilon, south.size, south.ledger) == (None, 30, tmp_path / "south.db")
+    named = {"north": rows(2)}
+    for wrong, words in (
+        ({"sites": keys}, "sites: have no records (got ['south'])"),
+        ({"sites": {"north": {"data": "x"}}}, "sites.north.data: is an argument of its own"),
+        ({"sites": {"north": {"epsilon": -1}}}, "sites.0.epsilon"),
+        ({"sites": {"north": {"epsilom": 1}}}, "Did you mean 'epsilon'?"),
+        ({"evaluation": {"data": "x"}}, "evaluation.data: is an argument of its own"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            write_federation("never", named, rows(2), **given, **wrong)
+        assert words in str(refused.value) and not Path("never").exists()
+
+
+@pytest.mark.parametrize("kind", ["DataFrame", "dictionary", "data set"])
+def test_records_may_be_held_by_column(kind: str, tmp_path: Path) -> None:
+    columns = {key: [row[key] for row in rows(8)] for key in ("note", "mrn")}
+    made: Any = {"DataFrame": pandas.DataFrame, "data set": Dataset.from_dict}.get(kind, dict)
+    given: Any = {"size": 30, "columns": {"text": "note"}, "privacy": {"unit": "mrn"}, **JOB}
+    files = [
+        write_federation(tmp_path / "a", made(columns), made(columns), sites=2, **given),
+        write_federation(tmp_path / "b", rows(8), evaluation=made(columns), sites=2, **given),
+    ]
+    one, other = ({p.name: p.read_bytes() for p in file.parent.iterdir()} for file in files)
+    assert {n: one[n] for n in one if n != "federation.toml"} == {
+        n: other[n] for n in other if n != "federation.toml"
+    }
+    file = write_federation(tmp_path / "c", {"one": made(columns)}, rows(2), **given)
+    assert (file.parent / "one.jsonl").read_text().count("\n") == 8
 
 
 def test_classes_and_gaps_are_written_as_they_are_read(tmp_path: Path) -> None:

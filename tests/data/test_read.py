@@ -413,17 +413,62 @@ def test_what_says_that_there_is_nothing_is_no_text(value: Any, tmp_path: Path) 
     assert list(found["label"]) == [None, "nan"]
 
 
+TALK = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+TABLES = {
+    "DataFrame": pandas.DataFrame,
+    "DataFrame with an index": lambda columns: pandas.DataFrame(columns, index=["x", "y", "z"]),
+    "DataFrame as Parquet gives it": lambda columns: pandas.DataFrame(
+        columns | {"messages": [np.array(talk) for talk in columns["messages"]]}
+    ),
+    "dictionary": dict,
+    "Arrow": pyarrow.table,
+    "data set": datasets.Dataset.from_dict,
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_what_holds_records_by_column_is_read_as_its_rows(kind: str, tmp_path: Path) -> None:
+    columns = {"mrn": [3, 7, 3], "messages": [TALK, TALK[:1], TALK], "other": [None, "x", None]}
+    made: Any = TABLES[kind]  # type: ignore[operator]
+    assert columns_of(made(columns)) == {"messages": "messages"}
+    given: Any = {"unit": "mrn", "cache_dir": tmp_path / "cache", "key": "records"}
+    found = take_records(made(columns), {"messages": "messages"}, **given).to_list()
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    assert found == take_records(rows, {"messages": "messages"}, **given).to_list()
+    assert [row["unit"] for row in found] == ["3", "7", "3"]
+
+
+def test_a_value_of_a_column_is_converted_alone(tmp_path: Path) -> None:
+    given: Any = {"unit": "mrn", "cache_dir": tmp_path / "cache", "key": "records"}
+    for made in (dict, pandas.DataFrame):
+        table: Any = made({"note": [7, None, "x"], "mrn": [1, 2.0, " 3 "]})
+        assert take_records(table, {"text": "note"}, **given).to_list() == [
+            {"text": "7", "unit": "1"},
+            {"text": None, "unit": "2"},
+            {"text": "x", "unit": "3"},
+        ]
+    rounded: Any = pandas.DataFrame({"note": ["a"], "mrn": np.array([2**25], "float32")})
+    with pytest.raises(DataError, match="rounded number"):
+        take_records(rounded, {"text": "note"}, **given)
+
+
 ROW = {"text": "secret"}
 
 
 @pytest.mark.parametrize(
     ("records", "words"),
     [
-        (pandas.DataFrame([ROW]), "is a DataFrame, where rows"),
-        (pyarrow.table({"text": ["secret"]}), "Give its rows: to_pylist()"),
-        (datasets.DatasetDict(train=datasets.Dataset.from_list([ROW])), "is a DatasetDict"),
+        (pandas.DataFrame([["secret", "a"]], columns=["text", "text"]), "have one name"),
+        (pandas.DataFrame, "is a type, where rows"),
+        (pandas.Series(["secret"]), "row 1 is a str"),
+        (pyarrow.table({"text": ["secret"]}).to_reader(), "they are read more than once"),
+        (datasets.DatasetDict(train=datasets.Dataset.from_list([ROW])), "records['train']"),
         (datasets.Dataset.from_list([ROW]).to_iterable_dataset(), "is a IterableDataset"),
-        ({"text": ["secret"]}, "is a dict, where rows"),
+        ({"text": "secret"}, "is a dict, where rows"),
+        ({"text": ["secret"], "label": []}, "columns of one length"),
+        ({"text": ["secret"], "label": ["a", "b"]}, "columns of one length"),
+        ({"north": [ROW]}, "is a dict, where rows"),
+        ({}, "is a dict, where rows"),
         ((row for row in [ROW]), "is a generator, where rows"),
         ("secret.jsonl", "is a str, where rows"),
         (b"secret", "is a bytes, where rows"),

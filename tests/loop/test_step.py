@@ -353,9 +353,11 @@ def test_labels_are_those_of_the_model(
 def test_labels_may_be_what_rows_hold(private_step: Make, model_folder: Make) -> None:
     base = AutoModelForSequenceClassification.from_pretrained(model_folder("bert"))
     config = LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS")
+    assert private_step(clip_norm=None).plan.clip_norm == 0.1  # of a language model
     for labels in ((False, True), (0, 1), ("no", "yes")):
         rows = [{"text": f"fever {i}", "label": labels[i % 2]} for i in range(40)]
-        step = private_step(rows, get_peft_model(base, config), labels=labels)
+        step = private_step(rows, get_peft_model(base, config), labels=labels, clip_norm=None)
+        assert step.plan.clip_norm == 10
         found = [unit[0].labels for unit in step._population.units]
         assert found == [0, 1] * 20
         step.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from datasets import Dataset
@@ -23,6 +24,7 @@ from fedpriv.loop.arguments import PrivateConfig
 from fedpriv.loop.step import PrivateStep
 from fedpriv.loop.trainer import PrivateTrainer
 from fedpriv.models.vector import TrainableVector
+from fedpriv.plain_training.scores import Scores
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.mechanism import execution
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
@@ -374,6 +376,22 @@ def test_evaluation_needs_the_word_that_its_records_are_public(trainer: Make, no
         made.evaluate(notes[:2])
     with pytest.raises(ConfigError, match="loss on private records"):
         trainer().evaluate(public)
+
+
+def test_a_model_that_ends_worse_than_it_began_is_told(
+    trainer: Make, notes: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public = pandas.DataFrame({"text": ["a public note about fever"]})
+    said: Any = {"eval_data_is_public": True, "eval_strategy": "steps", "eval_steps": 4}
+    losses = iter([0.693, 2.175, 2.175, 0.693])
+    monkeypatch.setattr(PrivateStep, "evaluate", lambda *_, **__: Scores(next(losses), 0.5))
+    for told in (1, 0):
+        caplog.clear()
+        made = trainer(pandas.DataFrame(notes), eval_dataset=public, eval_on_start=True, **said)
+        made.train()
+        words = [r.getMessage() for r in caplog.records if "is worse than before" in r.message]
+        assert len(words) == told
+        assert not told or "was 0.693 and is 2.175" in words[0]
 
 
 def test_predictions_need_that_word_too(trainer: Make) -> None:

@@ -25,7 +25,7 @@ from fedpriv.errors import ConfigError, RunError
 from fedpriv.report import budget, received
 from fedpriv.report.budget import BudgetEvent, BudgetReport
 from fedpriv.report.charts import LABEL_HEIGHT, spread, thin
-from fedpriv.report.figures import last_loss, lower, ranges, small, upper, worse
+from fedpriv.report.figures import last_loss, lower, ranges, small, upper, worse, worse_by_now
 from fedpriv.report.html import write_report
 
 HOSTILE = '<script src="http://evil.example/x.js"></script>&$x_1$--><img onerror=alert(1)>'
@@ -619,6 +619,28 @@ def test_a_higher_loss_is_called_worse(before: float, after: float) -> None:
     assert bool(worse(before, after)) is (after > before)
     assert "not finite" in worse(before, math.nan)
     assert worse(None, after) == worse(before, None) == ""
+
+
+def test_worse_by_now_is_by_public_records_or_by_a_look_beyond_its_noise() -> None:
+    def row(loss: float | None, look: float | None = None, deviation: float = 0.1) -> Any:
+        held_out = None if look is None else {"loss": {"mean": look, "deviation": deviation}}
+        return {"eval_loss": loss, "held_out": held_out}
+
+    assert "its loss is 2.175, and was 0.693" in worse_by_now(0.693, [row(2.175)])
+    assert "not finite" in worse_by_now(0.693, [row(math.nan)])
+    unseen: Any = {"eval_loss": 0.5, "held_out": {"loss": None}}
+    for rows in (
+        [row(0.5)],
+        [row(None)],
+        [row(0.5, 0.4)],
+        [row(0.5, 0.4), row(0.5, 0.65)],  # 0.25 is less than twice the noise of both, 0.28
+        [row(0.5, 0.4), row(0.5, 0.9), row(0.5)],
+        [row(0.5, 0.4), unseen],
+        [unseen, row(0.5, 9.0)],
+    ):
+        assert worse_by_now(0.693, rows) == ""
+    said = worse_by_now(0.693, [row(0.5, 0.4), row(None), row(0.5, 0.7)])
+    assert "its loss is 0.700 ± 0.100 at the sites, and was 0.400 ± 0.100 at the sites" in said
 
 
 def test_the_last_loss_is_of_a_round_that_was_evaluated() -> None:

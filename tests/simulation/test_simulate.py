@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from fedpriv.report.html import write_report
 from fedpriv.report.received import verify
 from fedpriv.report.rundir import read_run
 from fedpriv_client.app import client_app
+from fedpriv_server import job as server_job
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.command import show, summary
@@ -886,6 +888,41 @@ def test_a_run_that_ends_worse_than_it_began_says_so(
     said = "The model is worse than before: its loss on held-out records was"
     assert (said in screen.file.getvalue()) is (said in page) is worse  # type: ignore[attr-defined]
     assert summary(outcome)["worse"] is worse
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_a_model_that_gets_worse_is_said_once_and_ends_the_run_where_that_is_wished(
+    federation: Make,
+    tmp_path: Path,
+    stop: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured, calls = server_job.scores, count()
+
+    def rising(*given: Any) -> dict[str, Any]:
+        found = measured(*given)
+        return {**found, "eval_loss": found["eval_loss"] + next(calls)}
+
+    monkeypatch.setattr(server_job, "scores", rising)
+    file, out = federation(rounds=6, extra="every = 2"), tmp_path / "run"
+    wished = [f"evaluation.stop_when_worse={str(stop).lower()}"]
+    outcome = run(file, out, *wished)
+    said = [r.getMessage() for r in caplog.records if "worse than before training" in r.message]
+    assert len(said) == 1 and said[0].endswith("begin anew with a lower learning rate.")
+    before, now = outcome.baseline.eval_loss, outcome.rounds[1]["eval_loss"]
+    assert f"its loss is {now:.3f}, and was {before:.3f}. What is spent stays spent." in said[0]
+    assert len(outcome.rounds) == (2 if stop else 6)
+    info = json.loads((out / "run.json").read_text())
+    assert info["status"] == "finished"
+    page = outcome.report.read_text()
+    ended = "Ended after round 2 (evaluation.stop_when_worse). The model is worse"
+    assert info.get("ended_early", "").startswith(ended if stop else "")
+    assert ("Ended after round 2" in page) is stop
+    for report in outcome.budgets.values():  # all slots of the plan stay charged
+        assert report.epsilon_committed == pytest.approx(6, rel=0.02)
+    with pytest.raises(RunError, match="is finished"):
+        run(file, out, *wished, resume=True)
 
 
 def test_the_closing_tables_tell_no_duration_where_records_are_private(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
@@ -46,7 +46,7 @@ class Plan:
     noise_multiplier: float
     clip_norm: float
     steps: int
-    proposal: str
+    proposal: str = field(repr=False)
     numerics: Numerics = "default"
     max_colluding: int | None = None
     shares: int = 1
