@@ -107,15 +107,22 @@ def encode_text(
 ) -> list[Example]:
     """Plain text, ended by eos where the tokenizer has one, in consecutive windows.
 
-    The first `max_windows` windows of `max_length` tokens are used; a last window of a
-    single token has no target and is left out.
+    A list of messages as JSON text is as the chat template writes it. The first `max_windows`
+    windows of `max_length` tokens are used; a last window of a single token has no target and is
+    left out.
     """
     if _is_blank(text):
         return []
-    ids = _tokenize(tokenizer, text, special=True)
-    if len(ids) <= tokenizer.num_special_tokens_to_add():
-        return []
-    ids = _with_eos(tokenizer, ids)
+    talk = conversation(text)
+    if talk is not None:
+        text = _template_text(talk, tokenizer)
+        if _is_blank(text):
+            return []
+    ids = _tokenize(tokenizer, text, special=talk is None)
+    if talk is None:
+        if len(ids) <= tokenizer.num_special_tokens_to_add():
+            return []
+        ids = _with_eos(tokenizer, ids)
     starts = range(0, len(ids), max_length)[:max_windows]
     windows = [ids[start : start + max_length] for start in starts]
     return [example for window in windows for example in _with_target(window, window)]
@@ -129,10 +136,14 @@ def encode_completion(
 ) -> list[Example]:
     """A prompt, without loss, and its completion, ended by eos, with loss.
 
-    Cut at `max_length`; see `_window`.
+    Both may be lists of messages as JSON text: then they are as the chat template writes them. Cut
+    at `max_length`; see `_window`.
     """
     if _is_blank(completion):
         return []
+    talks = conversation(prompt), conversation(completion)
+    if any(talks):
+        return _encode_reply(*talks, tokenizer, max_length)
     after = _tokenize(tokenizer, completion, special=False)
     if not after:
         return []
@@ -141,6 +152,25 @@ def encode_completion(
     if before and before[-1] == tokenizer.eos_token_id and len(before) > 1:
         before = before[:-1]  # an eos that the tokenizer adds belongs after the completion
     return _window(before + after, [NO_LOSS] * len(before) + after, max_length)
+
+
+def _encode_reply(
+    asked: list[dict[str, Any]] | None,
+    reply: list[dict[str, Any]] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+) -> list[Example]:
+    """Messages without loss, and those after them with it; nothing if one of both is none."""
+    if asked is None or reply is None:
+        return []
+    header = _template_text(asked, tokenizer, add_generation_prompt=True)
+    whole = _template_text(asked + reply, tokenizer)
+    if header is None or whole is None:
+        return []
+    start = _common_prefix(header, whole)
+    ids, mask = _masked(whole, [(start, len(whole))], tokenizer)
+    labels = [token if on else NO_LOSS for token, on in zip(ids, mask, strict=True)]
+    return _window(ids, labels, max_length)
 
 
 def encode_messages(
@@ -294,8 +324,19 @@ def cause_of(
     """
     if "messages" in spec.columns:
         return _cause_of_talk(record["messages"], tokenizer)
-    text = record["completion" if "completion" in spec.columns else "text"]
-    return Cause.EMPTY if _is_blank(text) else Cause.SHORT
+    texts = [record[field] for field in ("prompt", "completion", "text") if field in spec.columns]
+    if _is_blank(texts[-1]):
+        return Cause.EMPTY
+    talks = [conversation(text) for text in texts]
+    return (any(talks) and _no_talk(talks, tokenizer)) or Cause.SHORT
+
+
+def _no_talk(talks: list[Any], tokenizer: PreTrainedTokenizerBase) -> Cause | None:
+    """Why conversations, of which one goes on with the other, are none for the template."""
+    if None in talks:
+        return Cause.TURNS
+    turns = [turn for talk in talks for turn in talk]
+    return Cause.REFUSED if _template_text(turns, tokenizer) is None else None
 
 
 def _cause_of_talk(messages: Any, tokenizer: PreTrainedTokenizerBase) -> Cause:
@@ -304,8 +345,8 @@ def _cause_of_talk(messages: Any, tokenizer: PreTrainedTokenizerBase) -> Cause:
     talk = conversation(messages)
     if talk is None:
         return Cause.PARTS if _has_roles(messages) else Cause.TURNS
-    if _template_text(talk, tokenizer) is None:
-        return Cause.REFUSED
+    if found := _no_talk([talk], tokenizer):
+        return found
     said = [m["content"] for m in talk[1:] if m["role"] == "assistant"]
     return Cause.HIDDEN if any(not _is_blank(text) for text in said) else Cause.SILENT
 
@@ -329,17 +370,23 @@ def _render(
             )
             return list(marked["input_ids"]), [bool(on) for on in marked["assistant_masks"]]
         whole = _template_text(conversation, tokenizer) or ""
-        spans = _assistant_spans(conversation, whole, tokenizer)
-        encoded: Any = tokenizer(
-            whole, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        mask = [
-            any(start <= first < last <= end for start, end in spans)
-            for first, last in encoded["offset_mapping"]
-        ]
-        return list(encoded["input_ids"]), mask
+        return _masked(whole, _assistant_spans(conversation, whole, tokenizer), tokenizer)
     except Exception:  # templates raise what they like; this record is left out
         return None
+
+
+def _masked(
+    text: str, spans: list[tuple[int, int]], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[int], list[bool]]:
+    """Token ids of a text, and which of them are within spans of its characters."""
+    encoded: Any = tokenizer(
+        text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+    )
+    mask = [
+        any(start <= first < last <= end for start, end in spans)
+        for first, last in encoded["offset_mapping"]
+    ]
+    return list(encoded["input_ids"]), mask
 
 
 def _assistant_spans(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +12,9 @@ from torch import nn
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
-from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.models.checkpointing import checkpointed, is_asked_for
+from fedpriv.models.config import MAX_TOKENS, Bits, LoraSection, ModelSection
+from fedpriv.plugins import load_part
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import with_gradients
 from fedpriv.private_training.worker import ModelRecipe, Worker
@@ -47,9 +49,9 @@ def section_of(
                 fix=f"Give a {name} of transformers (a {kind.__name__})"
                 + (", with one adapter of peft's at most." if name == "model" else "."),
             )
-    if max_length > longest(base):
+    if max_length > reads(model):
         raise ConfigError(
-            f"is more than the {longest(base)} tokens that the model can read",
+            f"is more than the {reads(model)} tokens that the model can read",
             key="max_length",
             value=max_length,
             fix="Lower it.",
@@ -59,7 +61,38 @@ def section_of(
         task="classification" if labels else "causal-lm",
         labels=labels,
         max_length=max_length,
+        quantize=_bits_of(base),
     )
+
+
+def reads(model: Any) -> int:
+    """Return how many tokens a model can read."""
+    base = base_of(model)
+    return longest(base) if isinstance(base, PreTrainedModel) else MAX_TOKENS
+
+
+def _bits_of(base: Any) -> Bits | None:
+    """Return in how many bits bitsandbytes has the weights of a model.
+
+    Raises:
+        NotPrivateError: somebody else quantised them.
+    """
+    config = getattr(base.config, "quantization_config", None)
+    if config is None:
+        return None
+    if not is_bitsandbytes(config):
+        raise NotPrivateError(
+            "The model is quantised, and how its activations are rounded may depend on the other"
+            " records of a batch. Load it in full, or with a BitsAndBytesConfig: of that, the"
+            " weights are read as numbers."
+        )
+    return "8bit" if getattr(base, "is_loaded_in_8bit", False) else "4bit"
+
+
+def is_bitsandbytes(config: Any) -> bool:
+    """Whether bitsandbytes quantises by a configuration, which may be one of config.json."""
+    said = config.to_dict() if hasattr(config, "to_dict") else config or {}
+    return bool(said.get("quant_method") == "bitsandbytes")
 
 
 def worker_of(
@@ -68,33 +101,52 @@ def worker_of(
     """A worker that holds the model itself, not a copy of it.
 
     From now on the model attends record by record, and its linear layers make gradients of single
-    records; `Worker.gradients.detach` takes the latter back.
+    records; those that bitsandbytes quantised multiply by the numbers that their codes stand for.
+    `Worker.close` takes the latter two back.
 
     Raises:
         NotPrivateError: dropout, or a layer or number format with which a record's gradient would
             not be a function of that record alone, or nothing is trained.
+        ConfigError: opacus is to read quantised weights, or to compute layers twice.
         ModelError: the tokenizer has neither a padding nor an end token.
     """
     _refuse_dropout(model)
     pad_with_end(tokenizer, "The tokenizer")
     base = base_of(model)
     trained = next((p for p in model.parameters() if p.requires_grad), None)
-    first = next(base.parameters())
+    first = next(p for p in base.parameters() if p.is_floating_point())
     if first.dtype not in _FORMATS:
         raise NotPrivateError(
             f"The model is in {first.dtype}, which overflows where a record's gradient is large."
             ' Load it with dtype="float32" or "bfloat16".'
         )
-    compute = ComputeSection(
-        device=str((first if trained is None else trained).device),
-        dtype=str(first.dtype).removeprefix("torch."),
-        microbatch=microbatch,
-        engine=engine,
-    )
-    recipe = ModelRecipe(section, LoraSection(), 0, compute)
-    with computing(model):
-        compute_alone(base, tokenizer, section.max_length, "The model")
-        return with_gradients(recipe, Base(base, tokenizer, section.name, ""), model)
+    if engine == "opacus" and (section.quantize or is_asked_for(base)):
+        raise ConfigError(
+            "knows neither quantised weights nor gradient checkpointing",
+            key="engine",
+            value=engine,
+            fix='Use "fedpriv", or a model in full without.',
+        )
+    with ExitStack() as undone:
+        halved = False
+        if section.quantize is not None:
+            quantised = load_part("model.quantize")
+            halved = undone.enter_context(quantised.read_as_numbers(model)) == torch.bfloat16
+        mixed = halved and first.dtype == torch.float32
+        compute = ComputeSection(
+            device=str((first if trained is None else trained).device),
+            dtype="mixed" if mixed else str(first.dtype).removeprefix("torch."),
+            microbatch=microbatch,
+            gradient_checkpointing=is_asked_for(base),
+            engine=engine,
+        )
+        recipe = ModelRecipe(section, LoraSection(), 0, compute)
+        with computing(model):
+            compute_alone(base, tokenizer, section.max_length, "The model")
+            worker = with_gradients(recipe, Base(base, tokenizer, section.name, ""), model)
+        undone.callback(worker.gradients.detach)
+        worker.resources.enter_context(undone.pop_all())
+    return worker
 
 
 def base_of(model: Any) -> Any:
@@ -106,15 +158,17 @@ def base_of(model: Any) -> Any:
 def computing(model: nn.Module) -> Iterator[None]:
     """Everything in evaluation mode for the time of a `with` block: no dropout, whoever's.
 
-    Another thread that would change the mode meanwhile is refused: a mask of dropout depends on who
-    else was drawn.
+    Layers that are to keep nothing (`gradient_checkpointing_enable`) keep nothing in this mode,
+    too. Another thread that would change the mode meanwhile is refused: a mask of dropout depends
+    on who else was drawn.
     """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     for module, _ in modes:
         vars(module)["train"] = _refuse_mode
     try:
-        yield
+        with checkpointed(model):
+            yield
     finally:
         for module, mode in modes:
             vars(module).pop("train", None)
