@@ -78,6 +78,7 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "fsdp": ((None, ""), _ONE, _LEAVE),
     "deepspeed": ((None, ""), _ONE, _LEAVE),
     "parallelism_config": ((None,), _ONE, _LEAVE),
+    "ddp_backend": ((None,), _ONE, _LEAVE),
     "auto_find_batch_size": ((False, None), f"depends on no memory: {_BATCH}", _LEAVE),
     "skip_memory_metrics": (
         (True,),
@@ -124,13 +125,13 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "pad_token": ((None,), "takes the padding token of the tokenizer", _TOKENIZER),
 }
 # What of `from_pretrained` changes no record's part in a gradient; the rest is refused.
-_LOADING = {
+LOADED_ONLY_WITH = {
     "attn_implementation": (None, "eager", "sdpa"),
     "trust_remote_code": (False, None),
     "use_safetensors": (True, None),
     "use_kernels": (False, None),
 }
-_LOADING_AS_IT_IS = {
+LOADED_WITH = {
     *("dtype", "torch_dtype", "revision", "quantization_config", "device_map", "use_cache"),
     *("cache_dir", "local_files_only", "token", "subfolder", "low_cpu_mem_usage"),
 }
@@ -139,7 +140,7 @@ _LOSS = (
     " over all of its tokens, makes every record's gradient depend on the others"
 )
 # Arguments of a Trainer that a private one does not take, and why.
-_OF_A_TRAINER = {
+OF_A_TRAINER = {
     "data_collator": f"{_BATCH}, and batches are made of it here",
     "compute_loss_func": _LOSS,
     "compute_metrics": "evaluation is of losses and accuracy on records stated to be public",
@@ -221,6 +222,7 @@ class PrivateConfig(TrainingArguments):
     shuffle_dataset: bool = False
     packing_strategy: str = "bfd"
     pad_to_multiple_of: int | str | None = None
+    bf16: bool | None = False  # type: ignore[assignment]
     learning_rate: float = 2e-5
     logging_steps: float = 10
     max_grad_norm: float | None = None  # type: ignore[assignment]
@@ -286,11 +288,11 @@ class PrivateConfig(TrainingArguments):
     def _check_loading(self) -> None:
         """Raises: ConfigError, for an option of `from_pretrained` that has no place here."""
         given = self.model_init_kwargs or {}
-        for name, value in given.items() if isinstance(given, dict) else [(given, None)]:
-            if name not in _LOADING_AS_IT_IS and value not in _LOADING.get(name, ()):
+        for name, value in given.items() if isinstance(given, dict) else [("", given)]:
+            if name not in LOADED_WITH and value not in LOADED_ONLY_WITH.get(name, ()):
                 raise ConfigError(
                     "is no option with which a model is loaded here",
-                    key=f"model_init_kwargs.{name}",
+                    key=f"model_init_kwargs.{name}".rstrip("."),
                     value=value,
                     fix="Leave it out, or load the model yourself and give it for its name.",
                 )
@@ -358,11 +360,11 @@ def refuse_named(given: Mapping[str, Any]) -> None:
         ConfigError: says why.
     """
     for name, value in given.items():
-        if name not in _OF_A_TRAINER:
+        if name not in OF_A_TRAINER:
             raise TypeError(f"PrivateTrainer has no argument {name!r}.")
         if value is not None:
             raise ConfigError(
-                f"has no place in a private run: {_OF_A_TRAINER[name]}",
+                f"has no place in a private run: {OF_A_TRAINER[name]}",
                 key=name,
                 value=type(value).__name__,
                 fix="Leave it out.",

@@ -160,24 +160,23 @@ def read_as_numbers(model: Any) -> Iterator[torch.dtype]:
         if isinstance(layer, nn.Linear) and type(layer).__module__.startswith("bitsandbytes.")
     ]
     kinds = [(m, type(m)) for m in model.modules() if type(m).__module__ == "peft.tuners.lora.bnb"]
-    dtype = torch.float32
-    for parent, name, layer in kept:
-        if getattr(getattr(layer.weight, "quant_state", None), "packing_format_for_cpu", False):
-            raise ConfigError(
-                "has generated on this CPU, which put its codes into another order",
-                key="model",
-                fix="Load it again, and generate when the steps have ended.",
-            )
-        plain: Any = nn.Linear(layer.in_features, layer.out_features, device="meta")
-        del plain.weight
-        vars(plain)["weight"] = weight = LoadedWeight(layer)  # a layer of its own would have hooks
-        plain.bias, plain.forward, dtype = layer.bias, partial(_multiplied, plain), weight.dtype
-        setattr(parent, name, plain)
-    for module, _ in kinds:
-        module.__class__ = lora.Linear
-    config = model.config
+    config, dtype = model.config, torch.float32
     said = vars(config).pop("quantization_config")
     try:
+        for parent, name, layer in kept:
+            if getattr(getattr(layer.weight, "quant_state", None), "packing_format_for_cpu", False):
+                raise ConfigError(
+                    "has generated on this CPU, which put its codes into another order",
+                    key="model",
+                    fix="Load it again, and generate when the steps have ended.",
+                )
+            plain: Any = nn.Linear(layer.in_features, layer.out_features, device="meta")
+            del plain.weight
+            vars(plain)["weight"] = weight = LoadedWeight(layer)  # a child would hide it from hooks
+            plain.bias, plain.forward, dtype = layer.bias, partial(_multiplied, plain), weight.dtype
+            setattr(parent, name, plain)
+        for module, _ in kinds:
+            module.__class__ = lora.Linear
         yield dtype
     finally:
         config.quantization_config = said
