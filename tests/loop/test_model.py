@@ -72,8 +72,9 @@ def kinds(model: Any) -> list[tuple[str, type]]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_step_with_a_quantised_base(loaded: Make, step: Make, way: str, prepared: bool) -> None:
+    before = logits(loaded(way, prepared))  # of another: some CPUs reorder codes to generate
     model = loaded(way, prepared)
-    before, found = logits(model), kinds(model)
+    found = kinds(model)
     made = step(model)
     assert not any(kind.__module__.startswith("bitsandbytes") for _, kind in kinds(model))
     assert made._worker.recipe.compute.dtype == ("mixed" if way == "double" else "float32")
