@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -68,11 +69,9 @@ def encode_record(
     """
     fields = set(spec.columns)
     if fields == {"text"}:
-        limits = (spec.max_length, spec.max_records_per_unit)
-        return encode_text(record["text"], tokenizer, *limits)
+        return encode_text(record["text"], tokenizer, spec.max_length, spec.max_records_per_unit)
     if fields == {"prompt", "completion"}:
-        pair = record["prompt"], record["completion"]
-        return encode_completion(*pair, tokenizer, spec.max_length)
+        return encode_completion(record["prompt"], record["completion"], tokenizer, spec.max_length)
     if fields == {"messages"}:
         return encode_messages(record["messages"], tokenizer, spec.max_length)
     if fields != {"text", "label"}:
@@ -111,18 +110,14 @@ def encode_text(
     windows of `max_length` tokens are used; a last window of a single token has no target and is
     left out.
     """
+    talk = conversation(text)
+    text = _template_text(talk, tokenizer) if talk else text
     if _is_blank(text):
         return []
-    talk = conversation(text)
-    if talk is not None:
-        text = _template_text(talk, tokenizer)
-        if _is_blank(text):
-            return []
-    ids = _tokenize(tokenizer, text, special=talk is None)
-    if talk is None:
-        if len(ids) <= tokenizer.num_special_tokens_to_add():
-            return []
-        ids = _with_eos(tokenizer, ids)
+    ids = _tokenize(tokenizer, text, special=not talk)
+    if not talk and len(ids) <= tokenizer.num_special_tokens_to_add():
+        return []
+    ids = ids if talk else _with_eos(tokenizer, ids)
     starts = range(0, len(ids), max_length)[:max_windows]
     windows = [ids[start : start + max_length] for start in starts]
     return [example for window in windows for example in _with_target(window, window)]
@@ -141,9 +136,15 @@ def encode_completion(
     """
     if _is_blank(completion):
         return []
-    talks = conversation(prompt), conversation(completion)
-    if any(talks):
-        return _encode_reply(*talks, tokenizer, max_length)
+    asked, reply = conversation(prompt), conversation(completion)
+    if asked or reply:
+        header = asked and reply and _template_text(asked, tokenizer, add_generation_prompt=True)
+        whole = _template_text([*(asked or ()), *(reply or ())], tokenizer)
+        if not header or not whole:
+            return []
+        before, after = (_tokenize(tokenizer, text, special=False) for text in (header, whole))
+        start = _common_prefix(before, after)
+        return _window(after, [NO_LOSS] * start + after[start:], max_length)
     after = _tokenize(tokenizer, completion, special=False)
     if not after:
         return []
@@ -152,25 +153,6 @@ def encode_completion(
     if before and before[-1] == tokenizer.eos_token_id and len(before) > 1:
         before = before[:-1]  # an eos that the tokenizer adds belongs after the completion
     return _window(before + after, [NO_LOSS] * len(before) + after, max_length)
-
-
-def _encode_reply(
-    asked: list[dict[str, Any]] | None,
-    reply: list[dict[str, Any]] | None,
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-) -> list[Example]:
-    """Messages without loss, and those after them with it; nothing if one of both is none."""
-    if asked is None or reply is None:
-        return []
-    header = _template_text(asked, tokenizer, add_generation_prompt=True)
-    whole = _template_text(asked + reply, tokenizer)
-    if header is None or whole is None:
-        return []
-    start = _common_prefix(header, whole)
-    ids, mask = _masked(whole, [(start, len(whole))], tokenizer)
-    labels = [token if on else NO_LOSS for token, on in zip(ids, mask, strict=True)]
-    return _window(ids, labels, max_length)
 
 
 def encode_messages(
@@ -250,10 +232,8 @@ def conversation(messages: Any) -> list[dict[str, Any]] | None:
     the other. One with a part that is no text, such as an image, is not well formed.
     """
     if isinstance(messages, str):
-        try:
+        with suppress(ValueError, RecursionError):
             messages = json.loads(messages)
-        except (ValueError, RecursionError):
-            return None
     if not isinstance(messages, list) or not messages:
         return None
     talk = []
@@ -325,18 +305,10 @@ def cause_of(
     if "messages" in spec.columns:
         return _cause_of_talk(record["messages"], tokenizer)
     texts = [record[field] for field in ("prompt", "completion", "text") if field in spec.columns]
-    if _is_blank(texts[-1]):
-        return Cause.EMPTY
-    talks = [conversation(text) for text in texts]
-    return (any(talks) and _no_talk(talks, tokenizer)) or Cause.SHORT
-
-
-def _no_talk(talks: list[Any], tokenizer: PreTrainedTokenizerBase) -> Cause | None:
-    """Why conversations, of which one goes on with the other, are none for the template."""
-    if None in talks:
-        return Cause.TURNS
-    turns = [turn for talk in talks for turn in talk]
-    return Cause.REFUSED if _template_text(turns, tokenizer) is None else None
+    talks = list(map(conversation, texts))
+    if any(talks):
+        return Cause.TURNS if None in talks else Cause.REFUSED
+    return Cause.EMPTY if _is_blank(texts[-1]) else Cause.SHORT
 
 
 def _cause_of_talk(messages: Any, tokenizer: PreTrainedTokenizerBase) -> Cause:
@@ -345,8 +317,8 @@ def _cause_of_talk(messages: Any, tokenizer: PreTrainedTokenizerBase) -> Cause:
     talk = conversation(messages)
     if talk is None:
         return Cause.PARTS if _has_roles(messages) else Cause.TURNS
-    if found := _no_talk([talk], tokenizer):
-        return found
+    if _template_text(talk, tokenizer) is None:
+        return Cause.REFUSED
     said = [m["content"] for m in talk[1:] if m["role"] == "assistant"]
     return Cause.HIDDEN if any(not _is_blank(text) for text in said) else Cause.SILENT
 
@@ -370,23 +342,17 @@ def _render(
             )
             return list(marked["input_ids"]), [bool(on) for on in marked["assistant_masks"]]
         whole = _template_text(conversation, tokenizer) or ""
-        return _masked(whole, _assistant_spans(conversation, whole, tokenizer), tokenizer)
+        spans = _assistant_spans(conversation, whole, tokenizer)
+        encoded: Any = tokenizer(
+            whole, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        mask = [
+            any(start <= first < last <= end for start, end in spans)
+            for first, last in encoded["offset_mapping"]
+        ]
+        return list(encoded["input_ids"]), mask
     except Exception:  # templates raise what they like; this record is left out
         return None
-
-
-def _masked(
-    text: str, spans: list[tuple[int, int]], tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[int], list[bool]]:
-    """Token ids of a text, and which of them are within spans of its characters."""
-    encoded: Any = tokenizer(
-        text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-    )
-    mask = [
-        any(start <= first < last <= end for start, end in spans)
-        for first, last in encoded["offset_mapping"]
-    ]
-    return list(encoded["input_ids"]), mask
 
 
 def _assistant_spans(
@@ -408,8 +374,8 @@ def _assistant_spans(
     return spans
 
 
-def _common_prefix(a: str, b: str) -> int:
-    """How many characters the texts begin with alike."""
+def _common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """How many characters, or tokens, both begin with alike."""
     unequal = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     return next(unequal, min(len(a), len(b)))
 
@@ -421,12 +387,10 @@ def _template_text(
 ) -> str | None:
     """The conversation as text; None where the template refuses it."""
     try:
-        text = tokenizer.apply_chat_template(
-            list(conversation), tokenize=False, add_generation_prompt=add_generation_prompt
-        )
+        asked: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
+        return str(tokenizer.apply_chat_template(list(conversation), **asked))
     except Exception:  # templates raise what they like
         return None
-    return str(text)
 
 
 def _is_blank(text: str | None) -> bool:

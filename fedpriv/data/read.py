@@ -210,10 +210,11 @@ def _value(value: Any, field: str, fields: Collection[str]) -> str | None:
     """One value as the records of a job have it; a text with a label is no conversation."""
     if field == UNIT:
         return as_id(value)
-    if field == "messages" and isinstance(value, list | dict):
+    if isinstance(value, list | dict) and (
+        field == "messages" or ("label" not in fields and conversation(value))
+    ):
         return as_json(value)
-    talk = conversation(value) if isinstance(value, list) and "label" not in fields else None
-    return as_text(value) if talk is None else as_json(talk)
+    return as_text(value)
 
 
 def digest_of(path: Path) -> str:

@@ -253,7 +253,7 @@ class PrivateConfig(TrainingArguments):
         self.logging_nan_inf_filter = False  # the loss of a step is not known, and says so
         with of_transformers("args"):
             super().__post_init__()  # type: ignore[no-untyped-call]
-        self._check_loading()
+        self.loading()  # or it would fail later
         if self.world_size > 1:
             raise ConfigError(
                 "has several processes, each of which would sample and pay by itself",
@@ -285,9 +285,14 @@ class PrivateConfig(TrainingArguments):
         self.clip_norm = usual.clip_norm_of(bool(self.labels)) if typed is None else typed
         self.max_grad_norm = 0.0
 
-    def _check_loading(self) -> None:
-        """Raises: ConfigError, for an option of `from_pretrained` that has no place here."""
+    def loading(self) -> dict[str, Any]:
+        """Options of `from_pretrained` for a model that is named.
+
+        Raises:
+            ConfigError: one has no place here.
+        """
         given = self.model_init_kwargs or {}
+        options: dict[str, Any] = {"dtype": "float32", "use_safetensors": True}
         for name, value in given.items() if isinstance(given, dict) else [("", given)]:
             if name not in LOADED_WITH and value not in LOADED_ONLY_WITH.get(name, ()):
                 raise ConfigError(
@@ -296,6 +301,9 @@ class PrivateConfig(TrainingArguments):
                     value=value,
                     fix="Leave it out, or load the model yourself and give it for its name.",
                 )
+            if value is not None:
+                options["dtype" if name == "torch_dtype" else name] = value
+        return {**options, "trust_remote_code": False}
 
     def steps_of(self, size: int) -> tuple[float, int]:
         """The sample rate, and the steps of the plan.

@@ -12,8 +12,8 @@ from torch import nn
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
-from fedpriv.models.checkpointing import checkpointed, is_asked_for
-from fedpriv.models.config import MAX_TOKENS, Bits, LoraSection, ModelSection
+from fedpriv.models.checkpointing import asked_for, checkpointed
+from fedpriv.models.config import Bits, LoraSection, ModelSection
 from fedpriv.plugins import load_part
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import with_gradients
@@ -68,31 +68,14 @@ def section_of(
 def reads(model: Any) -> int:
     """Return how many tokens a model can read."""
     base = base_of(model)
-    return longest(base) if isinstance(base, PreTrainedModel) else MAX_TOKENS
+    return longest(base) if isinstance(base, PreTrainedModel) else 2**20
 
 
 def _bits_of(base: Any) -> Bits | None:
-    """Return in how many bits bitsandbytes has the weights of a model.
-
-    Raises:
-        NotPrivateError: somebody else quantised them.
-    """
-    config = getattr(base.config, "quantization_config", None)
-    if config is None:
-        return None
-    if not is_bitsandbytes(config):
-        raise NotPrivateError(
-            "The model is quantised, and how its activations are rounded may depend on the other"
-            " records of a batch. Load it in full, or with a BitsAndBytesConfig: of that, the"
-            " weights are read as numbers."
-        )
-    return "8bit" if getattr(base, "is_loaded_in_8bit", False) else "4bit"
-
-
-def is_bitsandbytes(config: Any) -> bool:
-    """Whether bitsandbytes quantises by a configuration, which may be one of config.json."""
-    said = config.to_dict() if hasattr(config, "to_dict") else config or {}
-    return bool(said.get("quant_method") == "bitsandbytes")
+    """Return in how many bits bitsandbytes has the weights of a model."""
+    if getattr(base, "is_loaded_in_8bit", False):
+        return "8bit"
+    return "4bit" if getattr(base, "is_loaded_in_4bit", False) else None
 
 
 def worker_of(
@@ -120,7 +103,8 @@ def worker_of(
             f"The model is in {first.dtype}, which overflows where a record's gradient is large."
             ' Load it with dtype="float32" or "bfloat16".'
         )
-    if engine == "opacus" and (section.quantize or is_asked_for(base)):
+    twice = bool(asked_for(base))
+    if engine == "opacus" and (section.quantize or twice):
         raise ConfigError(
             "knows neither quantised weights nor gradient checkpointing",
             key="engine",
@@ -137,7 +121,7 @@ def worker_of(
             device=str((first if trained is None else trained).device),
             dtype="mixed" if mixed else str(first.dtype).removeprefix("torch."),
             microbatch=microbatch,
-            gradient_checkpointing=is_asked_for(base),
+            gradient_checkpointing=twice,
             engine=engine,
         )
         recipe = ModelRecipe(section, LoraSection(), 0, compute)

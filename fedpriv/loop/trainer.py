@@ -22,7 +22,7 @@ from fedpriv.loop.arguments import (
     of_transformers,
     refuse_named,
 )
-from fedpriv.loop.model import base_of, is_bitsandbytes, reads, section_of
+from fedpriv.loop.model import base_of, reads, section_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
 from fedpriv.models.base import refuse_code
@@ -376,13 +376,11 @@ def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantizatio
     set_seed(args.seed)
     if isinstance(model, str | Path):
         with suppress(OSError):  # an adapter's folder has none
-            config = PretrainedConfig.get_config_dict(model)[0]
-            if is_bitsandbytes(config.get("quantization_config")):
-                del config["quantization_config"]
-            refuse_code(str(model), config)
+            refuse_code(str(model), PretrainedConfig.get_config_dict(model)[0])
         kind: Any = AutoModelForSequenceClassification if args.labels else AutoModelForCausalLM
-        options = _loading_options(args, quantization)
-        model = kind.from_pretrained(model, **options)
+        options = {"quantization_config": quantization} if quantization is not None else {}
+        heads = {"num_labels": len(args.labels)} if args.labels else {}
+        model = kind.from_pretrained(model, **args.loading(), **options, **heads)
     if peft_config is None:
         return model
     from peft import get_peft_model
@@ -396,28 +394,11 @@ def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantizatio
     return get_peft_model(model, peft_config)
 
 
-def _loading_options(args: PrivateConfig, quantization: Any) -> dict[str, Any]:
-    """What `from_pretrained` is told besides the name."""
-    options = {"dtype": "float32", **_init_kwargs(args)}
-    options["dtype"] = options.pop("torch_dtype", options["dtype"])
-    if quantization is not None:
-        options["quantization_config"] = quantization
-    if args.labels:
-        options["num_labels"] = len(args.labels)
-    return {**options, "use_safetensors": True, "trust_remote_code": False}
-
-
-def _init_kwargs(args: PrivateConfig) -> dict[str, Any]:
-    """Options of loading that the script gives, as a table: JSON was read by transformers."""
-    given: Any = args.model_init_kwargs or {}
-    return {key: value for key, value in given.items() if value is not None}
-
-
 def _tokenizer_of(model: Any, args: PrivateConfig) -> Any:
     from transformers import AutoTokenizer
 
     name = getattr(getattr(model, "config", None), "name_or_path", None)
-    revision = _init_kwargs(args).get("revision", "main")
+    revision = args.loading().get("revision", "main")
     try:
         return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
     except Exception:  # there are as many kinds of error as of tokenizers

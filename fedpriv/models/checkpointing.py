@@ -19,7 +19,7 @@ def checkpoint_layers(model: Any) -> None:
     Raises:
         ConfigError: the model has no layers that are known to be repeated.
     """
-    layers = [layer for layer in model.modules() if _is_repeated(layer)]
+    layers = _repeated(model)
     if not layers:
         raise ConfigError(
             f"is not known for a {model.config.model_type} model",
@@ -28,37 +28,36 @@ def checkpoint_layers(model: Any) -> None:
             fix="Leave it out, and lower compute.microbatch.",
         )
     for layer in layers:
-        layer.forward = _twice(layer.forward)
+        layer.forward = _checkpointed(layer.forward)
+
+
+def asked_for(model: Any) -> list[Any]:
+    """Return the layers that somebody told transformers to checkpoint."""
+    return [layer for layer in _repeated(model) if layer.gradient_checkpointing]
 
 
 @contextmanager
 def checkpointed(model: Any) -> Iterator[None]:
-    """Do so in a `with` block, of those layers that somebody told transformers to checkpoint."""
-    asked = [m for m in model.modules() if _is_repeated(m) and m.gradient_checkpointing]
-    kept = {m: vars(m).get("forward") for m in asked}
-    for layer in kept:
-        layer.forward = _twice(layer.forward)
+    """Checkpoint these in a `with` block."""
+    kept = [(layer, vars(layer).get("forward")) for layer in asked_for(model)]
+    for layer, _ in kept:
+        layer.forward = _checkpointed(layer.forward)
     try:
         yield
     finally:
-        for layer, forward in kept.items():
-            vars(layer).pop("forward")
+        for layer, forward in kept:
+            del layer.forward
             if forward is not None:
                 layer.forward = forward
 
 
-def is_asked_for(model: Any) -> bool:
-    """Whether somebody told transformers to checkpoint layers."""
-    return any(_is_repeated(m) and m.gradient_checkpointing for m in model.modules())
-
-
-def _is_repeated(layer: Any) -> bool:
+def _repeated(model: Any) -> list[Any]:
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    return isinstance(layer, GradientCheckpointingLayer)
+    return [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
 
-def _twice(forward: Any) -> Any:
+def _checkpointed(forward: Any) -> Any:
     from torch.utils.checkpoint import checkpoint
 
     def twice(*arguments: Any, **named: Any) -> Any:

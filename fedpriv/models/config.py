@@ -16,7 +16,6 @@ Layer = Annotated[str, Field(max_length=512)]  # its name, or its path in the mo
 Label = Annotated[str, Field(max_length=256)]
 MAX_LAYERS, MAX_LABELS = 4_096, 10_000  # that anybody lists; a job is sent to every site
 MAX_PATH = 4_096  # of Linux
-MAX_TOKENS = 131_072  # of a window
 Layers = Annotated[tuple[Layer, ...], Field(max_length=MAX_LAYERS)]
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
 
@@ -56,7 +55,7 @@ class ModelSection(Section):
     max_length: int = Field(
         128,
         ge=2,
-        le=MAX_TOKENS,
+        le=131_072,
         description="Tokens in a window; a longer text is several windows, or is cut.",
     )
     pooling: Literal["own", "mean"] = Field(

@@ -120,15 +120,8 @@ class LoadedWeight(Packed):
     def __init__(self, layer: Any) -> None:
         super().__init__()
         self._of = (layer,)  # which is none of the model's, as long as this is
-        self.shape = torch.Size((layer.out_features, layer.in_features))
         halved = getattr(layer, "compute_dtype", None) == torch.bfloat16
         self.dtype = torch.bfloat16 if halved else torch.float32
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-        found: torch.device = self._of[0].weight.device
-        return found
 
     def unpacked(self) -> Tensor:
         """As of `Packed`."""

@@ -112,6 +112,10 @@ def test_what_cannot_be_read_as_numbers_is_refused(loaded: Make, step: Make) -> 
     with pytest.raises(ConfigError, match="model: has generated on this CPU"):
         step(model)
     assert kinds(model) == before
+
+
+def test_what_others_quantised_is_refused(lora: Make, step: Make) -> None:
+    model = lora()
     model.config.quantization_config = {"quant_method": "gptq"}
     with pytest.raises(NotPrivateError, match="Load it in full, or with a BitsAndBytesConfig"):
         step(model)
