@@ -1,7 +1,9 @@
-"""Whether somebody watches."""
+"""Show people who watch what is being done."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,5 +11,19 @@ if TYPE_CHECKING:
 
 
 def is_watched(console: Console) -> bool:
-    """Whether a bar that moves would be seen: on a terminal, or in a notebook."""
+    """Return whether a bar that moves would be seen: on a terminal, or in a notebook."""
     return console.is_terminal or console.is_jupyter
+
+
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Show on standard error what is being done, and for how long, until it is."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    hidden = not is_watched(console)
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        bar.add_task(what, total=None)
+        yield

@@ -27,7 +27,7 @@ from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource, require_secret
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised
-from fedpriv.private_training.batch_invariance import try_all_lengths, try_lengths
+from fedpriv.private_training.batch_invariance import try_lengths
 from fedpriv.private_training.local_steps import local_steps, new_update
 from fedpriv.private_training.method import SiteMethod
 from fedpriv.private_training.pool import WorkerPool
@@ -259,20 +259,13 @@ class Site:
             if proposal.evaluation is not None:
                 held_out = encode_population(own.held_out, spec, tokenizer, further[0])
         if plan.numerics != "strict":  # where each record is computed alone
+            records = plan.sample_rate * self.ledger.terms.declared_size
+            records *= self.ledger.terms.max_records_per_unit
             with self._pool.borrow(recipe, check) as worker:
-                if settings.terms.simulated:
-                    try_lengths(worker, population.units)
-                else:
-                    try_all_lengths(worker, self._tokens_of(proposal))
+                try_lengths(worker, records, proposal.steps, ticks=plan.ticks)
         if not population.tally.is_whole:
             log.warning("%s: %s", settings.name, population.tally.told)
         return SiteJob(proposal, plan, recipe, check, half, population, spec, tokenizer, held_out)
-
-    def _tokens_of(self, proposal: Proposal) -> float:
-        """That a job computes on at most, as its public settings say."""
-        privacy, terms = proposal.privacy, self.ledger.terms
-        records = privacy.sample_rate * terms.declared_size * terms.max_records_per_unit
-        return proposal.steps * records * proposal.model.max_length
 
     def check_examples(self) -> None:
         """Check, in a simulation, that the job in hand has something to learn from the records.

@@ -19,7 +19,6 @@ from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.noise_share import check_added_delta
 from fedpriv.private_training.method import SiteHalf, SiteMethod
-from fedpriv.private_training.microbatch import private_microbatch
 from fedpriv.private_training.pool import Inspect
 from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.protocol import Proposal, StepRequest
@@ -248,7 +247,7 @@ def check_model(
 ) -> None:
     """Check the model that was loaded for a proposal, before anything is paid for it.
 
-    What can fail for want of memory or devices is tried here, too, on random tokens.
+    What can fail for want of devices is tried here, too.
 
     Raises:
         ProtocolError: it is not the one that was proposed, or trains what is not allowed.
@@ -264,5 +263,4 @@ def check_model(
     PlanExecution(plan, size)
     if plan.is_shared:
         check_shared(plan, size, terms)
-    private_microbatch(worker)
     half.at(worker)

@@ -143,7 +143,6 @@ class UnitStore(_OneByOne):
     """
 
     def __init__(self, file: TokenFile) -> None:
-        self.lengths: set[int] = set()
         self._file = file
         self._units = 0
         self._end = 0  # of what was written
@@ -175,7 +174,6 @@ class UnitStore(_OneByOne):
         entry = self._entry(place)
         start = self._write(_HEAD.pack(*head) + np.array(kept, np.int32).tobytes())
         self._file.write(entry, _PLACE.pack(start))
-        self.lengths.add(len(ids))
 
     def _write(self, content: bytes) -> int:
         """Put bytes at the end, over what the disk did not take, and return where they begin."""
@@ -222,13 +220,6 @@ def bytes_needed(spec: DataSpec, units: int) -> int:
     example = _HEAD.size + _NUMBER * _Head(0, 0, spec.max_length, label).numbers
     blocks = -(-units // _BLOCK)
     return units * spec.max_records_per_unit * example + blocks * _BLOCK * _PLACE.size
-
-
-def lengths_of(units: Units) -> set[int]:
-    """In tokens, of all examples. A store knows them; of others each example is looked at."""
-    if isinstance(units, UnitStore):
-        return units.lengths
-    return {len(example.input_ids) for unit in units for example in unit}
 
 
 class SomeUnits(_OneByOne):

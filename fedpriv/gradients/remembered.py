@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedpriv.models.digest import bits_of
 from fedpriv.models.packed import Packed
 
 _OF_TORCH = frozenset(vars(nn.Module())) | {"forward", "train"}  # which engines replace
@@ -23,7 +24,6 @@ _NO_STATE = (FunctionType, MethodType, ModuleType, type, torch.Generator)
 _DESCRIBED = [property, classmethod, staticmethod]  # in a class
 _PLAIN = frozenset([bool, int, float, str, type(None), FunctionType, MethodType, *_DESCRIBED])
 _OF_LIBRARIES = ("torch.", "builtins")
-_AS_WIDE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Remembered:
@@ -121,7 +121,7 @@ class Remembered:
         for name, root in self._roots:
             for key, parameter in root.named_parameters(prefix=name):
                 if id(parameter) not in self._trained:
-                    yield key, int(_bits(parameter).sum(dtype=torch.int64))
+                    yield key, int(bits_of(parameter).sum(dtype=torch.int64))
 
 
 class _Slots:
@@ -190,9 +190,4 @@ def _is_equal(now: Tensor, copy: Tensor) -> bool:
     """To the bit: what is not a number is the same as before, too."""
     if (now.shape, now.dtype) != (copy.shape, copy.dtype):
         return False
-    return torch.equal(now, copy) or torch.equal(_bits(now), _bits(copy))
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat.view(_AS_WIDE[flat.element_size()]) if flat.is_floating_point() else flat
+    return torch.equal(now, copy) or torch.equal(bits_of(now), bits_of(copy))

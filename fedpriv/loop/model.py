@@ -14,6 +14,7 @@ from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
 from fedpriv.models.checkpointing import asked_for, checkpointed
 from fedpriv.models.config import Bits, LoraSection, ModelSection
+from fedpriv.models.digest import made_digest
 from fedpriv.plugins import load_part
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import with_gradients
@@ -111,6 +112,13 @@ def worker_of(
             value=engine,
             fix='Use "fedpriv", or a model in full without.',
         )
+    digest = made_digest(model)
+    tried = {
+        "trial": "attention",
+        "base": digest,
+        "padding": tokenizer.pad_token_id,
+        "max_length": section.max_length,
+    }
     with ExitStack() as undone:
         halved = False
         if section.quantize is not None:
@@ -126,8 +134,8 @@ def worker_of(
         )
         recipe = ModelRecipe(section, LoraSection(), 0, compute)
         with computing(model):
-            compute_alone(base, tokenizer, section.max_length, "The model")
-            worker = with_gradients(recipe, Base(base, tokenizer, section.name, ""), model)
+            compute_alone(base, tokenizer, section.max_length, "The model", tried)
+            worker = with_gradients(recipe, Base(base, tokenizer, section.name, digest), model)
         undone.callback(worker.gradients.detach)
         worker.resources.enter_context(undone.pop_all())
     return worker

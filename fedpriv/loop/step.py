@@ -40,6 +40,7 @@ from fedpriv.private_training.batch_invariance import try_lengths
 from fedpriv.private_training.private_step import private_step
 from fedpriv.private_training.released import GradientSum
 from fedpriv.private_training.worker import Worker
+from fedpriv.progress import telling
 
 METHOD = "dp-lora"
 
@@ -167,7 +168,8 @@ class PrivateStep:
             names = tuple(str(as_text(label)) for label in labels)
             section = section_of(model, tokenizer, names, max_length)
             self._spec = spec_of(columns, section, unit, max_records_per_unit)
-            self._worker = worker_of(model, tokenizer, section, engine, microbatch)
+            with telling("Trying on random texts whether each record's gradient is its own"):
+                self._worker = worker_of(model, tokenizer, section, engine, microbatch)
             resources.callback(self._worker.close)
             self._method = DpLora()
             values = self._method.prepare(self._worker, self._worker.vector.read())
@@ -192,8 +194,9 @@ class PrivateStep:
             self._slots = Slots(self.ledger, self.plan)
             self._expected_units = self.plan.sample_rate * size
             if numerics != "strict":  # where each record is computed alone
-                with computing(model):
-                    try_lengths(self._worker, self._population.units)
+                most = self._expected_units * max_records_per_unit
+                with computing(model), telling("Trying how many records to compute at once"):
+                    try_lengths(self._worker, most, steps)
         except BaseException:
             resources.close()
             raise

@@ -8,21 +8,26 @@ records are too few for one, copies fill it up.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedpriv.data.batch import Batch, padded_length
 from fedpriv.data.encode import Example
-from fedpriv.data.store import Units, lengths_of
-from fedpriv.private_training.microbatch import private_microbatch
+from fedpriv.kept import kept
+from fedpriv.private_training.microbatch import most_private, power_of_two, private_microbatch
 from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.worker import Worker
 
+log = logging.getLogger(__name__)
 Values = Callable[[Batch], Tensor]
 TRIALS = 6  # batches of the most records, that a length is tried with
-GAIN = 0.2  # of the time of a step, by computing several records at once
+COST = 3.0  # steps, as which trials may take as long; and
+SHARE = 0.1  # of the steps of a job
 
 
 class BatchInvariant:
@@ -51,36 +56,77 @@ class BatchInvariant:
         return torch.cat(found)
 
 
-def try_all_lengths(worker: Worker, tokens: float) -> None:
-    """Try every padded length that records may have, or compute each alone if that is cheaper.
+def try_lengths(
+    worker: Worker,
+    records: float,
+    steps: int,
+    *,
+    ticks: bool = False,
+) -> None:
+    """Try, where it pays, how many records of each padded length may be computed at once.
+
+    What is found is kept for the next start, so that a model is tried once on a machine.
 
     Args:
-        tokens: that the job computes on.
+        records: of a step, at most, by public settings and the declared size.
+        steps: of the job.
+        ticks: compute each record alone where one by itself would cost as much as a batch.
 
     Privacy:
-        Of public settings alone: of the lengths that records have, the time would tell (law 19).
+        What is tried, and whether, follows from public settings and random tokens. Of the lengths
+        that records have, the time or a file would tell (laws 18 and 19).
     """
-    longest = worker.recipe.model.max_length
-    worker.microbatches.pop("private", None)
-    most = private_microbatch(worker)
-    lengths = {padded_length(length, longest) for length in range(1, longest + 1)}
-    if worker.recipe.compute.microbatch is None and TRIALS * most * sum(lengths) > GAIN * tokens:
-        worker.microbatches["private"] = 1
-    elif any(_sizes(worker, length)[-1] > 1 for length in sorted(lengths)):
+    longest, threads = worker.recipe.model.max_length, torch.get_num_threads()
+    lengths = sorted({padded_length(length, longest) for length in range(1, longest + 1)})
+    # Sites of a simulation share what was found.
+    most = max(worker.microbatches.get("private", 1), _that_pay(worker, lengths, records, steps))
+    while most > 1 and (most, longest, threads) not in worker.invariant_sizes:
+        log.info("Trying %d records at once, of %d lengths, on random texts.", most, len(lengths))
+        try:
+            found = kept(_tried_on(worker, most), partial(_all_tried, worker, most, lengths))
+        except (RuntimeError, MemoryError) as error:
+            why, most = type(error).__name__, most // 2
+            log.warning("%s with %d records at once; %d instead.", why, 2 * most, most)
+        else:
+            sizes = zip(lengths, map(tuple, found), strict=True)
+            worker.invariant_sizes |= {(most, one, threads): size for one, size in sizes}
+    known = worker.invariant_sizes
+    if ticks and most > 1 and any(known[most, one, threads][-1] > 1 for one in lengths):
         # A record by itself would cost as much as the copies beside it, and a tick for all that.
-        worker.microbatches["private"] = 1
+        most = 1
+    worker.microbatches["private"] = most
 
 
-def try_lengths(worker: Worker, units: Units) -> None:
-    """Try every padded length that records have, so that no step has to.
+def _that_pay(worker: Worker, lengths: Sequence[int], records: float, steps: int) -> int:
+    """What a person says, or as many as share a length, if to try them costs no more than `COST`.
 
-    Privacy:
-        What is tried is public; which lengths there are is not, and shows in the time alone.
+    A batch saves about the same time for each record in it, and few records of a step have the
+    same length.
     """
-    most = worker.recipe.model.max_length
-    lengths = {padded_length(length, most) for length in lengths_of(units) if 0 < length <= most}
-    for length in lengths:
-        _sizes(worker, length)
+    if worker.recipe.compute.microbatch is not None:
+        return worker.recipe.compute.microbatch
+    tokens = min(COST, SHARE * steps) * records * lengths[-1]
+    most = min(records / len(lengths), tokens / (TRIALS * sum(lengths)))
+    return 1 if most < 2 else power_of_two(min(int(most), most_private(worker)))
+
+
+def _tried_on(worker: Worker, most: int) -> dict[str, Any]:
+    """All that decides what a trial finds, beside the machine."""
+    recipe = worker.recipe
+    return {
+        "trial": "batches",
+        "base": worker.base.digest,
+        "trained": worker.vector.digest,
+        "attention": worker.model.config._attn_implementation,
+        "model": recipe.model.model_dump(mode="json", exclude={"name"}),
+        "compute": recipe.compute.model_dump(mode="json"),
+        "most": most,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _all_tried(worker: Worker, most: int, lengths: Sequence[int]) -> list[Sequence[int]]:
+    return [_tried_sizes(worker, most, length) for length in lengths]
 
 
 def _sizes(worker: Worker, length: int) -> Sequence[int]:
@@ -118,8 +164,7 @@ def invariant_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
     answer is the same whenever it is asked. The model's own are put back.
 
     Privacy:
-        Records have no part in it, nor what a server sends. It is kept in memory alone: a file for
-        each length would tell which lengths records have, and so would the time of the next start.
+        Records have no part in it, nor what a server sends.
     """
     if most == 1:
         return (1,)

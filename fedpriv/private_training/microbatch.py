@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 
 from fedpriv import memory
 from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.worker import Worker
 
-log = logging.getLogger(__name__)
 ON_A_CPU = 16  # more are no faster: a core's caches are full by then
 MOST = 1024
 TRIED = {"cpu": 4, "other": 32}  # as fast as more, and each length is tried with so many
@@ -34,17 +31,8 @@ def public_microbatch(worker: Worker) -> int:
 
 
 def private_microbatch(worker: Worker) -> int:
-    """Private records to compute at once, whatever memory there is later; found out once.
-
-    As `most_private` says, or where memory runs out, half, and so on.
-
-    Privacy:
-        Tried on random tokens of the greatest length; records have no part in it. How many they
-        are decides the last bits of their gradients.
-    """
-    if "private" not in worker.microbatches:
-        worker.microbatches["private"] = _tried(worker, most_private(worker))
-    return worker.microbatches["private"]
+    """Return how many private records to compute at once: what was tried, or `most_private`."""
+    return worker.microbatches.setdefault("private", most_private(worker))
 
 
 def most_private(worker: Worker) -> int:
@@ -60,28 +48,14 @@ def most_private(worker: Worker) -> int:
 def _that_fit(worker: Worker) -> int:
     if worker.device == "cpu":
         each = GRADIENTS_SHARE * worker.vector.size * worker.gradients.dtype.itemsize
-        return _power_of_two(min(ON_A_CPU, memory.total() // each))
+        return power_of_two(min(ON_A_CPU, memory.total() // each))
     one = rehearse(worker, 1)
     try:
         two = rehearse(worker, 2)
     except torch.OutOfMemoryError:
         return 1
     left = int(SHARE * memory.total(worker.device)) - one
-    return _power_of_two(min(MOST, 1 + left // max(1, two - one)))
-
-
-def _tried(worker: Worker, records: int) -> int:
-    while records > 1:
-        torch.cuda.empty_cache()  # what earlier steps freed is free for this, too
-        try:
-            rehearse(worker, records)
-            break
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            log.warning("Out of memory with %d records at once; %d instead.", records, records // 2)
-            records //= 2
-    return records
+    return power_of_two(min(MOST, 1 + left // max(1, two - one)))
 
 
 def rehearse(worker: Worker, count: int) -> int:
@@ -101,7 +75,8 @@ def rehearse(worker: Worker, count: int) -> int:
     return 0 if worker.device == "cpu" else int(torch.cuda.max_memory_allocated(worker.device))
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
+    """Return the largest power of two that is no more than a number, and 1 at least."""
     return 1 << (max(1, number).bit_length() - 1)
 
 

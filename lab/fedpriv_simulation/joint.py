@@ -20,7 +20,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.data.batch import Batch
 from fedpriv.models.vector import TrainableVector, Vector, check_vector
 from fedpriv.private_training.batch_invariance import batches_of, invariant_sizes
-from fedpriv.private_training.microbatch import private_microbatch, public_microbatch
+from fedpriv.private_training.microbatch import public_microbatch
 from fedpriv.private_training.pool import Inspect, WorkerPool
 from fedpriv.private_training.worker import ModelRecipe, Worker
 
@@ -147,16 +147,16 @@ class JointPool(WorkerPool):
         return torch.cat(found)
 
     def _sizes_of(self, worker: Worker, length: int) -> Sequence[int]:
-        """Return sizes of batches that give the bits that a site computes by itself."""
+        """Return sizes of batches that give the bits that a record has alone, on a CPU."""
         key = (worker.recipe, length, torch.get_num_threads())
         if key in self._sizes:  # nobody waits while another length is tried
             return self._sizes[key]
         with self._trying:
             if key not in self._sizes:
-                alone = private_microbatch(worker)
                 sizes = invariant_sizes(worker, self._most(worker.recipe), length)
-                as_alone = alone in sizes
-                self._sizes[key] = sizes if as_alone else invariant_sizes(worker, alone, length)
+                # On a GPU, a batch of one is often the one that differs.
+                same = 1 in sizes or worker.device != "cpu"
+                self._sizes[key] = sizes if same else (1,)
             return self._sizes[key]
 
 

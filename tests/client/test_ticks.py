@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.errors import DataError, ProtocolError, StepFailedError
-from fedpriv.kept import FOLDER
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.ledger.terms import Terms
@@ -218,13 +217,13 @@ def test_nothing_is_tried_amid_a_step_whatever_came_before_it(
 ) -> None:
     """A refused proposal, or another model in between, takes what was found out from nobody."""
     tried: list[int] = []
-    usual = batch_invariance.invariant_sizes
+    usual = batch_invariance._tried_sizes
 
     def counted(worker: Any, most: int, length: int) -> Any:
         tried.append(worker.is_settled)
         return usual(worker, most, length)
 
-    monkeypatch.setattr(batch_invariance, "invariant_sizes", counted)
+    monkeypatch.setattr(batch_invariance, "_tried_sizes", counted)
     opened(setting, NOTES[2]).close()
     shutil.rmtree(setting.folder / "state")
     terms = dataclasses.replace(REAL, rule=SumRule(1e-4), budget=30.0)
@@ -264,10 +263,12 @@ def test_what_was_not_tried_is_computed_alone_amid_a_step(setting: Setting) -> N
 def test_a_record_by_itself_costs_no_more_than_itself(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, sizes: Any, most: int
 ) -> None:
-    monkeypatch.setattr(batch_invariance, "invariant_sizes", lambda *_: sizes)
+    monkeypatch.setattr(batch_invariance, "_tried_sizes", lambda *_: sizes)
     with setting.pool.borrow(setting_recipe(setting)) as worker:
         worker.invariant_sizes.clear()
-        batch_invariance.try_all_lengths(worker, 1e12)
+        batch_invariance.try_lengths(worker, 1e6, 100)
+        assert worker.microbatches["private"] == 4
+        batch_invariance.try_lengths(worker, 1e6, 100, ticks=True)
         assert worker.microbatches["private"] == most
 
 
@@ -328,41 +329,27 @@ def test_lengths_are_tried_whatever_the_records_are(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[list[int]] = []
-    monkeypatch.setattr(
-        "fedpriv.private_training.batch_invariance.invariant_sizes",
-        lambda worker, most, length: tried[-1].append(length) or (1,),  # type: ignore[func-returns-value]
-    )
-    monkeypatch.setattr("fedpriv.private_training.batch_invariance.GAIN", 1e9)
+    asked: set[tuple[float, int]] = set()
+
+    def some(worker: Any, lengths: Any, records: float, steps: int) -> int:
+        asked.add((records, steps))
+        return 4
+
+    def found(worker: Any, most: int, length: int) -> tuple[int, ...]:
+        tried[-1].append(length)
+        return (1,)
+
+    monkeypatch.setattr(batch_invariance, "_tried_sizes", found)
+    monkeypatch.setattr(batch_invariance, "_that_pay", some)
     for number, notes in enumerate(NOTES):
-        tried.append([])
-        with setting.pool.borrow(setting_recipe(setting)) as worker:
-            worker.invariant_sizes.clear()
-        site = opened(setting, notes)
-        site.consider(setting.change(job_id=f"job-{number}"))
-        site.close()
-    assert tried == [[8, 16, 24, 32]] * len(NOTES)
-
-
-def test_a_simulation_at_home_leaves_nothing_that_a_trial_is_saved_by(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the time of an offer would tell which lengths the records have, and a file would."""
-    folder, tried = setting.folder / "kept", list[int]()
-    monkeypatch.setenv(FOLDER, str(folder))
-    usual = batch_invariance._tried_sizes
-    monkeypatch.setattr(
-        batch_invariance, "_tried_sizes", lambda *of: tried.append(of[2]) or usual(*of)
-    )
-    monkeypatch.setattr(batch_invariance, "GAIN", 1e9)
-    setting.data.write_text(json.dumps({"note": "a note of thirty bytes or so.."}) + "\n")
-    for served in (False, True):
-        with closing(setting.site(REAL if served else TERMS, ledger=None)) as site:
-            site.consider(setting.proposal)
-        with setting.pool.borrow(setting_recipe(setting)) as worker:
-            worker.invariant_sizes.clear()  # as in another process
-        shutil.rmtree(setting.folder / "state")
-    assert tried == [32, 8, 16, 24, 32]
-    assert not any("length" in file.read_text() for file in folder.glob("*"))
+        for on in (True, False):
+            tried.append([])
+            with setting.pool.borrow(setting_recipe(setting)) as worker:
+                worker.invariant_sizes.clear()
+            with closing(opened(setting, notes, ticks=on)) as site:
+                site.consider(setting.change(job_id=f"job-{number}-{on}"))
+    assert tried == [[8, 16, 24, 32]] * 2 * len(NOTES)
+    assert len(asked) == 1  # of the declared size
 
 
 def setting_recipe(setting: Setting) -> Any:

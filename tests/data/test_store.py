@@ -38,7 +38,6 @@ def test_examples_come_back_as_they_were(
         units[owner].append(example)
     assert [list(store[place]) for place in reversed(range(4))] == units[::-1]
     assert [store.examples_of(place) for place in range(4)] == list(map(len, units))
-    assert store.lengths == {len(ids) for ids in texts}
 
 
 def test_units_of_many_blocks_have_their_examples() -> None:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from fedpriv.data.batch import Batch
+from fedpriv.data.batch import Batch, padded_length
 from fedpriv.data.encode import Example
-from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.kept import FOLDER
 from fedpriv.private_training import batch_invariance
-from fedpriv.private_training.batch_invariance import BatchInvariant, invariant_sizes
+from fedpriv.private_training.batch_invariance import (
+    TRIALS,
+    BatchInvariant,
+    invariant_sizes,
+    try_lengths,
+)
+from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.microbatch import TRIED
 from fedpriv.private_training.record_loss import record_losses
 
@@ -157,26 +166,6 @@ def test_padded_and_unpadded_neighbours_are_tried(
     assert padded == [[a, b, b], [b, b, a], [a, a, a], [b, b, b], [b], [b], [a]]
 
 
-def test_what_no_batch_has_a_place_for_is_not_tried(make_worker: Make) -> None:
-    worker = make_worker("llama", dtype="float32")
-    longest = worker.recipe.model.max_length
-    long, empty = Example([3] * (longest + 1), [3] * (longest + 1)), Example([], [])
-    batch_invariance.try_lengths(worker, [(long,), (empty, *records(1)), ()])
-    assert [length for _, length, _ in worker.invariant_sizes] == [LENGTH]
-
-
-def test_lengths_are_known_without_reading_a_record(make_worker: Make, tmp_path: Path) -> None:
-    class Unread(UnitStore):
-        def _unit(self, place: int) -> tuple[Example, ...]:
-            raise AssertionError("read at the start")
-
-    worker, units = make_worker("llama", dtype="float32"), Unread(TokenFile(tmp_path))
-    for example in records(3):
-        units.append(units.add_unit(), example)
-    batch_invariance.try_lengths(worker, units)
-    assert [length for _, length, _ in worker.invariant_sizes] == [LENGTH]
-
-
 def test_a_length_is_tried_once(make_worker: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = make_worker("llama", dtype="float32")
     values_of(worker, [])(records(1), LENGTH)
@@ -184,49 +173,101 @@ def test_a_length_is_tried_once(make_worker: Make, monkeypatch: pytest.MonkeyPat
     values_of(worker, [])(records(1), LENGTH)
 
 
-def test_what_was_found_is_kept_in_memory_alone(
-    make_worker: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A file would tell which lengths records have, and so would the time of the next start."""
-    workers = [make_worker("llama", dtype="float32") for _ in range(2)]
-    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
-    tried: list[int] = []
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """How many records at once, and the length, of each trial that was made."""
+    found: list[tuple[int, int]] = []
     usual = batch_invariance._tried_sizes
 
-    def counted(*of: Any) -> Any:
-        tried.append(of[2])
-        return usual(*of)
+    def noted(worker: Any, most: int, length: int) -> Any:
+        found.append((most, length))
+        return usual(worker, most, length)
 
-    monkeypatch.setattr(batch_invariance, "_tried_sizes", counted)
-    for worker in workers:
-        for _ in range(2):
-            batch_invariance.try_lengths(worker, [tuple(records(1))])
-    assert tried == [LENGTH] * 2 and not (tmp_path / "kept").exists()
+    monkeypatch.setattr(batch_invariance, "_tried_sizes", noted)
+    return found
 
 
-def test_memory_that_ran_out_is_not_kept(
-    make_worker: Make, monkeypatch: pytest.MonkeyPatch
+def test_a_model_is_tried_once_on_a_machine(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tried: list[Any]
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
+    first, second = (make_worker("llama", dtype="float32") for _ in range(2))
+    lengths = list(range(8, first.recipe.model.max_length + 1, 8))
+    for worker in (first, first, second):
+        try_lengths(worker, 1, 1)
+        assert tried == [(MOST, length) for length in lengths]
+    assert second.invariant_sizes == first.invariant_sizes
+    assert {length for _, length, _ in first.invariant_sizes} == set(lengths)
+    try_lengths(make_worker("llama", dtype="float64"), 1, 1)
+    assert len(tried) == 2 * len(lengths)  # a trial of another number format says nothing
+
+
+def test_what_a_step_tries_is_kept_in_memory_alone(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tried: list[Any]
+) -> None:
+    """A file would tell which lengths records have, and so would the time of the next start."""
+    worker = make_worker("llama", dtype="float32")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
+    values_of(worker, [])(records(1), LENGTH)
+    assert tried == [(MOST, LENGTH)] and not (tmp_path / "kept").exists()
+
+
+@settings(max_examples=50)
+@given(
+    records=st.floats(1e-3, 1e4),
+    steps=st.integers(1, 1000),
+    longest=st.sampled_from([8, 20, 128, 1024]),
+)
+def test_trials_cost_no_more_than_three_steps(records: float, steps: int, longest: int) -> None:
+    compute = ComputeSection(device="cpu", dtype="float32")
+    worker: Any = SimpleNamespace(
+        recipe=SimpleNamespace(compute=compute), microbatches={"public": 16}, device="cpu"
+    )
+    lengths = sorted({padded_length(length, longest) for length in range(1, longest + 1)})
+    most = batch_invariance._that_pay(worker, lengths, records, steps)
+    assert most in (1, 2, 4) and most <= max(1, records / len(lengths))
+    cost, step = TRIALS * most * sum(lengths), records * longest
+    assert most == 1 or cost <= min(3 * step, step * steps / 10)
+    assert batch_invariance._that_pay(worker, lengths, 1e6, 1000) == 4
+
+
+def test_where_memory_runs_out_fewer_are_tried_and_nothing_is_kept(
+    make_worker: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     worker = make_worker("llama", dtype="float32")
-    with monkeypatch.context() as patched:
-        patched.setattr(batch_invariance, "_tried_sizes", _out_of_memory)
-        assert invariant_sizes(worker, 3, LENGTH) == (1,)
-    assert invariant_sizes(worker, 3, LENGTH) == (3, 1)
+    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
+    usual = batch_invariance._tried_sizes
+
+    def scarce(worker: Any, most: int, length: int) -> Any:
+        if most > 2:
+            raise torch.OutOfMemoryError
+        return usual(worker, most, length)
+
+    monkeypatch.setattr(batch_invariance, "_tried_sizes", scarce)
+    with caplog.at_level(logging.WARNING):
+        try_lengths(worker, 1, 1)
+    said = [record.message for record in caplog.records]
+    assert said == ["OutOfMemoryError with 4 records at once; 2 instead."]
+    assert worker.microbatches["private"] == 2
+    assert {most for most, _, _ in worker.invariant_sizes} == {2}
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    assert invariant_sizes(worker, 4, LENGTH) == (1,)
 
 
-def _out_of_memory(*_: Any) -> Any:
-    raise MemoryError
-
-
-def test_a_small_job_computes_each_record_alone(make_worker: Make) -> None:
+def test_a_small_job_computes_each_record_alone(make_worker: Make, tried: list[Any]) -> None:
     """To try all lengths would take longer than what batches save."""
     worker = make_worker("llama", dtype="float32", microbatch=None)
-    batch_invariance.try_all_lengths(worker, 1e3)
-    assert worker.microbatches["private"] == 1 and not worker.invariant_sizes
-    batch_invariance.try_all_lengths(worker, 1e9)
-    assert worker.microbatches["private"] > 1
+    try_lengths(worker, 4, 100)
+    assert worker.microbatches["private"] == 1 and not tried
+    try_lengths(worker, 1e3, 100)
+    assert worker.microbatches["private"] == MOST
     longest = worker.recipe.model.max_length
-    assert {length for _, length, _ in worker.invariant_sizes} == set(range(8, longest + 1, 8))
+    assert tried == [(MOST, length) for length in range(8, longest + 1, 8)]
+    try_lengths(worker, 4, 100)  # of another site, which shares what was found
+    assert worker.microbatches["private"] == MOST
 
 
 def one_alone_differs(part: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -90,23 +89,6 @@ def units_of(count: int) -> list[tuple[Example, ...]]:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 250, (count, 12), generator=generator).tolist()
     return [(Example(row, [-100, *row[1:]]),) for row in ids]
-
-
-def test_memory_is_tried_before_there_is_a_record(
-    make_worker: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    units = units_of(8)
-    worker = make_worker(microbatch=8)
-    expected = DpLora().clipped_sum(worker, units, worker.initial, 1.0).value
-    worker = make_worker(microbatch=8)
-    spare(worker, monkeypatch, 2)
-    with caplog.at_level(logging.WARNING):
-        assert private_microbatch(worker) == 2
-    said = [record.message for record in caplog.records]
-    assert said == [f"Out of memory with {n} records at once; {n // 2} instead." for n in (8, 4)]
-    found = DpLora().clipped_sum(worker, units, worker.initial, 1.0).value
-    assert (found - expected).abs().max() < 1e-12
-    assert worker.failures == {}
 
 
 def test_memory_that_runs_out_in_a_step_changes_no_other_step(
