@@ -27,7 +27,7 @@ _ONE = "clips a record's gradient as a whole, in one process"
 _FULL = "evaluates in the number format of the model"
 _PLAIN = {int, float, bool, str, type(None)}
 _NUMBERS = (bool, int, float)
-_OURS = {"columns", "labels", "numerics", "unit", "ledger", "witness", "job", "dataset_text_field"}
+_OURS = {"labels", "numerics", "unit", "ledger", "witness", "job", "dataset_text_field"}
 _TOKENIZER = "Set it in the tokenizer, and give that as processing_class."
 _PACKING = ((False, None), f"does not pack several records into a window: {_ALONE}", _LEAVE)
 _COMPILE = "makes gradients in ways that compiling does not know"
@@ -181,7 +181,7 @@ class PrivateConfig(TrainingArguments):
 
     _VALID_DICT_FIELDS = [  # noqa: RUF012 (transformers')
         *TrainingArguments._VALID_DICT_FIELDS,
-        *("model_init_kwargs", "dataset_kwargs"),
+        *("columns", "model_init_kwargs", "dataset_kwargs"),
     ]
 
     epsilon: float | None = None
@@ -192,7 +192,7 @@ class PrivateConfig(TrainingArguments):
     clip_norm: float | None = None
     unit: str = usual.UNIT
     max_records_per_unit: int = usual.MAX_RECORDS_PER_UNIT
-    columns: dict[str, str] | None = None
+    columns: dict[str, str] | str | None = None  # JSON of a command line
     labels: list[str] = field(default_factory=list)
     max_length: int = LeftOut(1024)
     numerics: Numerics = "default"
@@ -226,7 +226,7 @@ class PrivateConfig(TrainingArguments):
     learning_rate: float = 2e-5
     logging_steps: float = 10
     max_grad_norm: float | None = None  # type: ignore[assignment]
-    report_to: str | list[str] | None = "none"
+    report_to: list[str] | str | None = "none"
 
     def __post_init__(self) -> None:
         for name, adapter in _adapters().items():
@@ -253,6 +253,7 @@ class PrivateConfig(TrainingArguments):
         self.logging_nan_inf_filter = False  # the loss of a step is not known, and says so
         with of_transformers("args"):
             super().__post_init__()  # type: ignore[no-untyped-call]
+        self.columns = valid("columns", self.columns, TypeAdapter(dict[str, str] | None))
         self.loading()  # or it would fail later
         if self.world_size > 1:
             raise ConfigError(

@@ -348,7 +348,7 @@ def _columns(records: Records, args: PrivateConfig) -> dict[str, str]:
     """
     text = args.dataset_text_field
     named = {"text": text, "label": "label"} if args.labels else {"text": text}
-    columns = args.columns or (named if text != "text" else columns_of(records))
+    columns: Any = args.columns or (named if text != "text" else columns_of(records))
     for key, field, name in (
         ("completion_only_loss", "completion", "pairs of a prompt and a completion"),
         ("assistant_only_loss", "messages", "conversations"),
@@ -361,8 +361,8 @@ def _columns(records: Records, args: PrivateConfig) -> dict[str, str]:
                 fix=f"Leave it out, or name the column of the {field}.",
             )
     if "messages" in columns and not args.assistant_only_loss:
-        return {"text": columns["messages"]}  # a text as the chat template writes it
-    return columns
+        columns = {"text": columns["messages"]}  # a text as the chat template writes it
+    return dict(columns)
 
 
 @without_hub_code()

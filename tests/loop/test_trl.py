@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 from transformers import TrainingArguments
 
 from fedpriv.errors import ConfigError
-from fedpriv.loop.arguments import ALLOWED, OF_A_TRAINER, PrivateConfig
+from fedpriv.loop.arguments import ALLOWED, OF_A_TRAINER, LeftOut, PrivateConfig
 from fedpriv.loop.trainer import PrivateTrainer
 
 with warnings.catch_warnings():  # of its own, about what comes next
     warnings.simplefilter("ignore")
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTConfig, SFTTrainer, TrlParser
 
 Make = Callable[..., Any]
 SCRIPT = Path(__file__).with_name("sft_script.py")
@@ -236,5 +236,12 @@ def test_a_script_for_trl_runs_with_two_other_lines(
     assert all(bool(v.any()) and v.dtype == torch.float32 for v in adapter.values())
 
 
-def test_it_is_a_config_of_transformers() -> None:
+def test_the_command_line_of_a_script_for_trl_is_read() -> None:
     assert issubclass(PrivateConfig, TrainingArguments)
+    line = "--output_dir x --epsilon 4 --use_cpu --labels a b --max_grad_norm 0.3 --columns"
+    options = ['{"text": "note", "label": "kind"}', "--model_init_kwargs", '{"dtype": "bfloat16"}']
+    [made] = TrlParser((PrivateConfig,)).parse_args_and_config([*line.split(), *options])
+    assert (made.epsilon, made.clip_norm, made.labels) == (4, 0.3, ["a", "b"])
+    assert made.columns == {"text": "note", "label": "kind"}
+    assert made.loading()["dtype"] == "bfloat16"
+    assert isinstance(made.max_length, LeftOut)
