@@ -55,6 +55,7 @@ DOCUMENTS = [
     "docs/sharing.md",
     "docs/sharp-edges.md",
     "docs/site-page.md",
+    "docs/trl.md",
     "docs/results.md",
     "README.md",
 ]
@@ -92,8 +93,9 @@ def test_links_inside_the_repository_lead_somewhere() -> None:
             assert (ROOT / document).parent.joinpath(target).exists(), f"{document}: {target}"
 
 
-def test_the_reference_of_settings_is_up_to_date() -> None:
-    command = [sys.executable, "scripts/make_config_reference.py", "--check"]
+@pytest.mark.parametrize("script", ["make_config_reference.py", "make_trl_table.py"])
+def test_the_references_of_settings_are_up_to_date(script: str) -> None:
+    command = [sys.executable, f"scripts/{script}", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

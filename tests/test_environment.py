@@ -230,7 +230,7 @@ def test_what_loads_a_model_does_so_without_the_package(
         "a site": lambda: load_base(named),
         "sizes": lambda: linear_sizes(named),
         "alone": lambda: base.compute_alone(named, None, 9, "model"),
-        "a trainer": lambda: trainer._with_adapter(named, None, 0),
+        "a trainer": lambda: trainer._with_adapter(named, None, trainer.PrivateConfig(), None),
         "merged": lambda: plainly.load_merged(named, named),
         "adapter": lambda: plainly.load_adapter(named, "", named),
     }

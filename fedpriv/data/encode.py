@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -68,11 +69,9 @@ def encode_record(
     """
     fields = set(spec.columns)
     if fields == {"text"}:
-        limits = (spec.max_length, spec.max_records_per_unit)
-        return encode_text(record["text"], tokenizer, *limits)
+        return encode_text(record["text"], tokenizer, spec.max_length, spec.max_records_per_unit)
     if fields == {"prompt", "completion"}:
-        pair = record["prompt"], record["completion"]
-        return encode_completion(*pair, tokenizer, spec.max_length)
+        return encode_completion(record["prompt"], record["completion"], tokenizer, spec.max_length)
     if fields == {"messages"}:
         return encode_messages(record["messages"], tokenizer, spec.max_length)
     if fields != {"text", "label"}:
@@ -107,15 +106,18 @@ def encode_text(
 ) -> list[Example]:
     """Plain text, ended by eos where the tokenizer has one, in consecutive windows.
 
-    The first `max_windows` windows of `max_length` tokens are used; a last window of a
-    single token has no target and is left out.
+    A list of messages as JSON text is as the chat template writes it. The first `max_windows`
+    windows of `max_length` tokens are used; a last window of a single token has no target and is
+    left out.
     """
+    talk = conversation(text)
+    text = _template_text(talk, tokenizer) if talk else text
     if _is_blank(text):
         return []
-    ids = _tokenize(tokenizer, text, special=True)
-    if len(ids) <= tokenizer.num_special_tokens_to_add():
+    ids = _tokenize(tokenizer, text, special=not talk)
+    if not talk and len(ids) <= tokenizer.num_special_tokens_to_add():
         return []
-    ids = _with_eos(tokenizer, ids)
+    ids = ids if talk else _with_eos(tokenizer, ids)
     starts = range(0, len(ids), max_length)[:max_windows]
     windows = [ids[start : start + max_length] for start in starts]
     return [example for window in windows for example in _with_target(window, window)]
@@ -129,10 +131,20 @@ def encode_completion(
 ) -> list[Example]:
     """A prompt, without loss, and its completion, ended by eos, with loss.
 
-    Cut at `max_length`; see `_window`.
+    Both may be lists of messages as JSON text: then they are as the chat template writes them. Cut
+    at `max_length`; see `_window`.
     """
     if _is_blank(completion):
         return []
+    asked, reply = conversation(prompt), conversation(completion)
+    if asked or reply:
+        header = asked and reply and _template_text(asked, tokenizer, add_generation_prompt=True)
+        whole = _template_text([*(asked or ()), *(reply or ())], tokenizer)
+        if not header or not whole:
+            return []
+        before, after = (_tokenize(tokenizer, text, special=False) for text in (header, whole))
+        start = _common_prefix(before, after)
+        return _window(after, [NO_LOSS] * start + after[start:], max_length)
     after = _tokenize(tokenizer, completion, special=False)
     if not after:
         return []
@@ -220,10 +232,8 @@ def conversation(messages: Any) -> list[dict[str, Any]] | None:
     the other. One with a part that is no text, such as an image, is not well formed.
     """
     if isinstance(messages, str):
-        try:
+        with suppress(ValueError, RecursionError):
             messages = json.loads(messages)
-        except (ValueError, RecursionError):
-            return None
     if not isinstance(messages, list) or not messages:
         return None
     talk = []
@@ -294,8 +304,11 @@ def cause_of(
     """
     if "messages" in spec.columns:
         return _cause_of_talk(record["messages"], tokenizer)
-    text = record["completion" if "completion" in spec.columns else "text"]
-    return Cause.EMPTY if _is_blank(text) else Cause.SHORT
+    texts = [record[field] for field in ("prompt", "completion", "text") if field in spec.columns]
+    talks = list(map(conversation, texts))
+    if any(talks):
+        return Cause.TURNS if None in talks else Cause.REFUSED
+    return Cause.EMPTY if _is_blank(texts[-1]) else Cause.SHORT
 
 
 def _cause_of_talk(messages: Any, tokenizer: PreTrainedTokenizerBase) -> Cause:
@@ -361,8 +374,8 @@ def _assistant_spans(
     return spans
 
 
-def _common_prefix(a: str, b: str) -> int:
-    """How many characters the texts begin with alike."""
+def _common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """How many characters, or tokens, both begin with alike."""
     unequal = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     return next(unequal, min(len(a), len(b)))
 
@@ -374,12 +387,10 @@ def _template_text(
 ) -> str | None:
     """The conversation as text; None where the template refuses it."""
     try:
-        text = tokenizer.apply_chat_template(
-            list(conversation), tokenize=False, add_generation_prompt=add_generation_prompt
-        )
+        asked: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
+        return str(tokenizer.apply_chat_template(list(conversation), **asked))
     except Exception:  # templates raise what they like
         return None
-    return str(text)
 
 
 def _is_blank(text: str | None) -> bool:

@@ -13,12 +13,13 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.sources import OtherSource, Source, where
+from fedpriv.data.encode import conversation
 from fedpriv.data.formats import Row, reader_of
 from fedpriv.data.values import OddValueError, as_id, as_json, as_text
 from fedpriv.errors import DataError
@@ -57,7 +58,8 @@ def read_records(
 
     Returns:
         One row per record, in file order, or that of the notes' ids. Every column is text, or None
-        where the file has nothing, except ``messages``, which holds what the file held. Whole
+        where the file has nothing, except ``messages``, which holds what the file held. A list of
+        messages in another column is JSON text. Whole
         floats are written as integers, so that a label 1 that parquet stores as 1.0 is "1". How an
         id is read, so that " 7.0" is no second patient beside "7", says `fedpriv.data.values`.
 
@@ -184,7 +186,7 @@ def _write(
             record = {}
             for field, column in fields.items():
                 try:
-                    record[field] = _value(row.values.get(column), field)
+                    record[field] = _value(row.values.get(column), field, fields)
                 except OddValueError as error:
                     raise DataError(
                         f"{row.place} {error}",
@@ -204,11 +206,13 @@ def _write(
     )
 
 
-def _value(value: Any, field: str) -> str | None:
-    """One value as the records of a job have it."""
+def _value(value: Any, field: str, fields: Collection[str]) -> str | None:
+    """One value as the records of a job have it; a text with a label is no conversation."""
     if field == UNIT:
         return as_id(value)
-    if field == "messages" and isinstance(value, list | dict):
+    if isinstance(value, list | dict) and (
+        field == "messages" or ("label" not in fields and conversation(value))
+    ):
         return as_json(value)
     return as_text(value)
 

@@ -24,8 +24,9 @@ _QUANTISERS = (
     "transformers.integrations.",
 )
 _IN_FULL = (  # in a loop of somebody's own, and in a job
-    'Load it in full, or in dtype="bfloat16" where less memory is needed. A federation file can'
-    " keep frozen weights in 8 or 4 bits, also for one site: quantize in its table [model]."
+    'Load it in full, or in dtype="bfloat16" where less memory is needed, or with a'
+    " BitsAndBytesConfig, of which the weights are read as numbers. A federation file has quantize"
+    " in its table [model]."
 )
 # Rotary positions that are the same for a position whatever else was seen.
 _CONSTANT_ROPE = ("default", "linear", "llama3", "yarn", "proportional")

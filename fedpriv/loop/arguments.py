@@ -23,14 +23,14 @@ with without_hub_code():
 _LEAVE = "Leave it out."
 _BATCH = "a step is one secret Poisson sample, whose size is by chance and never told"
 _ALONE = "a record's gradient has to be a function of that record alone, or clipping bounds nothing"
-_ONCE = "runs a layer once, when gradients of single records are made"
-_BOUNDED = "Leave it out; microbatches bound what a step holds."
+_ONE = "clips a record's gradient as a whole, in one process"
+_FULL = "evaluates in the number format of the model"
 _PLAIN = {int, float, bool, str, type(None)}
 _NUMBERS = (bool, int, float)
-_OURS = {"columns", "labels", "numerics", "unit", "ledger", "witness", "job", "dataset_text_field"}
-_LOADED = "Load the model yourself, and give it in place of its name."
+_OURS = {"labels", "numerics", "unit", "ledger", "witness", "job", "dataset_text_field"}
 _TOKENIZER = "Set it in the tokenizer, and give that as processing_class."
 _PACKING = ((False, None), f"does not pack several records into a window: {_ALONE}", _LEAVE)
+_COMPILE = "makes gradients in ways that compiling does not know"
 # What an argument may be, else why not, and what to do.
 ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "packing": _PACKING,
@@ -40,21 +40,18 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
         "has its loss on the completion alone, and a text on all of it",
         "Leave it out; name the column of a text, if the prompt shall count.",
     ),
-    "assistant_only_loss": (
-        (None, True),
-        "has its loss on what the assistant says",
-        _LEAVE,
-    ),
     "gradient_accumulation_steps": (
         (1,),
         f"makes a step of one sample: {_BATCH}; memory is bounded by microbatches",
         "Set per_device_train_batch_size to the expected units of a whole step.",
     ),
+    "accelerator_config": ((None,), f"needs no loader of batches: {_BATCH}", _LEAVE),
     "train_sampling_strategy": (
         ("random",),
         f"neither orders nor groups records by what they hold: {_BATCH}",
         _LEAVE,
     ),
+    "data_seed": ((None,), "draws samples in secret: who knows a seed knows who was in", _LEAVE),
     "label_smoothing_factor": ((0,), "clips the gradient of another loss", "Use 0."),
     "neftune_noise_alpha": (
         (None, 0),
@@ -69,19 +66,26 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "bf16": (
         (False, None),
         "makes gradients of single records in the number format of the model",
-        'Load the model with dtype="bfloat16" instead.',
+        'Load the model in that: model_init_kwargs={"dtype": "bfloat16"}.',
     ),
-    "gradient_checkpointing": ((False, None), _ONCE, _BOUNDED),
-    "activation_checkpointing": ((False, None), _ONCE, _BOUNDED),
-    "torch_compile": ((False,), "makes gradients in ways that compiling does not know", _LEAVE),
+    "fp16_full_eval": ((False,), _FULL, _LEAVE),
+    "bf16_full_eval": ((False,), _FULL, _LEAVE),
+    "batch_eval_metrics": ((False,), "computes no metrics but losses and accuracy", _LEAVE),
+    "torch_compile": ((False,), _COMPILE, _LEAVE),
+    "torch_compile_backend": ((None,), _COMPILE, _LEAVE),
+    "torch_compile_mode": ((None,), _COMPILE, _LEAVE),
     "use_liger_kernel": ((False,), "computes the loss of each record, not that of a batch", _LEAVE),
-    "fsdp": ((None, ""), "clips a record's gradient as a whole, in one process", _LEAVE),
+    "fsdp": ((None, ""), _ONE, _LEAVE),
+    "deepspeed": ((None, ""), _ONE, _LEAVE),
+    "parallelism_config": ((None,), _ONE, _LEAVE),
+    "ddp_backend": ((None,), _ONE, _LEAVE),
     "auto_find_batch_size": ((False, None), f"depends on no memory: {_BATCH}", _LEAVE),
     "skip_memory_metrics": (
         (True,),
         "logs no memory: it tells how many records were drawn, and how long they are",
         _LEAVE,
     ),
+    "debug": (("", [], None), "shows nobody the activations of single records", _LEAVE),
     "report_to": (
         ("none", None),
         "tells no tool while it trains: the times of events show how many records were drawn",
@@ -98,31 +102,45 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
         _LEAVE,
     ),
     "eval_packing": _PACKING,
-    "loss_type": (
-        ("nll",),
-        "has the negative log-likelihood as its loss",
-        _LEAVE,
-    ),
+    "loss_type": (("nll", "chunked_nll"), "has the negative log-likelihood as its loss", _LEAVE),
     "router_aux_loss_coef": ((None, 0), f"has no loss over a batch: {_ALONE}", _LEAVE),
-    "activation_offloading": ((False, None), _ONCE, _BOUNDED),
+    "activation_offloading": (
+        (False, None),
+        "lets no hook see what layers make of single records",
+        "Use gradient_checkpointing, or a smaller microbatch.",
+    ),
     "trust_remote_code": ((False, None), "runs no code of a model's repository", _LEAVE),
     "truncation_mode": (
         ("keep_start", None),
         "keeps the beginning of a text, and of a conversation what is to be learned",
         _LEAVE,
     ),
-    "model_init_kwargs": ((None,), "loads a model as it is stored", _LOADED),
+    "dataset_kwargs": (
+        (None, {}, {"skip_prepare_dataset": False}),
+        "makes the tokens itself, of each record by itself",
+        "Leave it out, and give texts.",
+    ),
     "chat_template_path": ((None,), "takes the template of the tokenizer", _TOKENIZER),
     "eos_token": ((None,), "takes the end token of the tokenizer", _TOKENIZER),
     "pad_token": ((None,), "takes the padding token of the tokenizer", _TOKENIZER),
-    "deepspeed": ((None, ""), "clips a record's gradient as a whole, in one process", _LEAVE),
+}
+# What of `from_pretrained` changes no record's part in a gradient; the rest is refused.
+LOADED_ONLY_WITH = {
+    "attn_implementation": (None, "eager", "sdpa"),
+    "trust_remote_code": (False, None),
+    "use_safetensors": (True, None),
+    "use_kernels": (False, None),
+}
+LOADED_WITH = {
+    *("dtype", "torch_dtype", "revision", "quantization_config", "device_map", "use_cache"),
+    *("cache_dir", "local_files_only", "token", "subfolder", "low_cpu_mem_usage"),
 }
 _LOSS = (
     "the loss is each record's own, a mean over its own tokens; a loss over a batch, such as a mean"
     " over all of its tokens, makes every record's gradient depend on the others"
 )
 # Arguments of a Trainer that a private one does not take, and why.
-_OF_A_TRAINER = {
+OF_A_TRAINER = {
     "data_collator": f"{_BATCH}, and batches are made of it here",
     "compute_loss_func": _LOSS,
     "compute_metrics": "evaluation is of losses and accuracy on records stated to be public",
@@ -133,41 +151,50 @@ _OF_A_TRAINER = {
 }
 
 
+class LeftOut(int):
+    """A number that nobody typed, which gives way to what a model can do."""
+
+
 @dataclass
 class PrivateConfig(TrainingArguments):
     """`TrainingArguments` with what a private run has besides, in place of trl's ``SFTConfig``.
 
     A step is a Poisson sample of `size` units; ``per_device_train_batch_size`` is how many are
     expected in it, and ``num_train_epochs`` how often each is expected to be drawn, unless
-    ``max_steps`` says the steps. Gradients are not clipped again (``max_grad_norm`` 0), and no
-    tool is told of a run while it lasts (``report_to``).
+    ``max_steps`` says the steps. ``max_grad_norm`` is another name of `clip_norm`: it bounds the
+    gradient of each unit, and that of a step, which is released, is not clipped again. No tool is
+    told of a run while it lasts (``report_to``). Defaults are those of trl; docs/trl.md lists them.
 
     Args:
-        settings: those of `TrainingArguments`, and as of `PrivateStep` `epsilon`,
-            `noise_multiplier`, `delta`, `size`, `sample_rate`, `clip_norm`, `unit`,
+        settings: those of `TrainingArguments` and of trl's ``SFTConfig``, and as of `PrivateStep`
+            `epsilon`, `noise_multiplier`, `delta`, `size`, `sample_rate`, `clip_norm`, `unit`,
             `max_records_per_unit`, `columns`, `labels`, `max_length`, `numerics`, `ledger`,
             `witness`, `job`, `microbatch` and `max_empty`. `ledger` and `witness` are paths as
             text.
-        dataset_text_field: the column of the text, where records have no other format.
+        max_length: where it is left out, 1,024 or as many tokens as the model reads.
+        assistant_only_loss: of conversations; or their loss is on all of their tokens.
         eval_data_is_public: whoever writes the script states that the records of evaluation are.
-        dataset_num_proc, dataset_kwargs, shuffle_dataset, packing_strategy, pad_to_multiple_of: of
-            trl; they change nothing here.
 
     Raises:
         ConfigError: an argument that has no place in a private run; says why.
     """
+
+    _VALID_DICT_FIELDS = [  # noqa: RUF012 (transformers')
+        *TrainingArguments._VALID_DICT_FIELDS,
+        *("columns", "model_init_kwargs", "dataset_kwargs"),
+    ]
 
     epsilon: float | None = None
     noise_multiplier: float | None = None
     delta: float | None = None
     size: int | None = None
     sample_rate: float | None = None
-    clip_norm: float = 1.0
+    clip_norm: float | None = None
     unit: str = usual.UNIT
     max_records_per_unit: int = usual.MAX_RECORDS_PER_UNIT
-    columns: dict[str, str] | None = None
+    columns: dict[str, str] | str | None = None  # JSON of a command line
     labels: list[str] = field(default_factory=list)
-    max_length: int = 128
+    max_length: int = LeftOut(1024)
     numerics: Numerics = "default"
     ledger: str | None = None
     witness: str | None = None
@@ -179,7 +206,7 @@ class PrivateConfig(TrainingArguments):
     packing: bool = False
     padding_free: bool = False
     completion_only_loss: bool | None = None
-    assistant_only_loss: bool | None = None
+    assistant_only_loss: bool = False
     eval_packing: bool | None = None
     loss_type: str = "nll"
     router_aux_loss_coef: float | None = None
@@ -195,13 +222,16 @@ class PrivateConfig(TrainingArguments):
     shuffle_dataset: bool = False
     packing_strategy: str = "bfd"
     pad_to_multiple_of: int | str | None = None
-    max_grad_norm: float = 0.0
-    report_to: str | list[str] | None = "none"
-    logging_nan_inf_filter: bool = False  # the loss of a step is not known, and says so
+    bf16: bool | None = False  # type: ignore[assignment]
+    learning_rate: float = 2e-5
+    logging_steps: float = 10
+    max_grad_norm: float | None = None  # type: ignore[assignment]
+    report_to: list[str] | str | None = "none"
 
     def __post_init__(self) -> None:
         for name, adapter in _adapters().items():
-            setattr(self, name, valid(name, getattr(self, name), adapter))
+            if not isinstance(getattr(self, name), LeftOut):
+                setattr(self, name, valid(name, getattr(self, name), adapter))
         for name, kinds in _kinds().items():
             value = getattr(self, name)
             if isinstance(value, _NUMBERS) and not kinds.intersection(_NUMBERS):
@@ -210,10 +240,21 @@ class PrivateConfig(TrainingArguments):
             self.report_to = "none"
         for name, (allowed, why, fix) in ALLOWED.items():
             value = getattr(self, name, allowed[0])
-            if not (isinstance(value, tuple(_PLAIN)) and value in allowed):
+            if not (isinstance(value, (*_PLAIN, dict, list)) and value in allowed):
                 raise ConfigError(f"a private run {why}", key=name, value=value, fix=fix)
+        if "layerwise" in str(self.optim):
+            raise ConfigError(
+                "steps by hooks while a backward pass runs, and a private run has none",
+                key="optim",
+                value=self.optim,
+                fix="Take the one of that name without layerwise.",
+            )
+        self._set_clip_norm()
+        self.logging_nan_inf_filter = False  # the loss of a step is not known, and says so
         with of_transformers("args"):
             super().__post_init__()  # type: ignore[no-untyped-call]
+        self.columns = valid("columns", self.columns, TypeAdapter(dict[str, str] | None))
+        self.loading()  # or it would fail later
         if self.world_size > 1:
             raise ConfigError(
                 "has several processes, each of which would sample and pay by itself",
@@ -221,6 +262,49 @@ class PrivateConfig(TrainingArguments):
                 value=self.world_size,
                 fix="Start the script without a launcher.",
             )
+
+    def _set_clip_norm(self) -> None:
+        """Take what is typed under either name, or what is usual for the task.
+
+        The Trainer's own is 0 from then on, or it would clip once more, after the noise.
+        """
+        if not self.max_grad_norm and self.max_grad_norm is not None and self.clip_norm is None:
+            raise ConfigError(
+                "would clip nothing, and then no noise is enough",
+                key="max_grad_norm",
+                value=self.max_grad_norm,
+                fix="Leave it out, or type the longest that a unit's gradient may be.",
+            )
+        typed = self.max_grad_norm or self.clip_norm
+        if self.clip_norm not in (None, typed):
+            raise ConfigError(
+                f"is another name of clip_norm, which is {self.clip_norm:g}",
+                key="max_grad_norm",
+                value=self.max_grad_norm,
+                fix="Type one of them.",
+            )
+        self.clip_norm = usual.clip_norm_of(bool(self.labels)) if typed is None else typed
+        self.max_grad_norm = 0.0
+
+    def loading(self) -> dict[str, Any]:
+        """Options of `from_pretrained` for a model that is named.
+
+        Raises:
+            ConfigError: one has no place here.
+        """
+        given = self.model_init_kwargs or {}
+        options: dict[str, Any] = {"dtype": "float32", "use_safetensors": True}
+        for name, value in given.items() if isinstance(given, dict) else [("", given)]:
+            if name not in LOADED_WITH and value not in LOADED_ONLY_WITH.get(name, ()):
+                raise ConfigError(
+                    "is no option with which a model is loaded here",
+                    key=f"model_init_kwargs.{name}".rstrip("."),
+                    value=value,
+                    fix="Leave it out, or load the model yourself and give it for its name.",
+                )
+            if value is not None:
+                options["dtype" if name == "torch_dtype" else name] = value
+        return {**options, "trust_remote_code": False}
 
     def steps_of(self, size: int) -> tuple[float, int]:
         """The sample rate, and the steps of the plan.
@@ -285,11 +369,11 @@ def refuse_named(given: Mapping[str, Any]) -> None:
         ConfigError: says why.
     """
     for name, value in given.items():
-        if name not in _OF_A_TRAINER:
+        if name not in OF_A_TRAINER:
             raise TypeError(f"PrivateTrainer has no argument {name!r}.")
         if value is not None:
             raise ConfigError(
-                f"has no place in a private run: {_OF_A_TRAINER[name]}",
+                f"has no place in a private run: {OF_A_TRAINER[name]}",
                 key=name,
                 value=type(value).__name__,
                 fix="Leave it out.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -13,8 +13,10 @@ from torch import nn
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
-from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.models.checkpointing import asked_for, checkpointed
+from fedpriv.models.config import Bits, LoraSection, ModelSection
 from fedpriv.models.digest import made_digest
+from fedpriv.plugins import load_part
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import with_gradients
 from fedpriv.private_training.worker import ModelRecipe, Worker
@@ -50,9 +52,9 @@ def section_of(
                 fix=f"Give a {name} of transformers (a {kind.__name__})"
                 + (", with one adapter of peft's at most." if name == "model" else "."),
             )
-    if max_length > longest(base):
+    if max_length > reads(model):
         raise ConfigError(
-            f"is more than the {longest(base)} tokens that the model can read",
+            f"is more than the {reads(model)} tokens that the model can read",
             key="max_length",
             value=max_length,
             fix="Lower it.",
@@ -62,7 +64,21 @@ def section_of(
         task="classification" if labels else "causal-lm",
         labels=labels,
         max_length=max_length,
+        quantize=_bits_of(base),
     )
+
+
+def reads(model: Any) -> int:
+    """Return how many tokens a model can read."""
+    base = base_of(model)
+    return longest(base) if isinstance(base, PreTrainedModel) else 2**20
+
+
+def _bits_of(base: Any) -> Bits | None:
+    """Return in how many bits bitsandbytes has the weights of a model."""
+    if getattr(base, "is_loaded_in_8bit", False):
+        return "8bit"
+    return "4bit" if getattr(base, "is_loaded_in_4bit", False) else None
 
 
 def worker_of(
@@ -71,30 +87,33 @@ def worker_of(
     """A worker that holds the model itself, not a copy of it.
 
     From now on the model attends record by record, and its linear layers make gradients of single
-    records; `Worker.gradients.detach` takes the latter back.
+    records; those that bitsandbytes quantised multiply by the numbers that their codes stand for.
+    `Worker.close` takes the latter two back.
 
     Raises:
         NotPrivateError: dropout, or a layer or number format with which a record's gradient would
             not be a function of that record alone, or nothing is trained.
+        ConfigError: opacus is to read quantised weights, or to compute layers twice.
         ModelError: the tokenizer has neither a padding nor an end token.
     """
     _refuse_dropout(model)
     pad_with_end(tokenizer, "The tokenizer")
     base = base_of(model)
     trained = next((p for p in model.parameters() if p.requires_grad), None)
-    first = next(base.parameters())
+    first = next(p for p in base.parameters() if p.is_floating_point())
     if first.dtype not in _FORMATS:
         raise NotPrivateError(
             f"The model is in {first.dtype}, which overflows where a record's gradient is large."
             ' Load it with dtype="float32" or "bfloat16".'
         )
-    compute = ComputeSection(
-        device=str((first if trained is None else trained).device),
-        dtype=str(first.dtype).removeprefix("torch."),
-        microbatch=microbatch,
-        engine=engine,
-    )
-    recipe = ModelRecipe(section, LoraSection(), 0, compute)
+    twice = bool(asked_for(base))
+    if engine == "opacus" and (section.quantize or twice):
+        raise ConfigError(
+            "knows neither quantised weights nor gradient checkpointing",
+            key="engine",
+            value=engine,
+            fix='Use "fedpriv", or a model in full without.',
+        )
     digest = made_digest(model)
     tried = {
         "trial": "attention",
@@ -102,9 +121,26 @@ def worker_of(
         "padding": tokenizer.pad_token_id,
         "max_length": section.max_length,
     }
-    with computing(model):
-        compute_alone(base, tokenizer, section.max_length, "The model", tried)
-        return with_gradients(recipe, Base(base, tokenizer, section.name, digest), model)
+    with ExitStack() as undone:
+        halved = False
+        if section.quantize is not None:
+            quantised = load_part("model.quantize")
+            halved = undone.enter_context(quantised.read_as_numbers(model)) == torch.bfloat16
+        mixed = halved and first.dtype == torch.float32
+        compute = ComputeSection(
+            device=str((first if trained is None else trained).device),
+            dtype="mixed" if mixed else str(first.dtype).removeprefix("torch."),
+            microbatch=microbatch,
+            gradient_checkpointing=twice,
+            engine=engine,
+        )
+        recipe = ModelRecipe(section, LoraSection(), 0, compute)
+        with computing(model):
+            compute_alone(base, tokenizer, section.max_length, "The model", tried)
+            worker = with_gradients(recipe, Base(base, tokenizer, section.name, digest), model)
+        undone.callback(worker.gradients.detach)
+        worker.resources.enter_context(undone.pop_all())
+    return worker
 
 
 def base_of(model: Any) -> Any:
@@ -136,15 +172,17 @@ def held(model: Any) -> Iterator[None]:
 def computing(model: nn.Module) -> Iterator[None]:
     """Everything in evaluation mode for the time of a `with` block: no dropout, whoever's.
 
-    Another thread that would change the mode meanwhile is refused: a mask of dropout depends on who
-    else was drawn.
+    Layers that are to keep nothing (`gradient_checkpointing_enable`) keep nothing in this mode,
+    too. Another thread that would change the mode meanwhile is refused: a mask of dropout depends
+    on who else was drawn.
     """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     for module, _ in modes:
         vars(module)["train"] = _refuse_mode
     try:
-        yield
+        with checkpointed(model):
+            yield
     finally:
         for module, mode in modes:
             vars(module).pop("train", None)

@@ -175,7 +175,7 @@ class PrivateStep:
             self._spec = spec_of(columns, section, unit, max_records_per_unit)
             with telling("Trying on random texts whether each record's gradient is its own"):
                 self._worker = worker_of(model, tokenizer, section, engine, microbatch)
-            resources.callback(self._worker.gradients.detach)
+            resources.callback(self._worker.close)
             self._method = DpLora()
             values = self._method.prepare(self._worker, self._worker.vector.read())
             self.plan = Plan(

@@ -16,8 +16,14 @@ from fedpriv.data.in_memory import Records, check_records
 from fedpriv.data.values import as_text
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
-from fedpriv.loop.arguments import ALLOWED, PrivateConfig, of_transformers, refuse_named
-from fedpriv.loop.model import section_of
+from fedpriv.loop.arguments import (
+    ALLOWED,
+    LeftOut,
+    PrivateConfig,
+    of_transformers,
+    refuse_named,
+)
+from fedpriv.loop.model import base_of, reads, section_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
 from fedpriv.models.base import refuse_code
@@ -30,6 +36,7 @@ with without_hub_code():  # or bitsandbytes, which a Trainer imports, would run 
         PretrainedConfig,
         Trainer,
         TrainerCallback,
+        set_seed,
     )
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, TrainOutput
 
@@ -50,17 +57,19 @@ class PrivateTrainer(Trainer):
 
     A script for trl's ``SFTTrainer`` changes two lines: the import, and the arguments, to which ε,
     δ and the declared size are added. Records may have the formats of trl: ``text``; ``prompt``
-    and ``completion``; ``messages``; or ``text`` and ``label``.
+    and ``completion``, as texts or as lists of messages; ``messages``; or ``text`` and ``label``.
 
     Args:
         model: of transformers, or the name or folder of one; with an adapter, or with
             `peft_config`.
         args: `PrivateConfig`.
         train_dataset: the private records.
-        eval_dataset: public records, if ``args.eval_data_is_public`` says that they are.
+        eval_dataset: public records, if ``args.eval_data_is_public`` says that they are; or several
+            sets of them by name.
         processing_class: the tokenizer.
         peft_config: of the adapter to put on the model.
         callbacks, optimizers: as of a Trainer.
+        quantization_config: of bitsandbytes, for a model that is named.
         refused: further arguments of a Trainer, which have no place here.
 
     Attributes:
@@ -82,13 +91,14 @@ class PrivateTrainer(Trainer):
     def __init__(
         self,
         model: Any,
-        args: PrivateConfig,
-        train_dataset: Records,
-        eval_dataset: Records | None = None,
+        args: PrivateConfig | None = None,
+        train_dataset: Records | None = None,
+        eval_dataset: Records | dict[str, Records] | None = None,
         processing_class: Any = None,
         peft_config: Any = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
+        quantization_config: Any = None,
         **refused: Any,
     ) -> None:
         refuse_named(refused)
@@ -102,15 +112,25 @@ class PrivateTrainer(Trainer):
         _check_evaluation(args, eval_dataset)
         _check_parts(callbacks, optimizers)
         check_records(train_dataset, "train_dataset")
-        if eval_dataset is not None:
-            check_records(eval_dataset, "eval_dataset")
+        assert train_dataset is not None  # else it would have said so
+        for records in _sets_of(eval_dataset).values():
+            check_records(records, "eval_dataset")
+        columns = _columns(train_dataset, args)
         size = declared_size(args.size, args.ledger)
         rate, args.max_steps = args.steps_of(size)
         with of_transformers("model"):
-            model = _with_adapter(model, peft_config, len(args.labels))
-        tokenizer = _tokenizer_of(model) if processing_class is None else processing_class
+            model = _with_adapter(model, peft_config, args, quantization_config)
+        tokenizer = _tokenizer_of(model, args) if processing_class is None else processing_class
+        if isinstance(args.max_length, LeftOut):
+            args.max_length = min(args.max_length, reads(model))
         names = tuple(str(as_text(label)) for label in args.labels)
         section_of(model, tokenizer, names, args.max_length)
+        if args.gradient_checkpointing:
+            with of_transformers("gradient_checkpointing"):
+                base = base_of(model)
+                getattr(
+                    base, "activation_checkpointing_enable", base.gradient_checkpointing_enable
+                )()
         with of_transformers("args"):
             super().__init__(
                 model=model,
@@ -131,10 +151,10 @@ class PrivateTrainer(Trainer):
             sample_rate=rate,
             delta=args.delta,
             size=args.size,
-            clip_norm=args.clip_norm,
+            clip_norm=args.clip_norm or 0.0,
             unit=args.unit,
             max_records_per_unit=args.max_records_per_unit,
-            columns=args.columns or _columns(train_dataset, args.dataset_text_field),
+            columns=columns,
             labels=args.labels,
             max_length=args.max_length,
             numerics=args.numerics,
@@ -217,13 +237,23 @@ class PrivateTrainer(Trainer):
     ) -> dict[str, float]:
         """Loss and accuracy on records that are stated to be public.
 
+        Args:
+            eval_dataset: records, sets of them by name, or the name of a set.
+
         Raises:
             ConfigError: nobody stated it, or there are none.
             DataError: some are among the records that train.
         """
         records: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(records, str):
+            records = _sets_of(self.eval_dataset).get(records)
         if records is None:
             raise ConfigError("is missing", key="eval_dataset", fix="Give public records.")
+        if isinstance(records, dict):
+            found: dict[str, float] = {}
+            for name, part in records.items():
+                found |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}")
+            return found
         scores = self.private.evaluate(records, data_is_public=self.args.eval_data_is_public)
         found = {
             key.replace("eval", metric_key_prefix, 1): value
@@ -309,29 +339,54 @@ def _refuse_tools(callback: Any) -> None:
         raise ConfigError(f"a private run {why}", key="callbacks", value=kind.__name__, fix=fix)
 
 
-def _columns(records: Records, text: str) -> dict[str, str]:
-    return {"text": text} if text != "text" else columns_of(records)
+def _sets_of(records: Any) -> dict[str, Any]:
+    """Sets of evaluation by name, also where there is one without, or none."""
+    if records is None:
+        return {}
+    return records if isinstance(records, dict) else {"": records}
+
+
+def _columns(records: Records, args: PrivateConfig) -> dict[str, str]:
+    """The columns of the records, and what of them the loss is on.
+
+    Raises:
+        ConfigError: it is to be on a part that they don't have.
+    """
+    text = args.dataset_text_field
+    named = {"text": text, "label": "label"} if args.labels else {"text": text}
+    columns: Any = args.columns or (named if text != "text" else columns_of(records))
+    for key, field, name in (
+        ("completion_only_loss", "completion", "pairs of a prompt and a completion"),
+        ("assistant_only_loss", "messages", "conversations"),
+    ):
+        if getattr(args, key) and field not in columns:
+            raise ConfigError(
+                f"is for {name}",
+                key=key,
+                value=True,
+                fix=f"Leave it out, or name the column of the {field}.",
+            )
+    if "messages" in columns and not args.assistant_only_loss:
+        columns = {"text": columns["messages"]}  # a text as the chat template writes it
+    return dict(columns)
 
 
 @without_hub_code()
-def _with_adapter(model: Any, peft_config: Any, labels: int) -> Any:
+def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantization: Any) -> Any:
     """The model with its adapter.
-
-    Args:
-        labels: how many outputs a classifier has that is loaded; 0 for a language model.
 
     Raises:
         NotPrivateError: its configuration names code that is not of transformers.
         ConfigError: it has an adapter already, under whose names another one's would be lost.
     """
+    set_seed(args.seed)
     if isinstance(model, str | Path):
         with suppress(OSError):  # an adapter's folder has none
             refuse_code(str(model), PretrainedConfig.get_config_dict(model)[0])
-        kind: Any = AutoModelForSequenceClassification if labels else AutoModelForCausalLM
-        heads = {"num_labels": labels} if labels else {}
-        model = kind.from_pretrained(
-            model, dtype="float32", use_safetensors=True, trust_remote_code=False, **heads
-        )
+        kind: Any = AutoModelForSequenceClassification if args.labels else AutoModelForCausalLM
+        options = {"quantization_config": quantization} if quantization is not None else {}
+        heads = {"num_labels": len(args.labels)} if args.labels else {}
+        model = kind.from_pretrained(model, **args.loading(), **options, **heads)
     if peft_config is None:
         return model
     from peft import get_peft_model
@@ -345,12 +400,13 @@ def _with_adapter(model: Any, peft_config: Any, labels: int) -> Any:
     return get_peft_model(model, peft_config)
 
 
-def _tokenizer_of(model: Any) -> Any:
+def _tokenizer_of(model: Any, args: PrivateConfig) -> Any:
     from transformers import AutoTokenizer
 
     name = getattr(getattr(model, "config", None), "name_or_path", None)
+    revision = args.loading().get("revision", "main")
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
     except Exception:  # there are as many kinds of error as of tokenizers
         raise ModelError(
             f"No tokenizer of {name!r} was found. Give one with processing_class."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,9 +19,7 @@ def checkpoint_layers(model: Any) -> None:
     Raises:
         ConfigError: the model has no layers that are known to be repeated.
     """
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    layers = _repeated(model)
     if not layers:
         raise ConfigError(
             f"is not known for a {model.config.model_type} model",
@@ -29,6 +29,32 @@ def checkpoint_layers(model: Any) -> None:
         )
     for layer in layers:
         layer.forward = _checkpointed(layer.forward)
+
+
+def asked_for(model: Any) -> list[Any]:
+    """Return the layers that somebody told transformers to checkpoint."""
+    return [layer for layer in _repeated(model) if layer.gradient_checkpointing]
+
+
+@contextmanager
+def checkpointed(model: Any) -> Iterator[None]:
+    """Checkpoint these in a `with` block."""
+    kept = [(layer, vars(layer).get("forward")) for layer in asked_for(model)]
+    for layer, _ in kept:
+        layer.forward = _checkpointed(layer.forward)
+    try:
+        yield
+    finally:
+        for layer, forward in kept:
+            del layer.forward
+            if forward is not None:
+                layer.forward = forward
+
+
+def _repeated(model: Any) -> list[Any]:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
 
 def _checkpointed(forward: Any) -> Any:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,6 +112,75 @@ def pack(model: Any, bits: Bits, whole: Iterable[str] = ()) -> None:
             del layer.weight
             layer.weight = PackedWeight(weight, bits, turned=type(layer) is not nn.Linear)
     model.float()
+
+
+class LoadedWeight(Packed):
+    """The frozen weight (out, in) of a layer that bitsandbytes quantised while it was loaded."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self._of = (layer,)  # which is none of the model's, as long as this is
+        halved = getattr(layer, "compute_dtype", None) == torch.bfloat16
+        self.dtype = torch.bfloat16 if halved else torch.float32
+
+    def unpacked(self) -> Tensor:
+        """As of `Packed`."""
+        from peft.utils.integrations import dequantize_bnb_weight
+
+        [layer] = self._of
+        found: Tensor = dequantize_bnb_weight(layer.weight, state=getattr(layer, "state", None))
+        return found.to(self.dtype)
+
+
+@contextmanager
+def read_as_numbers(model: Any) -> Iterator[torch.dtype]:
+    """Let what bitsandbytes quantised be plain layers with weights as numbers, in a `with` block.
+
+    By itself, bitsandbytes rounds activations by the largest ones of a whole batch (8 bits).
+
+    Yields:
+        In which type their products are.
+
+    Raises:
+        ConfigError: a CPU has put the codes into another order, for generating.
+    """
+    from peft.tuners import lora
+
+    kept = [
+        (parent, name, layer)
+        for parent in model.modules()
+        for name, layer in parent.named_children()
+        if isinstance(layer, nn.Linear) and type(layer).__module__.startswith("bitsandbytes.")
+    ]
+    kinds = [(m, type(m)) for m in model.modules() if type(m).__module__ == "peft.tuners.lora.bnb"]
+    config, dtype = model.config, torch.float32
+    said = vars(config).pop("quantization_config")
+    try:
+        for parent, name, layer in kept:
+            if getattr(getattr(layer.weight, "quant_state", None), "packing_format_for_cpu", False):
+                raise ConfigError(
+                    "has generated on this CPU, which put its codes into another order",
+                    key="model",
+                    fix="Load it again, and generate when the steps have ended.",
+                )
+            plain: Any = nn.Linear(layer.in_features, layer.out_features, device="meta")
+            del plain.weight
+            vars(plain)["weight"] = weight = LoadedWeight(layer)  # a child would hide it from hooks
+            plain.bias, plain.forward, dtype = layer.bias, partial(_multiplied, plain), weight.dtype
+            setattr(parent, name, plain)
+        for module, _ in kinds:
+            module.__class__ = lora.Linear
+        yield dtype
+    finally:
+        config.quantization_config = said
+        for module, kind in kinds:
+            module.__class__ = kind
+        for parent, name, layer in kept:
+            setattr(parent, name, layer)
+
+
+def _multiplied(layer: Any, x: Tensor) -> Tensor:
+    return nn.functional.linear(x, layer.weight.unpacked().to(x.dtype), layer.bias)
 
 
 def unpack(model: nn.Module) -> None:

@@ -115,7 +115,7 @@ def _tried_on(worker: Worker, most: int) -> dict[str, Any]:
     recipe = worker.recipe
     return {
         "trial": "batches",
-        "base": worker.base.digest,
+        "base": [worker.base.digest, worker.base.begin_digest],
         "trained": worker.vector.digest,
         "attention": worker.model.config._attn_implementation,
         "model": recipe.model.model_dump(mode="json", exclude={"name"}),

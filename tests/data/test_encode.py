@@ -172,6 +172,40 @@ def test_marks_and_growing_prefixes_agree(
     assert all(len(example.input_ids) <= max_length for example in both[0])
 
 
+@pytest.mark.parametrize("template", [PLAIN, MARKED])
+def test_a_conversation_as_a_text_has_loss_on_all_of_it(
+    template: str, make_tokenizer: Make
+) -> None:
+    tokenizer = make_tokenizer(chat_template=template, adds=("<bos>", "<eos>"))
+    turns = json.dumps(talk("hé", "yo"))
+    [example] = encode_text(turns, tokenizer, 99, 4)
+    written = "<user>hé<eos><assistant>yo<eos>"
+    assert tokenizer.decode(example.input_ids) == written
+    assert example.labels == [NO_LOSS, *example.input_ids[1:]]
+    windows = list(chain(*(w.input_ids for w in encode_text(turns, tokenizer, 3, 2))))
+    assert windows == example.input_ids[:6] != example.input_ids
+
+
+@pytest.mark.parametrize("template", [PLAIN, MARKED])
+def test_a_completion_of_messages_is_what_comes_after_the_prompt(
+    template: str, make_tokenizer: Make
+) -> None:
+    tokenizer = make_tokenizer(chat_template=template)
+    turns = talk("hé", "yo", "bye", "ciao ü")
+    prompt, completion = json.dumps(turns[:3]), json.dumps(turns[3:])
+    [example] = encode_completion(prompt, completion, tokenizer, 99)
+    assert tokenizer.decode(example.input_ids) == (
+        "<user>hé<eos><assistant>yo<eos><user>bye<eos><assistant>ciao ü<eos>"
+    )
+    assert trained(example, tokenizer) == "ciao ü<eos>"
+    several = encode_completion(json.dumps(turns[:1]), json.dumps(turns[1:]), tokenizer, 99)
+    assert trained(several[0], tokenizer) == "yo<eos><user>bye<eos><assistant>ciao ü<eos>"
+    for pair in ((prompt, "ciao"), ("bye", completion), ("", completion)):
+        assert encode_completion(*pair, tokenizer, 99) == []
+        record = dict(zip(("prompt", "completion"), pair, strict=True))
+        assert cause_of(record, spec(*record), tokenizer) is Cause.TURNS
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.text("ab é", max_size=60), st.text("ab", min_size=1, max_size=20), st.integers(2, 40))
 def test_a_long_question_leaves_room_for_the_answer(
@@ -288,6 +322,8 @@ def test_a_conversation_that_gives_nothing_has_a_cause(
         ({"text": "\u200b"}, Cause.SHORT),
         ({"prompt": "a", "completion": ""}, Cause.EMPTY),
         ({"text": "", "label": "no"}, Cause.EMPTY),
+        ({"text": json.dumps([TURN])}, Cause.REFUSED),  # there is no template
+        ({"prompt": json.dumps([TURN]), "completion": json.dumps([ANSWER])}, Cause.REFUSED),
     ],
 )
 def test_a_text_that_gives_nothing_has_a_cause(

@@ -134,6 +134,17 @@ def test_messages_keep_their_structure(name: str, tmp_path: Path) -> None:
     assert read(path, tmp_path, messages="talk")["messages"][:] == [talk, talk[:1]]
 
 
+def test_messages_elsewhere_are_json_text_and_other_lists_are_refused(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "hé"}]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"a": talk, "b": "text", "c": ["no", "talk"]}))
+    assert json.loads(read(path, tmp_path, text="a")["text"][0]) == talk
+    with pytest.raises(DataError, match="holds a value of type list where text is expected"):
+        read(path, tmp_path, text="c")
+    with pytest.raises(DataError, match="holds a value of type list where text is expected"):
+        read(path, tmp_path, text="a", label="b")  # a classifier reads texts
+
+
 def test_messages_as_json_in_a_csv(tmp_path: Path) -> None:
     talk = [{"role": "user", "content": "a"}]
     path = write(tmp_path / "a.csv", [{"talk": json.dumps(talk)}, {"talk": "not JSON"}])

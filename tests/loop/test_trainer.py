@@ -100,16 +100,24 @@ def test_a_script_for_trl_with_two_other_lines(
     assert np.array_equal(TrainableVector(loaded).read(), TrainableVector(made.model).read())
 
 
-@pytest.mark.parametrize("kind", ["text", "messages", "note", "labels"])
+@pytest.mark.parametrize("kind", ["text", "messages", "answers", "pairs", "note", "labels"])
 def test_the_formats_of_trl(
     trainer: Make, byte_tokenizer: Any, model_folder: Make, kind: str
 ) -> None:
     tokenizer = copy.deepcopy(byte_tokenizer)
     tokenizer.chat_template = TEMPLATE
+    learned = {
+        "messages": "ser: fever?\nassistant: yes\n",  # nothing predicts the first token
+        "answers": "yes\n",
+        "pairs": "yes\n",
+    }
     changes: dict[str, Any] = {"processing_class": tokenizer, "max_steps": 1}
-    if kind == "messages":
-        talk = [{"role": "user", "content": "fever?"}, {"role": "assistant", "content": "yes"}]
+    talk = [{"role": "user", "content": "fever?"}, {"role": "assistant", "content": "yes"}]
+    if kind in ("messages", "answers"):
         rows: list[Any] = [{"messages": talk}] * 20
+        changes["assistant_only_loss"] = kind == "answers"
+    elif kind == "pairs":
+        rows = [{"prompt": talk[:1], "completion": talk[1:]}] * 20
     elif kind == "note":
         rows, changes["dataset_text_field"] = [{"note": f"fever {i}"} for i in range(20)], "note"
     else:
@@ -126,7 +134,12 @@ def test_the_formats_of_trl(
     made = trainer(Dataset.from_list(rows), model, **changes)
     made.train()
     assert made.private.taken == 1
-    assert all(len(unit) == 1 for unit in made.private._population.units)
+    units = list(made.private._population.units)
+    assert all(len(unit) == 1 for unit in units)
+    if kind in learned:
+        example = units[0][0]
+        kept = [token for token in example.labels if token != -100]
+        assert tokenizer.decode(kept) == learned[kind]
 
 
 def test_it_is_the_loop_by_hand(
@@ -230,14 +243,14 @@ def test_steps_are_those_of_the_epochs_in_expectation(trainer: Make) -> None:
         ("packing", True, "several records into a window"),
         ("padding_free", True, "join the records"),
         ("completion_only_loss", False, "loss on the completion alone"),
-        ("assistant_only_loss", False, "loss on what the assistant says"),
         ("gradient_accumulation_steps", 2, "one secret Poisson sample"),
         ("train_sampling_strategy", "group_by_length", "one secret Poisson sample"),
         ("label_smoothing_factor", 0.1, "another loss"),
         ("neftune_noise_alpha", 5.0, "public seed"),
         ("fp16", True, "scale the loss"),
         ("bf16", True, "number format of the model"),
-        ("gradient_checkpointing", True, "runs a layer once"),
+        ("activation_offloading", True, "no hook"),
+        ("data_seed", 1, "in secret"),
         ("torch_compile", True, "compiling"),
         ("auto_find_batch_size", True, "one secret Poisson sample"),
         ("skip_memory_metrics", False, "how many records were drawn"),
@@ -250,33 +263,6 @@ def test_arguments_are_refused_by_name(config: Make, name: str, value: Any, why:
     with pytest.raises(ConfigError, match=why) as found:
         config(**{name: value})
     assert str(found.value).startswith(f"{name}: ")
-
-
-def test_arguments_of_trl_are_taken_at_its_own_defaults(config: Make) -> None:
-    """Those of SFTConfig that TrainingArguments lacks, as trl 1.16 has them."""
-    made = config(
-        model_init_kwargs=None,
-        trust_remote_code=False,
-        router_aux_loss_coef=None,
-        chat_template_path=None,
-        dataset_text_field="text",
-        dataset_kwargs=None,
-        dataset_num_proc=None,
-        eos_token=None,
-        max_length=1024,
-        truncation_mode="keep_start",
-        shuffle_dataset=False,
-        packing=False,
-        packing_strategy="bfd",
-        padding_free=False,
-        pad_to_multiple_of="auto",
-        eval_packing=None,
-        completion_only_loss=None,
-        loss_type="nll",
-        activation_offloading=False,
-        pad_token=None,
-    )
-    assert made.max_length == 1024
 
 
 @pytest.mark.parametrize(
@@ -340,6 +326,70 @@ def test_a_run_that_would_learn_nothing_is_refused(trainer: Make) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "why"),
+    [("completion_only_loss", "pairs of a prompt"), ("assistant_only_loss", "conversations")],
+)
+def test_a_loss_on_a_part_that_no_record_has_is_refused(trainer: Make, key: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: is for {why}"):
+        trainer(**{key: True})
+
+
+def test_a_window_is_as_long_as_the_model_reads_where_nobody_says(
+    trainer: Make, model_folder: Make, config: Make, notes: Any, byte_tokenizer: Any, lora: Make
+) -> None:
+    typed = config()
+    left_out = PrivateConfig(
+        **{name: getattr(typed, name) for name in ("output_dir", "use_cpu", "delta", "size")},
+        noise_multiplier=1.0,
+        max_steps=1,
+    )
+    assert left_out.max_length == 1024
+    model = lora()
+    made = PrivateTrainer(model, left_out, notes, processing_class=byte_tokenizer)
+    made.private.close()
+    reads = model.config.max_position_embeddings
+    assert made.args.max_length == made.private._spec.max_length == min(1024, reads)
+    with pytest.raises(ConfigError, match="tokens that the model can read"):
+        trainer(max_length=reads + 1)
+
+
+def test_layers_are_computed_twice_where_asked_and_give_the_same(
+    trainer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PrivateStep, "_csprng", lambda self, slot: InsecureRandomness(1, slot))
+    monkeypatch.setattr(execution, "require_secret", lambda *_: None)
+    calls: list[int] = []
+    found = []
+    for asked in (False, True):
+        made = trainer(gradient_checkpointing=asked, max_steps=1, optim="sgd", learning_rate=0.5)
+        [layer, *_] = made.model.base_model.model.model.layers
+        counted = type(layer.mlp).forward
+
+        def count(self: Any, *given: Any, counted: Any = counted) -> Any:
+            calls.append(1)
+            return counted(self, *given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(layer.mlp), "forward", count)
+            calls.clear()
+            made.train()
+        found.append((len(calls), TrainableVector(made.model).read()))
+        assert "forward" not in vars(layer)
+    assert found[1][0] == 2 * found[0][0] > 0
+    assert np.array_equal(found[0][1], found[1][1])
+
+
+def test_a_named_model_is_loaded_as_its_options_say(trainer: Make, model_folder: Make) -> None:
+    own = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    given: Any = {"peft_config": own, "model_init_kwargs": {"torch_dtype": "bfloat16"}}
+    made = trainer(model=str(model_folder("llama")), **given)
+    assert made.private._worker.recipe.compute.dtype == "bfloat16"
+    first = TrainableVector(made.model).read()
+    again = trainer(model=str(model_folder("llama")), **given)
+    assert np.array_equal(first, TrainableVector(again.model).read())  # of the same seed
+
+
+@pytest.mark.parametrize(
     ("name", "why"),
     [
         ("data_collator", "secret Poisson sample"),
@@ -374,6 +424,13 @@ def test_evaluation_needs_the_word_that_its_records_are_public(trainer: Make, no
     assert len([row for row in made.state.log_history if "eval_loss" in row]) == 2
     with pytest.raises(DataError, match="among those that train"):
         made.evaluate(notes[:2])
+    made = trainer(eval_dataset={"near": public, "far": [{"text": "another town"}]}, **said)
+    found = made.evaluate()
+    assert found.keys() >= {"eval_near_loss", "eval_far_loss", "eval_far_accuracy"}
+    assert found["eval_near_loss"] == made.evaluate("near")["eval_loss"]
+    assert made.evaluate({"x": public})["eval_x_loss"] == found["eval_near_loss"]
+    with pytest.raises(ConfigError, match="eval_dataset: is missing"):
+        made.evaluate("nowhere")
     with pytest.raises(ConfigError, match="loss on private records"):
         trainer().evaluate(public)
 

@@ -1,0 +1,167 @@
+#!/usr/bin/env python
+"""Write docs/trl.md: what becomes of each argument of trl's SFTConfig and SFTTrainer.
+
+    python scripts/make_trl_table.py             # writes it
+    python scripts/make_trl_table.py --check     # 1 if the file is not what would be written
+
+What is refused is that of `fedpriv.loop.arguments`. `tests/loop/test_trl.py` holds the page against
+the trl that is installed: every argument is on it once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from written_page import write_or_check
+
+from fedpriv.loop.arguments import ALLOWED, LOADED_ONLY_WITH, LOADED_WITH, OF_A_TRAINER
+from fedpriv.privacy.usual import clip_norm_of
+
+PAGE = Path(__file__).parents[1] / "docs" / "trl.md"
+HEAD = """\
+# The arguments of trl
+
+<!-- Written by scripts/make_trl_table.py, with the reasons of fedpriv/loop/arguments.py. -->
+
+What becomes of each argument of trl's `SFTConfig` (1.0 to 1.16) and of transformers'
+`TrainingArguments` in a `PrivateConfig`. [Python](python.md#a-script-for-trl) shows a script. An
+argument is taken, or refused by name with the reason. None that would change the result is ignored.
+"""
+LANGUAGE, CLASSIFIER = clip_norm_of(False), clip_norm_of(True)
+# Where trl's own default is another: its value, ours, and why.
+DEFAULTS = {
+    "max_grad_norm": (
+        "1.0",
+        f"{LANGUAGE:g} for a language model, {CLASSIFIER:g} for a classifier",
+        "It bounds the gradient of each unit, which is another length than that of a batch.",
+    ),
+    "max_length": (
+        "1024",
+        "1024, or what the model reads",
+        "A typed one that is longer is refused.",
+    ),
+    "bf16": ("True", "False", "A model computes in the format in which it was loaded."),
+    "gradient_checkpointing": (
+        "True",
+        "False",
+        "It changes no result, and takes a third more time. Microbatches bound the memory, too.",
+    ),
+    "pad_to_multiple_of": ("auto", "None", "How records are padded changes nothing here."),
+}
+# What an argument is in a private run, where that is more or less than in another.
+MEANINGS = {
+    "per_device_train_batch_size": "how many units are expected in a step; the sample is secret",
+    "num_train_epochs": "how often each unit is expected to be drawn",
+    "max_steps": "the steps of the plan",
+    "max_grad_norm": "another name of `clip_norm`: the longest that a unit's gradient may be. The"
+    " gradient of a step is not clipped again",
+    "max_length": "tokens in a window. A text that is longer is several windows, of which"
+    " `max_records_per_unit` are used; a conversation with `assistant_only_loss` and a completion"
+    " are cut",
+    "assistant_only_loss": "of `messages`: the loss is on what the assistant says, else on all",
+    "dataset_text_field": "the column of the text, where `columns` says nothing",
+    "gradient_checkpointing": "layers are computed twice, also in the mode of evaluation, in which"
+    " private steps are",
+    "activation_checkpointing": "the same, by the newer name",
+    "model_init_kwargs": "options of loading a model that is named: "
+    + ", ".join(f"`{name}`" for name in sorted(LOADED_WITH | set(LOADED_ONLY_WITH)))
+    + "; others are refused",
+    "optim": "of torch or bitsandbytes; those with `layerwise` in their names are refused, as they"
+    " step by hooks",
+    "seed": "of the adapter's first values. Samples and noise have secret ones",
+    "full_determinism": "of torch; samples and noise stay secret",
+    "eval_strategy": "evaluation needs `eval_data_is_public=True`",
+    "resume_from_checkpoint": "for the script; `train(resume_from_checkpoint=…)` needs a `ledger`",
+}
+# What changes nothing, by the reason.
+WITHOUT_EFFECT = {
+    "no batch of records is loaded by the Trainer": "dataset_num_proc shuffle_dataset"
+    " packing_strategy pad_to_multiple_of ignore_data_skip dataloader_drop_last length_column_name"
+    " torch_empty_cache_steps average_tokens_across_devices",
+    "of `predict` alone, on public examples": "per_device_eval_batch_size eval_accumulation_steps"
+    " prediction_loss_only label_names remove_unused_columns dataloader_num_workers"
+    " dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor"
+    " dataloader_multiprocessing_context dataloader_in_order",
+    "layers are computed twice or not, whatever else is said of it": "gradient_checkpointing_kwargs"
+    " activation_checkpointing_kwargs",
+    "the loss of a step is not known, and not logged": "logging_nan_inf_filter",
+    "there is one process": "ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers"
+    " ddp_static_graph ddp_timeout local_rank fsdp_config save_on_each_node"
+    " log_on_each_node log_level_replica",
+    "records are not generated from": "use_cache",
+    "of what is refused itself": "liger_kernel_config include_for_metrics eval_do_concat_batches"
+    " eval_use_gather_object project run_name trackio_space_id trackio_bucket_id"
+    " trackio_static_space_id",
+}
+AS_THEY_ARE = """\
+    output_dir learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio
+    optim_args optim_target_modules weight_decay adam_beta1 adam_beta2 adam_epsilon tf32
+    logging_strategy logging_steps logging_first_step logging_dir log_level disable_tqdm eval_steps
+    eval_delay eval_on_start save_only_model save_strategy save_steps save_total_limit
+    enable_jit_checkpoint hub_token hub_private_repo hub_model_id hub_strategy hub_always_push
+    hub_revision load_best_model_at_end metric_for_best_model greater_is_better
+    restore_callback_states_from_checkpoint use_cpu do_train do_eval do_predict"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *_sections()])
+
+
+def without_effect() -> set[str]:
+    """Names of arguments that change nothing."""
+    return {name for names in WITHOUT_EFFECT.values() for name in names.split()}
+
+
+def _sections() -> Iterator[str]:
+    yield from _table(
+        "Defaults that are not trl's",
+        ("argument", "of trl", "here", "why"),
+        ((f"`{name}`", *row) for name, row in DEFAULTS.items()),
+    )
+    yield "All others are those of trl, such as a `learning_rate` of 2e-5.\n"
+    yield from _table(
+        "What they mean here",
+        ("argument", "meaning"),
+        ((f"`{name}`", meaning) for name, meaning in MEANINGS.items()),
+    )
+    yield from _table(
+        "Refused",
+        ("argument", "may be", "why: a private run …"),
+        (
+            (f"`{name}`", ", ".join(f"`{value!r}`" for value in values), why)
+            for name, (values, why, _) in ALLOWED.items()
+        ),
+    )
+    yield from _table(
+        "Taken, without an effect",
+        ("why", "arguments"),
+        ((why, _listed(names.split())) for why, names in WITHOUT_EFFECT.items()),
+    )
+    yield f"## Taken as they are\n\n{_listed(AS_THEY_ARE.split())}.\n"
+    yield from _table(
+        "Arguments of the trainer that are refused",
+        ("argument of `SFTTrainer`", "why"),
+        ((f"`{name}`", why) for name, why in OF_A_TRAINER.items()),
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(
+    heading: str, columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]
+) -> Iterator[str]:
+    yield f"## {heading}\n"
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" * len(columns) + "|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check(PAGE, page(), Path(__file__).name, __doc__))
