@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.models.digest import bits_of
 from fedpriv.models.packed import Packed
 
 _OF_TORCH = frozenset(vars(nn.Module())) | {"forward", "train"}  # which engines replace
@@ -23,6 +22,7 @@ _CONTAINERS = (dict, list, set, deque)
 _NO_STATE = (FunctionType, MethodType, ModuleType, type, torch.Generator)
 _DESCRIBED = [property, classmethod, staticmethod]  # in a class
 _PLAIN = frozenset([bool, int, float, str, type(None), FunctionType, MethodType, *_DESCRIBED])
+_AS_WIDE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _OF_LIBRARIES = ("torch.", "builtins")
 
 
@@ -191,3 +191,9 @@ def _is_equal(now: Tensor, copy: Tensor) -> bool:
     if (now.shape, now.dtype) != (copy.shape, copy.dtype):
         return False
     return torch.equal(now, copy) or torch.equal(bits_of(now), bits_of(copy))
+
+
+def bits_of(tensor: Tensor) -> Tensor:
+    """Return a tensor's values in a row, (N,); of floating-point ones their bits as integers."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.view(_AS_WIDE[flat.element_size()]) if flat.is_floating_point() else flat

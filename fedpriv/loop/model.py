@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from inspect import unwrap
 from typing import Any
 from weakref import WeakSet
 
@@ -12,10 +14,12 @@ from torch import nn
 
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
+from fedpriv.files import sha256
+from fedpriv.gradients.remembered import bits_of
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
 from fedpriv.models.checkpointing import asked_for, checkpointed
 from fedpriv.models.config import Bits, LoraSection, ModelSection
-from fedpriv.models.digest import made_digest
+from fedpriv.models.digest import NOT_THE_MODEL
 from fedpriv.plugins import load_part
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import with_gradients
@@ -141,6 +145,27 @@ def worker_of(
         undone.callback(worker.gradients.detach)
         worker.resources.enter_context(undone.pop_all())
     return worker
+
+
+def made_digest(model: Any) -> str:
+    """Return a digest of a model in memory: of its settings, layers, their code, and weights.
+
+    Of frozen weights a sum of their bits stands for them; of trained ones, their shapes.
+    """
+    left_out = {*NOT_THE_MODEL, "use_cache"}  # which fedpriv sets
+    settings = {k: v for k, v in model.config.to_dict().items() if k not in left_out}
+    layers = []
+    for name, module in model.named_modules():
+        code = getattr(unwrap(module.forward), "__code__", None)
+        made = [] if code is None else [code.co_names, code.co_code.hex()]
+        layers.append([name, type(module).__qualname__, *made])
+    weights = [
+        [name, list(p.shape), str(p.dtype)]
+        + ([] if p.requires_grad else [int(bits_of(p).sum(dtype=torch.int64))])
+        for name, p in model.named_parameters()
+    ]
+    found = json.dumps([settings, layers, weights], sort_keys=True, default=str)
+    return sha256(found.encode())
 
 
 def base_of(model: Any) -> Any:

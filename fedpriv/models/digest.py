@@ -6,7 +6,6 @@ import hashlib
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
-from inspect import unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,10 @@ from fedpriv.errors import ModelError
 from fedpriv.models.config import Bits
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 # Keys of a configuration that say where it came from, what head it carries, or name code.
-_NOT_THE_MODEL = (
+NOT_THE_MODEL = (
     "_commit_hash",
     "_name_or_path",
     "architectures",
@@ -109,7 +107,7 @@ def base_digest(stored: StoredBase, tokenizer: PreTrainedTokenizerBase) -> str:
     import torch
     from safetensors import SafetensorError, safe_open
 
-    settings = {k: v for k, v in stored.settings.items() if k not in _NOT_THE_MODEL}
+    settings = {k: v for k, v in stored.settings.items() if k not in NOT_THE_MODEL}
     digest = hashlib.sha256(
         json.dumps([settings, *_words(tokenizer)], sort_keys=True, default=str).encode()
     )
@@ -130,38 +128,6 @@ def base_digest(stored: StoredBase, tokenizer: PreTrainedTokenizerBase) -> str:
     except (OSError, SafetensorError) as error:
         raise ModelError(f"model.name: its weights can't be read: {error}.") from None
     return "sha256:" + digest.hexdigest()
-
-
-def made_digest(model: Any) -> str:
-    """Return a digest of a model in memory: of its settings, layers, their code, and weights.
-
-    Of frozen weights a sum of their bits stands for them; of trained ones, their shapes.
-    """
-    import torch
-
-    left_out = {*_NOT_THE_MODEL, "use_cache"}  # which fedpriv sets
-    settings = {k: v for k, v in model.config.to_dict().items() if k not in left_out}
-    layers = []
-    for name, module in model.named_modules():
-        kind: Any = type(module)
-        code = unwrap(kind.forward).__code__
-        layers.append([name, kind.__qualname__, code.co_names, code.co_code.hex()])
-    weights = [
-        [name, list(p.shape), str(p.dtype)]
-        + ([] if p.requires_grad else [int(bits_of(p).sum(dtype=torch.int64))])
-        for name, p in model.named_parameters()
-    ]
-    found = json.dumps([settings, layers, weights], sort_keys=True, default=str)
-    return "sha256:" + hashlib.sha256(found.encode()).hexdigest()
-
-
-def bits_of(tensor: Tensor) -> Tensor:
-    """Return a tensor's values in a row, (N,); of floating-point ones their bits as integers."""
-    import torch
-
-    wide = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat.view(wide[flat.element_size()]) if flat.is_floating_point() else flat
 
 
 def quantised_digest(digest: str, bits: Bits | None) -> str:

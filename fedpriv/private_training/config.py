@@ -30,8 +30,8 @@ class ComputeSection(Section):
         None,
         ge=1,
         le=100_000,
-        description="Private records that are computed at once, at most. Without it, as many as pay,"
-        " up to 4, or 32 on a GPU.",
+        description="Private records that are computed at once, at most. Without it, as many as"
+        " pay, up to 4, or 32 on a GPU.",
     )
     gradient_checkpointing: bool = Field(
         False,
