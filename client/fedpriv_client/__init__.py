@@ -13,7 +13,7 @@ set_environment()
 
 def __getattr__(name: str) -> Any:
     if name == "client_app":  # which is heavy, and loaded when somebody asks for it
-        from fedpriv_client.visits import client_app
+        from fedpriv_client.app import client_app
 
         return client_app
     raise AttributeError(f"module 'fedpriv_client' has no attribute {name!r}")

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.clientapp import ClientApp
@@ -29,11 +28,7 @@ from fedpriv.synthetic.records import MAX_BYTES
 from fedpriv_client.connection import ServerConnection
 from fedpriv_client.fleet import MIB
 from fedpriv_client.metrics import site_figures
-from fedpriv_client.orders import Orders
 from fedpriv_client.service import Service
-
-if TYPE_CHECKING:
-    from fedpriv_client.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -92,19 +87,6 @@ def serve(file: SiteFile, config: Path) -> None:
 
 
 def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp:
-    from fedpriv_client.app import client_app
-
-    site = open_site(file, config, stack)
-    log.info("%s is ready.", file.site.name)
-    return client_app(site, lambda job: Orders.read(file.site.state_dir).check(job))
-
-
-def open_site(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> Site:
-    """The site that a file describes, until the stack is left.
-
-    Raises:
-        FedprivError: as `Site`.
-    """
     import torch
 
     from fedpriv.kept import in_memory_alone
@@ -112,6 +94,8 @@ def open_site(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> Site
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
     from fedpriv.private_training.pool import WorkerPool
     from fedpriv_client.account import account_file, write_account
+    from fedpriv_client.app import client_app
+    from fedpriv_client.orders import Orders
     from fedpriv_client.settings import site_settings
     from fedpriv_client.site import Site
     from fedpriv_client.ticks import preparation, until_tick
@@ -132,7 +116,8 @@ def open_site(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> Site
         write_account(site.ledger, settings)
     except OSError as error:  # people see less, and the site works on
         log.error("%s: not written: %s.", account_file(settings), error.strerror)
-    return site
+    log.info("%s is ready.", file.site.name)
+    return client_app(site, lambda job: Orders.read(settings.state_dir).check(job))
 
 
 def connection_of(file: SiteFile) -> ServerConnection:

@@ -145,7 +145,7 @@ def _opened(records: Any, key: str) -> Any:
     check_records(records, key)
     columns = records
     if hasattr(records, "itertuples"):  # of pandas
-        columns = {name: records[name].to_numpy() for name in records.columns}
+        columns = {name: _values(records[name]) for name in records.columns}
     elif names_of(records) and hasattr(records, "__arrow_c_stream__"):
         import pyarrow  # type: ignore[import-untyped, unused-ignore]
         from datasets import Dataset
@@ -157,6 +157,13 @@ def _opened(records: Any, key: str) -> Any:
     return [
         {k: v.tolist() if getattr(v, "shape", ()) else v for k, v in row.items()} for row in rows
     ]
+
+
+def _values(column: Any) -> Any:
+    """Return a column of pandas as it is: one that lacks a value is no column of other numbers."""
+    if getattr(column.dtype, "na_value", None) is None:
+        return column.to_numpy()
+    return column.to_numpy(dtype=object, na_value=None)
 
 
 def _no_rows(records: Any, key: str, fix: str) -> DataError:

@@ -29,6 +29,7 @@ with without_hub_code():
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _FORMATS = (torch.float32, torch.bfloat16, torch.float64)
+_LIBRARIES = {"bitsandbytes", "fedpriv", "peft", "torch", "transformers"}
 _lent: WeakSet[nn.Module] = WeakSet()  # the modules of models that steps hold
 
 
@@ -119,12 +120,6 @@ def worker_of(
             fix='Use "fedpriv", or a model in full without.',
         )
     digest = made_digest(model)
-    tried = {
-        "trial": "attention",
-        "base": digest,
-        "padding": tokenizer.pad_token_id,
-        "max_length": section.max_length,
-    }
     with ExitStack() as undone:
         halved = False
         if section.quantize is not None:
@@ -140,7 +135,7 @@ def worker_of(
         )
         recipe = ModelRecipe(section, LoraSection(), 0, compute)
         with computing(model):
-            compute_alone(base, tokenizer, section.max_length, "The model", tried)
+            compute_alone(base, tokenizer, section.max_length, "The model")
             worker = with_gradients(recipe, Base(base, tokenizer, section.name, digest), model)
         undone.callback(worker.gradients.detach)
         worker.resources.enter_context(undone.pop_all())
@@ -150,8 +145,12 @@ def worker_of(
 def made_digest(model: Any) -> str:
     """Return a digest of a model in memory: of its settings, layers, their code, and weights.
 
-    Of frozen weights a sum of their bits stands for them; of trained ones, their shapes.
+    Of frozen weights a sum of their bits stands for them; of trained ones, their shapes. A model
+    with layers that are of no library has none, as what else they depend on is not known.
     """
+    kinds = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    if not kinds <= _LIBRARIES:
+        return ""
     left_out = {*NOT_THE_MODEL, "use_cache"}  # which fedpriv sets
     settings = {k: v for k, v in model.config.to_dict().items() if k not in left_out}
     layers = []

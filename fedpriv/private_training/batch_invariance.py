@@ -19,14 +19,19 @@ from torch import Tensor
 from fedpriv.data.batch import Batch, padded_length
 from fedpriv.data.encode import Example
 from fedpriv.kept import kept
-from fedpriv.private_training.microbatch import most_private, power_of_two, private_microbatch
+from fedpriv.private_training.microbatch import (
+    is_out_of_memory,
+    most_private,
+    power_of_two,
+    private_microbatch,
+)
 from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.worker import Worker
 
 log = logging.getLogger(__name__)
 Values = Callable[[Batch], Tensor]
 TRIALS = 6  # batches of the most records, that a length is tried with
-COST = 3.0  # steps, as which trials may take as long; and
+COST = 2.0  # steps of the longest records, as which trials may take as long; and
 SHARE = 0.1  # of the steps of a job
 
 
@@ -83,10 +88,11 @@ def try_lengths(
     while most > 1 and (most, longest, threads) not in worker.invariant_sizes:
         log.info("Trying %d records at once, of %d lengths, on random texts.", most, len(lengths))
         try:
+            torch.cuda.empty_cache()  # what earlier steps freed is free for this, too
             found = kept(_tried_on(worker, most), partial(_all_tried, worker, most, lengths))
         except (RuntimeError, MemoryError) as error:
-            why, most = type(error).__name__, most // 2
-            log.warning("%s with %d records at once; %d instead.", why, 2 * most, most)
+            why, most = type(error).__name__, most // 2 if is_out_of_memory(error) else 1
+            log.warning("%s with several records at once; %d instead.", why, most)
         else:
             sizes = zip(lengths, map(tuple, found), strict=True)
             worker.invariant_sizes |= {(most, one, threads): size for one, size in sizes}
@@ -110,9 +116,11 @@ def _that_pay(worker: Worker, lengths: Sequence[int], records: float, steps: int
     return 1 if most < 2 else power_of_two(min(int(most), most_private(worker)))
 
 
-def _tried_on(worker: Worker, most: int) -> dict[str, Any]:
-    """All that decides what a trial finds, beside the machine."""
+def _tried_on(worker: Worker, most: int) -> dict[str, Any] | None:
+    """All that decides what a trial finds, beside the machine; None if not all is known."""
     recipe = worker.recipe
+    if not worker.base.digest:
+        return None
     return {
         "trial": "batches",
         "base": [worker.base.digest, worker.base.begin_digest],
@@ -122,6 +130,8 @@ def _tried_on(worker: Worker, most: int) -> dict[str, Any]:
         "compute": recipe.compute.model_dump(mode="json"),
         "most": most,
         "threads": torch.get_num_threads(),
+        "products": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
 
 

@@ -65,8 +65,9 @@ def worse_by_now(before: float, rounds: Sequence[Mapping[str, Any]]) -> str:
         if last["mean"] - first["mean"] <= 2 * math.hypot(first["deviation"], last["deviation"]):
             return ""
         now, then = (f"{give_or_take(**look)} at the sites" for look in (last, first))
+    since = "before training" if worse(before, rounds[-1]["eval_loss"]) else "at the first look"
     return (
-        f"The model is worse than before training: its loss is {now}, and was {then}. What is"
+        f"The model is worse than {since}: its loss is {now}, and was {then}. What is"
         " spent stays spent. Stop with Ctrl-C, or begin anew with a lower learning rate."
     )
 

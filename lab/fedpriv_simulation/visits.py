@@ -1,22 +1,27 @@
-"""Sites of a simulation that are opened for one message and closed after it.
+"""Sites that are opened for one message and closed after it, in whatever process it comes to.
 
-A site's ledger is open in one process at a time, because whoever opens it locks it; what a process
-keeps is the model. What a site has to know of earlier messages, `fedpriv_client.visits` keeps.
+For a runtime that gives a message to the next process that is idle, as Flower's own simulation
+does. A site's ledger is open in one process at a time, because whoever opens it locks it; what a
+process keeps is the model. What a site has to know of earlier messages, the job and where there is
+one the synthetic set, is in the context that Flower keeps for its node: all of it came from the
+server, and no ledger is in there.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import contextlib
 from functools import cached_property
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, MessageType
 
 from fedpriv.config.job import JobConfig
+from fedpriv.errors import LedgerInUseError, PausedError
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.private_training.pool import WorkerPool
+from fedpriv.protocol import BODY, Proposal
+from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
-from fedpriv_client.visits import visit
 from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.whole_set import make_whole
 
@@ -54,13 +59,21 @@ class Visits:
         Args:
             context: of the site's node; holds what the next message needs.
         """
-        with ExitStack() as stack:
-
-            def opened() -> Site:
+        try:
+            with contextlib.closing(self._open(number)) as site:
+                if message.metadata.message_type == MessageType.TRAIN and BODY in context.state:
+                    site.consider(Proposal.parse(context.state.config_records[BODY]["body"]))
                 make_whole(message, context.state)
-                section = self._config.sites[number]
-                site = self._sites.open(section, self._pool, patience=PATIENCE)
-                stack.callback(site.close)
-                return site
+                reply = client_app(site)(message, context)
+        except Exception as error:
+            return refusal(message, error)
+        if message.metadata.message_type == MessageType.QUERY:
+            context.state[BODY] = message.content[BODY]
+        return reply
 
-            return visit(opened, message, context)
+    def _open(self, number: int) -> Site:
+        section = self._config.sites[number]
+        try:
+            return self._sites.open(section, self._pool, patience=PATIENCE)
+        except LedgerInUseError as error:
+            raise PausedError(f"{section.name} is at an earlier request. {error}") from None

@@ -111,6 +111,7 @@ class PrivateRounds(Strategy):
                 job_id=f"{config.job.name}-{secrets.token_hex(4)}",
                 base=worker.base.digest,
                 vector=worker.vector.digest,
+                begin=worker.base.begin_digest,
             )
         self._min_sites, self._timeout = config.job.min_sites, seconds(config.job.round_timeout)
         self.rounds = rounds_of(config, proposal, update, self._pool)

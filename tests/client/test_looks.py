@@ -181,7 +181,7 @@ def test_every_step_of_a_look_ends_at_a_tick(
         site.step(asks(), setting.vector)
         site.close()
         shutil.rmtree(setting.folder / "state")
-    each = 0.1 + 1.25 * 4 / 3 * 11 * 1e-4  # all of the ten that are declared, and a tenth more
+    each = 0.1 + 1.25 * 11 * 1e-4  # all of the ten that are declared, and a tenth more
     assert waited == pytest.approx([each] * 2 * LOOKS.slots)
 
 

@@ -231,7 +231,7 @@ def test_a_share_is_computed_until_a_tick(
     began.clear()  # of preparing the records
     shares(opened, set_of(*(sharing.ready(site) for site in opened)))
     # A sample of half of the 24 units, and a tenth more, may well be all of them.
-    assert began == pytest.approx([0.1 + 1.25 * 4 / 3 * 27 * 1e-4] * 3)
+    assert began == pytest.approx([0.1 + 1.25 * 27 * 1e-4] * 3)
     for site in opened:
         site.close()
 

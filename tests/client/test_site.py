@@ -1229,7 +1229,7 @@ def test_a_step_that_fails_whole_releases_noise(
 
     monkeypatch.setattr(DpLora, "clipped_sum", explode)
     site = setting.site()
-    noise = site.consider(setting.proposal).noise_multiplier
+    noise = site.consider(setting.proposal).noise_multiplier * setting.proposal.privacy.clip_norm
     vector = site.step(request(), setting.vector)[1].values
     assert 0.7 * noise < vector.std() < 1.3 * noise
     site.close()

@@ -280,7 +280,10 @@ BESIDE: dict[str, dict[str, Any]] = {
     "sites.epsilon_alone": SECURE,
 } | {f"controller.{name}.": {"controller": {"name": name}} for name in CONTROLLERS}
 # Written from the records; of another engine; or about records that are elsewhere.
-NOT_GIVEN = {"sites.name", "sites.data", "data.columns", "evaluation.data", "privacy.roster"}
+NOT_GIVEN = {"sites.name", "sites.data", "data.columns", "evaluation.data"} | {
+    "privacy.roster",
+    "model.begin",  # what an adapter says beside it is in tests/config/test_defaults.py
+}
 NOT_GIVEN_TABLES = ("sites.omop.", "sites.fhir.")
 
 

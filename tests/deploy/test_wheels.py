@@ -84,14 +84,14 @@ PARTS = [
         LABORATORY
         | {"auditing", "cli.py", "dossier", "hub", "recipes", "report/html.py", "assets/clinics"},
         {"matplotlib", "sqlalchemy", "torchmetrics"},
-        19,
+        20,
     ),
     Part(
         "server",
         {"fedpriv", "fedpriv_server", "fedpriv_strategies"},
         LABORATORY | {"commands/ledger.py", "data/fhir.py", "data/omop.py", "personal"},
         {"datasets", "matplotlib", "mlflow", "torchmetrics", "wandb"},
-        25,
+        26,
     ),
     Part(
         "verify",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import signal
@@ -21,13 +20,10 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from fedpriv.arguments import NAMES_OF_OPACUS
-from fedpriv.config.load import load_site
 from fedpriv.environment import set_environment
 from fedpriv.errors import SlotError
-from fedpriv.models.base import digest_of
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import RdpRule
-from fedpriv_client.init import init_site
 from fedpriv_simulation.inline import set_identity
 from tests.waiting import free_port, wait_until
 
@@ -297,57 +293,6 @@ def stream(app: Path, flower: dict[str, str], made: Path) -> None:
     logs = "".join(log.read_text() for log in sorted(app.parent.glob("?.log")))
     assert done.returncode == 0 and made.exists(), done.stdout + done.stderr + logs
     assert torch.load(made)
-
-
-@pytest.mark.nightly
-def test_the_rounds_of_fedpriv_with_a_superlink_and_supernodes(
-    federation: Make, model_folder: Make, flower: dict[str, str], tmp_path: Path
-) -> None:
-    file, nodes, out = federation(rounds=2), list[str](), tmp_path / "adapter.pt"
-    strict = file.read_text().replace("[privacy]", '[privacy]\nnumerics = "strict"')
-    file.write_text(strict)
-    for number in range(2):
-        path = site_file(
-            tmp_path / f"site-{number}", file.parent / f"site-{number}.jsonl", model_folder
-        )
-        nodes.append(f'site="{path}"')
-    blocks = code_of(
-        "from-flower", {'"/srv/federation.toml"': f'"{file}"', '"adapter.pt"': f'"{out}"'}
-    )
-    client, server = blocks["client_app.py of a site"], blocks["server_app.py of a coordinator"]
-    bundle(tmp_path / "app", client, server)
-    with superlink(tmp_path, nodes, flower):
-        stream(tmp_path / "app", flower, out)
-    for number in range(2):
-        told = json.loads((tmp_path / f"site-{number}" / "state" / "budget.json").read_text())
-        assert [event["count"] for event in told["events"]] == [2]
-
-
-def site_file(folder: Path, records: Path, model_folder: Make) -> Path:
-    """The file of a site with a ledger for life."""
-    folder.mkdir()
-    path, model = folder / "site.toml", str(model_folder("llama"))
-    path.write_text(
-        f"""
-        site = {{ name = "{folder.name}" }}
-        server = {{ address = "127.0.0.1:1", key = "none", plain = true }}
-        [data]
-        path = "{records}"
-        columns = {{ text = "note" }}
-        max_records_per_unit = 1
-        size = 24
-        [budget]
-        epsilon = 20.0
-        per_job = 8.0
-        delta = 1e-3
-        [allow]
-        max_trainable = 1_000_000
-        model = "{model}"
-        model_digest = "{digest_of(model)}"
-        """
-    )
-    init_site(load_site(path), path)
-    return path
 
 
 # Between receive and send of NVFlare

@@ -162,6 +162,10 @@ def test_a_trainer_loads_a_named_base_in_fewer_bits(
     assert (tmp_path / "out/checkpoint-2").is_dir()
 
 
+class Own(torch.nn.Module):
+    """A layer of no library."""
+
+
 def test_a_digest_is_of_all_that_decides_what_a_trial_finds(lora: Make) -> None:
     model = lora()
     before = made_digest(model)
@@ -175,6 +179,7 @@ def test_a_digest_is_of_all_that_decides_what_a_trial_finds(lora: Make) -> None:
         assert made_digest(model) != before
         frozen[0] -= 1
     assert made_digest(model) == before
+    assert before and made_digest(torch.nn.Sequential(model, Own())) == ""
     layer = next(m for m in model.modules() if isinstance(m, torch.nn.Linear))
     layer.forward = lambda x: x  # type: ignore[method-assign]
     assert made_digest(model) != before
@@ -183,11 +188,10 @@ def test_a_digest_is_of_all_that_decides_what_a_trial_finds(lora: Make) -> None:
 def test_a_model_is_tried_once_however_often_it_is_loaded(
     lora: Make, step: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its gradients are tried on every object; neither attention nor batches are."""
+    """Its attention and gradients are tried on every object, and batches are not."""
     monkeypatch.setenv(FOLDER, str(tmp_path))
     step(lora(), microbatch=4)
-    for name in ("fedpriv.models.base._tried_attention", f"{BATCHES}._tried_sizes"):
-        monkeypatch.setattr(name, pytest.fail)  # another trial would call it
+    monkeypatch.setattr(f"{BATCHES}._tried_sizes", pytest.fail)  # another trial would call it
     probed: list[Any] = []
     monkeypatch.setattr("fedpriv.private_training.pool.probe_gradients", probed.append)
     step(lora(), microbatch=4)

@@ -88,9 +88,9 @@ def test_batches_are_tried_with_the_threads_of_the_steps(
     def watch(name: str) -> None:
         real, threads = getattr(site_module, name), seen.setdefault(name, set())
 
-        def watched(*arguments: Any) -> Any:
+        def watched(*arguments: Any, **options: Any) -> Any:
             threads.add(torch.get_num_threads())
-            return real(*arguments)
+            return real(*arguments, **options)
 
         monkeypatch.setattr(site_module, name, watched)
 

@@ -39,6 +39,7 @@ USED_IN = {
     "public": {
         "fedpriv/controllers/base.py",  # a controller before any round: settings and a seed
         "server/fedpriv_server/job.py",  # the model before any training
+        "strategies/fedpriv_strategies/strategy.py",  # the same
         "server/fedpriv_server/synthetic.py",  # the set before any round
         "lab/fedpriv_comparison/public_training.py",  # the same, and data that is marked public
     },
