@@ -88,6 +88,7 @@ def serve(file: SiteFile, config: Path) -> None:
 
 def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp:
     import torch
+    from huggingface_hub import constants
 
     from fedpriv.kept import in_memory_alone
     from fedpriv.plugins import load_part
@@ -112,6 +113,9 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     with until_tick(preparation(settings)) if settings.limits.ticks else contextlib.nullcontext():
         site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
     stack.callback(site.close)
+    # What a hub sends now would be loaded for a proposal, if there is room for it (law 18).
+    stack.callback(setattr, constants, "HF_HUB_OFFLINE", constants.HF_HUB_OFFLINE)
+    constants.HF_HUB_OFFLINE = True
     try:
         write_account(site.ledger, settings)
     except OSError as error:  # people see less, and the site works on

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants, is_offline_mode
 
 from fedpriv.config.load import load_site
 from fedpriv.errors import CertificateError, DataError
@@ -59,6 +60,22 @@ def test_a_site_whose_records_can_be_used_goes_on_to_connect(file: Path, told: N
     with pytest.raises(ConnectedError):
         serve(load_site(file), file)
     assert torch.tensor([1e-40]) * 0.5 > 0  # flushed while it serves, and no longer
+
+
+def test_a_hub_is_asked_for_nothing_while_a_site_serves(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may be the server: whether there is room for what comes depends on records."""
+
+    def connect(connection: ServerConnection) -> int:
+        assert is_offline_mode()
+        raise ConnectedError
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(ServerConnection, "connect", connect)
+    with pytest.raises(ConnectedError):
+        serve(load_site(file), file)
+    assert not is_offline_mode()
 
 
 def test_a_wrong_certificate_is_told_before_records_are_read(
