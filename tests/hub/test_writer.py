@@ -8,27 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.hub.writer import Writer
+from tests.greedy import by_hand
 from tests.hub.hub_runs import MakeRun
 
 PAIR = {"prompt": "mr", "completion": "ref"}
-
-
-def by_hand(model: Any, tokenizer: Any, prompt: str, longest: int) -> str:
-    """The likeliest token each time, without keys and values kept."""
-    ids = tokenizer(prompt)["input_ids"]
-    known = len(ids)
-    while len(ids) < longest:
-        with torch.inference_mode():
-            ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
-        if ids[-1] == tokenizer.eos_token_id:
-            break
-    return str(tokenizer.decode(ids[known:], skip_special_tokens=True))
 
 
 def test_it_writes_what_the_trained_model_does_and_the_base_model_otherwise(

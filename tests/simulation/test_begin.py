@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from fedpriv.base_model import WEIGHTS
@@ -21,22 +20,11 @@ from fedpriv.hub.writer import Writer
 from fedpriv.plain_training.adapter import read_facts
 from fedpriv.stored_adapter import find_adapter
 from fedpriv_simulation.simulate import simulate
+from tests.greedy import by_hand
 from tests.peft_adapters import model_on, write_peft_adapter
 
 Make = Callable[..., Any]
 STILL = ("optimizer.lr=1e-12",)  # what is trained stays where it began
-
-
-def written_by(model: Any, tokenizer: Any, prompt: str, longest: int) -> str:
-    """The likeliest token each time."""
-    ids = tokenizer(prompt)["input_ids"]
-    known = len(ids)
-    while len(ids) < longest:
-        with torch.inference_mode():
-            ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
-        if ids[-1] == tokenizer.eos_token_id:
-            break
-    return str(tokenizer.decode(ids[known:], skip_special_tokens=True))
 
 
 @pytest.mark.parametrize("how", ["continued", "merged"])
@@ -64,10 +52,10 @@ def test_it_writes_what_the_adapter_does_and_its_run_can_be_moved(
         assert all(np.allclose(begun[name], ended[name], atol=1e-9) for name in begun)
     writer = Writer(run)
     prompts = ["fever", "the chest is"]
-    expected = [written_by(theirs, writer._tokenizer, one, 32) for one in prompts]
+    expected = [by_hand(theirs, writer._tokenizer, one, 32) for one in prompts]
     assert [writer.write([one])[0] for one in prompts] == expected
     bare = model_on(base)
-    assert [written_by(bare, writer._tokenizer, one, 32) for one in prompts] != expected
+    assert [by_hand(bare, writer._tokenizer, one, 32) for one in prompts] != expected
     moved = place.rename(tmp_path / "elsewhere") / "runs" / "one"
     assert Writer(moved).write(prompts[:1]) == expected[:1]
     export(moved, tmp_path / "merged", Wanted(merge=True))
