@@ -2,8 +2,9 @@
 
 A fence says where its lines are typed: ``console`` and ``python`` beside the folders, ``console
 NAME`` in one of them. A ``toml PATH`` fence is a whole file, or lines that take the place of those
-with the same keys. Comments of a page say what a reader would see: that something ends, is stopped
-or fails. All else is read and not done.
+with the same keys. Comments of a page say what a reader would see, that something ends, is stopped
+or fails, and what a reader answers to the questions of the next command. All else is read and not
+done.
 
 Commands of fedpriv that end are forked (`forked_commands.py`); what stays and what a shell has to
 do something for is started as a reader starts it.
@@ -49,6 +50,7 @@ class Reader:
             "FEDPRIV_CA_PASSPHRASE": "what a reader types when asked",
         }
         self.expected = 0  # exit code of the next block
+        self.answers: str | None = None  # to the questions of its commands
         self.shown: list[str] = []  # by each command
 
     def follow(self, page: str) -> int:
@@ -63,7 +65,7 @@ class Reader:
                     for line in text.splitlines():
                         self._type(line, where)
                         commands += 1
-                    self.expected = 0
+                    self.expected, self.answers = 0, None
                 case "python":
                     self._run([sys.executable, "-c", text], where, text)
                     commands += 1
@@ -77,7 +79,7 @@ class Reader:
         folder, environment = self.folder / where, self.environment
         if _STAYS.fullmatch(line):
             self._start(line, where)
-        elif _PLAIN.fullmatch(line):
+        elif _PLAIN.fullmatch(line) and self.answers is None:
             words = shlex.split(line)
             done = command(*words, folder=folder, environment=environment)
             self._look(done, where, line)
@@ -100,7 +102,7 @@ class Reader:
             words,
             cwd=self.folder / where,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            input=self.answers or "",
             capture_output=True,
             text=True,
         )
@@ -133,6 +135,9 @@ class Reader:
                 if process is not None:
                     process.send_signal(signal.SIGINT)
                     assert process.wait() == 130, self.log(who)
+            case ["answers:", *_]:
+                answers = said.partition(":")[2].split("|")
+                self.answers = "".join(f"{answer.strip()}\n" for answer in answers)
             case ["fails:", code]:
                 self.expected = int(code)
             case _:

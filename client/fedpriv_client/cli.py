@@ -96,6 +96,31 @@ def enroll(
 
 
 @app.command()
+def setup(config: Config = SITE) -> None:
+    """Set this site up by questions: its key at first, then its file and its ledger."""
+    from fedpriv.pki.enrolment import read_enrolment
+    from fedpriv_client.enroll import enroll as make
+    from fedpriv_client.settings import ledgers
+    from fedpriv_client.setup import fill_in
+
+    folder = config.parent
+    enrolment, key = folder / "enrolment.json", folder / "site.key"
+    if not enrolment.exists():
+        if key.exists():
+            print(f"Put what the coordinator sends back into {folder}, then type this again.")
+        else:
+            print(make(folder, typer.prompt("This site's name in the federation file")).advice)
+        return
+    authority = read_enrolment(enrolment, key=key).manifest.ca
+    print(f"The coordinator's authority is {authority}.")
+    typer.confirm("Has the coordinator read out the same to you by telephone?", abort=True)
+    fill_in(config, lambda text, usual: str(typer.prompt(text, usual)), typer.echo)
+    if not ledgers(_load(config)):
+        init(config)
+    doctor(config, offline=True)
+
+
+@app.command()
 def roster_entry(
     out: Annotated[Path, typer.Option(help="The file to send, such as NAME.roster.json.")],
     config: Config = SITE,

@@ -40,7 +40,7 @@ STEPS = 1e6  # that all jobs of a ledger have, at most
 SHARE = 1e-6  # of δ, for more units in any of these steps: it may be lowered a thousandfold later
 MOST_EPSILON = 50.0  # up to which that holds
 TRIES = 3
-PREPARATION = 0.5, 2e-3  # seconds, and for each record
+PREPARATION = 3.0, 2e-3  # seconds, and for each record
 
 
 class AtTicks:

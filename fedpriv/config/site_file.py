@@ -52,7 +52,7 @@ class Identity(Section):
         gt=0,
         le=86400,
         description="With `ticks`: seconds after which the records are ready for a proposal."
-        " Without it, 0.5 and 0.002 for each of the declared records. A site whose records take"
+        " Without it, 3 and 0.002 for each of the declared records. A site whose records take"
         " longer does not start.",
     )
 

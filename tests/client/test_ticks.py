@@ -114,7 +114,7 @@ def test_an_answer_takes_as_long_whatever_the_records_are(setting: Setting, slow
         taken.append(took)
     assert taken == [taken[0]] * len(NOTES)
     preparation, first, second, third = taken[0]
-    assert preparation == pytest.approx(0.5 + 0.002 * 1.1 * 24)
+    assert preparation == pytest.approx(3.0 + 0.002 * 1.1 * 24)
     assert second == third > 32 * 24 / 2  # as if all that are expected had the greatest length
     assert first > second  # it tries how long one takes, on random tokens
 

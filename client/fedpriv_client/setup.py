@@ -1,0 +1,160 @@
+"""Set a site up: its key, its file, its ledger, by questions that say what each answer means."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from fedpriv.config.load import allowed_model, load_site
+from fedpriv.config.personal import OwnSiteFile
+from fedpriv.errors import ConfigError
+from fedpriv.files import write_atomic
+
+LINE = re.compile(r"^(?P<mark>#!?) (?P<key>\w+) = (?P<value>.*)$")
+MAY_STAY = ("budget.witness", "allow.approve")  # lines of a draft that are asked for, too
+HERE = ("data.path", "allow.model", "allow.begin")  # files and folders of this machine
+
+
+class Ask(Protocol):
+    """Ask a person for a line of text; an empty line is the answer that is offered."""
+
+    def __call__(self, text: str, usual: str | None) -> str: ...
+
+
+@dataclass(frozen=True)
+class Question:
+    """A line of a draft that the site fills in.
+
+    Attributes:
+        key: with its table, such as ``budget.epsilon``.
+        line: where it is in the draft, from 0.
+        needed: whether the file is refused without it.
+        said: what the draft has there: a proposal, or an example.
+    """
+
+    key: str
+    line: int
+    needed: bool
+    said: str
+
+    @property
+    def field(self) -> FieldInfo:
+        """What the key may be, and what it means."""
+        table, key = self.key.split(".")
+        section: Any = OwnSiteFile.model_fields[table].annotation
+        field: FieldInfo = section.model_fields[key]
+        return field
+
+
+def questions(draft: str) -> Iterator[Question]:
+    """Find the lines of a draft that are the site's to decide, from top to bottom."""
+    table = ""
+    for number, line in enumerate(draft.splitlines()):
+        if line.startswith("["):
+            table = line.strip("[]")
+        elif found := LINE.match(line):
+            key, needed = f"{table}.{found['key']}", found["mark"] == "#!"
+            if needed or key in MAY_STAY:
+                yield Question(key, number, needed, found["value"])
+
+
+def fill_in(path: Path, ask: Ask, tell: Callable[[str], None]) -> None:
+    """Ask for every line of a draft that is open, check the whole, and write it at once.
+
+    Args:
+        path: the draft; it stays as it was unless all is answered.
+
+    Raises:
+        ConfigError: the file can't be read, or is wrong in a line that is not asked for.
+    """
+    text = path.read_text(encoding="utf-8")
+    lines, asked = text.splitlines(), list(questions(text))
+    waiting = asked
+    while waiting:
+        for question in waiting:
+            _answer(question, path, lines, ask, tell)
+        try:
+            with _beside(path, lines) as tried:
+                load_site(tried)
+            break
+        except ConfigError as error:
+            waiting = [question for question in asked if question.key == error.key]
+            if not waiting:
+                raise ConfigError(
+                    error.problem, file=path, key=error.key, value=error.value, fix=error.fix
+                ) from None
+            tell(f"{error.problem}. {error.fix}")
+    write_atomic(path, "\n".join(lines) + "\n")
+
+
+def _answer(
+    question: Question, path: Path, lines: list[str], ask: Ask, tell: Callable[[str], None]
+) -> None:
+    """Ask until there is an answer that the key can have, and put it into its line."""
+    tell(f"\n{_plain(question.field.description or '')}")
+    usual = _usual(question, path, lines)
+    while answer := ask(question.key, usual).strip():
+        try:
+            lines[question.line] = _line(question, answer, path.parent)
+            return
+        except ConfigError as error:
+            tell(f"{error.problem}. {error.fix}")
+
+
+def _usual(question: Question, path: Path, lines: list[str]) -> str | None:
+    """The answer that is offered; None where only the site can know."""
+    if question.key == "budget.per_job":  # what the coordinator proposes
+        return question.said
+    with _beside(path, lines) as tried:
+        if question.key == "allow.model_digest":
+            from fedpriv.models.stored import digest_of
+
+            return digest_of(allowed_model(tried) or "embedded")
+        if question.key == "allow.begin_digest":
+            from fedpriv.stored_adapter import find_adapter
+
+            return find_adapter(allowed_model(tried, "begin") or "").digest
+    return None if question.needed else ""
+
+
+def _line(question: Question, answer: str, folder: Path) -> str:
+    """The line of the file for an answer.
+
+    Raises:
+        ConfigError: no such value can stand there.
+    """
+    field, key = question.field, question.key
+    if key in HERE and not (folder / answer).exists():
+        fix = "For what is in a database or at a hub, edit the file by hand (docs/data.md)."
+        raise ConfigError(f"{folder / answer} is not there", key=key, value=answer, fix=fix)
+    try:
+        kind: Any = Annotated[field.annotation, field]
+        value: Any = TypeAdapter(kind).validate_python(answer)
+    except ValidationError as error:
+        said = error.errors(include_url=False, include_input=False)[0]["msg"]
+        raise ConfigError(said, key=key, value=answer) from None
+    shown = value if isinstance(value, int | float) else str(value)
+    return f"{key.partition('.')[2]} = {json.dumps(shown, ensure_ascii=False)}"
+
+
+@contextmanager
+def _beside(path: Path, lines: list[str]) -> Iterator[Path]:
+    """A file with these lines, in the folder that its paths are relative to."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".toml", encoding="utf-8") as new:
+        new.write("\n".join(lines) + "\n")
+        new.flush()
+        yield Path(new.name)
+
+
+def _plain(text: str) -> str:
+    """A description without the marks of Markdown."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")
