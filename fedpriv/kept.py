@@ -21,6 +21,7 @@ from fedpriv import __version__
 from fedpriv.files import canonical_json, sha256, write_json
 
 _MEMORY: dict[str, Any] | None = None  # by name of file, in a process that writes none
+_SERVED = 0  # sites that keep in memory alone
 FOLDER = "FEDPRIV_CACHE"  # names another folder than the user's; empty keeps nothing
 MOST = 1_000  # trials, of some hundred bytes each; the oldest are forgotten
 _LIBRARIES = ("torch", "transformers", "peft", "numpy")
@@ -76,12 +77,16 @@ def in_memory_alone() -> Iterator[None]:
     A server can have a site try what it likes. Whether a file could be written depends on the disk,
     and so on the records; the time of the next trial would tell (laws 18 and 19).
     """
-    global _MEMORY
-    _MEMORY = {}
+    global _MEMORY, _SERVED
+    _SERVED += 1  # of several sites in one process, the last one ends it
+    if _MEMORY is None:
+        _MEMORY = {}
     try:
         yield
     finally:
-        _MEMORY = None
+        _SERVED -= 1
+        if not _SERVED:
+            _MEMORY = None
 
 
 def _folder() -> Path | None:

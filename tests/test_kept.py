@@ -115,6 +115,18 @@ def test_a_process_that_serves_writes_none(folder: Path, monkeypatch: pytest.Mon
     assert module._MEMORY is None
 
 
+def test_of_two_sites_in_a_process_the_last_one_ends_it(folder: Path) -> None:
+    first, second = module.in_memory_alone(), module.in_memory_alone()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    kept(SAME, Finder())
+    assert not folder.exists()
+    second.__exit__(None, None, None)
+    kept(SAME, Finder())
+    assert len(list(folder.iterdir())) == 1
+
+
 def test_the_oldest_are_forgotten(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server's proposals may ask for many trials."""
     monkeypatch.setattr(module, "MOST", 3)

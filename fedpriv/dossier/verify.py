@@ -275,12 +275,14 @@ def _people_in_several(contents: Contents) -> Iterator[Finding]:
 
 def _words(contents: Contents) -> Iterator[Finding]:
     """What rests on the coordinator's word, whatever a file shows."""
-    facts = contents.facts
+    facts, begin = contents.facts, contents.facts.proposal.begin_digest
+    merged = begin is not None and facts.proposal.model.begin_as == "merged"
+    base = f"{facts.base}, with the adapter {begin} merged into it" if merged else facts.base
     yield word("that the adapter is made of what the sites released, and of public records alone")
-    yield word(f"that it is used with the base model {facts.base}, of which it is no part")
-    if facts.proposal.begin_digest is not None:
+    yield word(f"that it is used with the base model {base}, of which it is no part")
+    if begin is not None:
         yield word(
-            f"that the adapter it began at, {facts.proposal.begin_digest}, was made of public data,"
+            f"that the adapter it began at, {begin}, was made of public data,"
             " or of what others paid for"
         )
     yield word("that no site took part but those that are named here")

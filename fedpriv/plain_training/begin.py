@@ -55,7 +55,10 @@ def _merged(base: Base, settings: ModelSection, stored: StoredAdapter) -> Base:
         every = base.model.named_parameters(remove_duplicate=False)
         held = Counter(parameter.data_ptr() for _, parameter in every)
         for name, layer in model.named_modules():
-            if hasattr(layer, "base_layer") and held[layer.base_layer.weight.data_ptr()] > 1:
+            # What LoRA goes beside, and what a layer that was trained as a whole takes the place of.
+            before = getattr(layer, "base_layer", getattr(layer, "original_module", None))
+            own = [] if before is None else [held[one.data_ptr()] for one in before.parameters()]
+            if any(holders > 1 for holders in own):
                 raise ModelError(f"{name} shares its weights with another layer")
         plain = model.merge_and_unload(safe_merge=True)
     except (ModelError, ValueError) as error:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -358,12 +358,20 @@ def test_that_nothing_is_newer_and_nobody_else_took_part_is_the_coordinators_wor
     assert not any("began at" in text for text in found)
 
 
-def test_where_a_job_began_is_the_coordinators_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["continued", "merged"])
+def test_where_a_job_began_is_the_coordinators_word(
+    tmp_path: Path, how: Literal["continued", "merged"]
+) -> None:
     digest = "sha256:" + "b" * 64
-    begun = proposal(model=ModelSection(begin="adapter"), begin_digest=digest)
+    begun = proposal(model=ModelSection(begin="adapter", begin_as=how), begin_digest=digest)
     made = make_run(tmp_path, asked=begun)
     made.export()
-    assert any(f"began at, {digest}, was made of public data" in one for one in texts(made, "word"))
+    found = texts(made, "word")
+    assert any(f"began at, {digest}, was made of public data" in one for one in found)
+    part_of_base = any(
+        f"with the adapter {digest} merged into it, of which" in one for one in found
+    )
+    assert part_of_base is (how == "merged")
 
 
 def test_a_proposal_that_no_site_accepted_is_refused(tmp_path: Path) -> None:

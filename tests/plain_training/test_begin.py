@@ -167,11 +167,18 @@ def test_weights_that_were_cut_short_are_refused(tmp_path: Path, model_folder: M
         make_worker(recipe_of(base, begin, "continued", "causal-lm"))
 
 
+@pytest.mark.parametrize(
+    "trained",
+    [
+        {"target_modules": ["q_proj", "lm_head"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    ],
+)
 def test_nothing_is_merged_into_weights_that_another_layer_has(
-    tmp_path: Path, model_folder: Make
+    tmp_path: Path, model_folder: Make, trained: dict[str, list[str]]
 ) -> None:
     base, begin = model_folder("llama", tie_word_embeddings=True), tmp_path / "adapter"
-    write_peft_adapter(begin, base, target_modules=["q_proj", "lm_head"])
+    write_peft_adapter(begin, base, **trained)
     with pytest.raises(ModelError, match=r"can't be merged: .*lm_head shares its weights"):
         make_worker(recipe_of(base, begin, "merged", "causal-lm"))
 
