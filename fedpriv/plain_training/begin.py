@@ -55,7 +55,7 @@ def _merged(base: Base, settings: ModelSection, stored: StoredAdapter) -> Base:
         every = base.model.named_parameters(remove_duplicate=False)
         held = Counter(parameter.data_ptr() for _, parameter in every)
         for name, layer in model.named_modules():
-            # What LoRA goes beside, and what a layer that was trained as a whole takes the place of.
+            # What LoRA goes beside, and what a layer trained as a whole takes the place of.
             before = getattr(layer, "base_layer", getattr(layer, "original_module", None))
             own = [] if before is None else [held[one.data_ptr()] for one in before.parameters()]
             if any(holders > 1 for holders in own):

@@ -368,10 +368,8 @@ def test_where_a_job_began_is_the_coordinators_word(
     made.export()
     found = texts(made, "word")
     assert any(f"began at, {digest}, was made of public data" in one for one in found)
-    part_of_base = any(
-        f"with the adapter {digest} merged into it, of which" in one for one in found
-    )
-    assert part_of_base is (how == "merged")
+    merged = any(f"the adapter {digest} merged into it, of which" in one for one in found)
+    assert merged is (how == "merged")
 
 
 def test_a_proposal_that_no_site_accepted_is_refused(tmp_path: Path) -> None:
