@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedpriv.errors import ProtocolError
+from fedpriv_server.flower import messages
 from fedpriv_server.flower.messages import ArrayChunk, ObjectTree, object_body, object_id_of
 from fedpriv_server.shape import RECORDS, Place, UploadLimits, check, outline
 from fedpriv_server.store import LARGE
@@ -45,13 +46,13 @@ class Upload:
         self._small: dict[str, bytes] = {}
         self._is_settled = False
 
-    def announce(self, message_id: str, tree: ObjectTree) -> None:
-        """Expect the objects of a reply to a message.
+    def announce(self, message_id: str, tree: ObjectTree, content: bytes) -> None:
+        """Expect the objects of a reply to a message, or keep a content that came at once.
 
         Raises:
             ProtocolError: no reply looks like that, or another was announced already.
         """
-        places = outline(tree, self._limits)
+        places = outline(tree, self._limits, len(content))
         with self._lock:
             if self._is_settled:
                 return
@@ -63,6 +64,8 @@ class Upload:
                 if places.get(key) != self._places[key]:
                     self._drop(key)
             self._reply, self._places = reply, places
+            if content:
+                self._sizes[reply], self._small[reply] = len(content), content
 
     def missing(self) -> list[str]:
         """Ids of the objects that are expected and have not come."""
@@ -111,7 +114,9 @@ class Upload:
         Raises:
             Exception: of any kind; the objects are only known to have the right references.
         """
-        (root,) = self._places[self._reply].children
+        if not (inside := self._places[self._reply].children):
+            return messages.whole_content(self._get(self._reply))
+        (root,) = inside
         names = json.loads(object_body(self._get(root), RecordDict))
         if len(names) > RECORDS:
             raise ProtocolError(f"A reply of {len(names)} records.")
