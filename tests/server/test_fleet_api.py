@@ -77,6 +77,17 @@ def test_what_is_small_takes_one_request_each_way(network: Network) -> None:
     assert not network.grid.pull_messages([key])
 
 
+def test_a_question_is_answered_at_once_only_while_messages_wait(network: Network) -> None:
+    site = network.site()
+    network.ask(site)
+    network.ask(site)
+    bell = network.broker.questions
+    first = site.take_whole()
+    assert bell._bells[site.node.node_id].is_set()
+    site.take_whole(first)
+    assert not bell._bells[site.node.node_id].is_set()
+
+
 def test_who_asks_for_more_says_what_came(network: Network) -> None:
     site, other = network.site(), network.site("other")
     network.ask(site)
