@@ -1,7 +1,7 @@
 """What the network costs: seconds a round beyond the sites' work, and the server's memory.
 
     python benchmarks/network.py --json network.json
-    python benchmarks/network.py --many --json many.json   # 50, 200 and 1,000 sites
+    python benchmarks/network.py --many --json many.json   # 10, 100 and 1,000 sites
 
 A server and its sites, each a process of its own, over TLS on loopback: the product's server,
 grid, strategy, optimiser and checkpoint, and its link at the sites. The sites answer every
@@ -13,7 +13,9 @@ of the time is arithmetic alone: each byte is hashed and encrypted by who sends 
 decrypted by who gets it, on all cores at once.
 
 With --many, sites are threads of a few processes, each with a connection and a key of its own. Then
-the server's open files and threads are counted, too, to see which limit is met first.
+requests, open files and threads are counted, too, to see which limit is met first. Core seconds are
+those of the server's process, and of all sites' processes, in one round: they depend less than a
+round's time on what else the machine does.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedpriv.environment import set_environment
@@ -91,6 +94,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
     app = ClientApp()
     noise = np.random.default_rng().standard_normal(size, dtype=np.float32)
     share = np.rint(3 * noise).astype(np.int64)
+    noise *= 1e-3  # what is longer than clipped vectors and noise can be is not used
     plain: Any = wire  # of a sum that is not secure
     held: list[Any] = []
 
@@ -108,7 +112,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
         request = StepRequest.parse(message.content.config_records["fedpriv"]["body"])
         if wire == SECURE:
             return get_ready(request, message)
-        noise[request.slot % size] += 1  # or the server would have it already
+        noise[request.slot % size] += 1e-3  # or the server would have it already
         return reply("gradient-sum", request.slot, encode(noise, plain), message)
 
     def get_ready(request: StepRequest, message: Message) -> Message:
@@ -172,6 +176,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv.protocol import Proposal, SharedNoise
     from fedpriv.public_update.config import OptimizerSection
     from fedpriv.public_update.update import Update
+    from fedpriv_server.bounds import Bounds
     from fedpriv_server.broker import MessageBroker
     from fedpriv_server.checkpoint import Checkpoint
     from fedpriv_server.fleet_api import fleet_api
@@ -221,16 +226,29 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         while len(grid.get_node_ids()) < sites:
             time.sleep(0.05)
         look_seldom()
+        crowds = list(map(psutil.Process, pipe.recv()))
         before = _resident()
         peak = _Peak()
-        seconds = []
+        asked: list[str] = []
+        hear = Bounds._hear
+
+        def count(self: Any, key: bytes, length: int, scope: Any, *others: Any) -> Any:
+            asked.append(scope["path"])
+            return hear(self, key, length, scope, *others)
+
+        Bounds._hear = count  # type: ignore[method-assign]
+        measured = []
         for number in range(1, rounds + 1):
+            asked.clear()
+            at_sites, here = sum(map(_busy, crowds)), _busy(psutil.Process())
             started = time.perf_counter()
             rounds_of.run(number, grid)
             Checkpoint(JOB, number, update.state(), {}).write(folder / "c" / "c.safetensors")
-            seconds.append(time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            at_sites, here = sum(map(_busy, crowds)) - at_sites, _busy(psutil.Process()) - here
+            measured.append((seconds, here, at_sites, len(asked) / sites))
         grown = peak.stop() - before
-        pipe.send((seconds, grown, before, peak.handles, peak.threads))
+        pipe.send((measured, grown, before, peak.handles, peak.threads))
         broker.close()
 
 
@@ -273,6 +291,12 @@ class _Peak:
         return self._most
 
 
+def _busy(process: psutil.Process) -> float:
+    """Return the seconds of a core that a process has taken so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
 def _resident() -> float:
     """Bytes in memory that are this process's own; a file that is mapped is not."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -299,17 +323,22 @@ def measure(sites: int, size: int, wire: str, rounds: int, together: int = 1) ->
             of_sites = (first, some, port, Path(ca), size, wire, proposal)
             running.append(context.Process(target=crowd, args=of_sites, daemon=True))
             running[-1].start()
-        seconds, grown, before, handles, threads = ours.recv()
+        ours.send([process.pid for process in running[1:]])
+        measured, grown, before, handles, threads = ours.recv()
         for process in running:
             process.kill()
             process.join()
-    later = seconds[1:] or seconds  # the first round also asks for terms
+    later = measured[1:] or measured  # the first round also asks for terms
+    seconds, here, at_sites, requests = map(statistics.median, zip(*later, strict=True))
     return {
         "sites": sites,
         "values": size,
         "wire": wire,
-        "seconds": statistics.median(later),
-        "slowest": max(later),
+        "seconds": seconds,
+        "slowest": max(later)[0],
+        "server_core_seconds": here,
+        "sites_core_seconds": at_sites,
+        "requests": requests,
         "peak_payloads": grown / (4 * size),
         "peak_mb": grown / 1e6,
         "constant_mb": before / 1e6,
@@ -334,7 +363,7 @@ def speeds() -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny payloads only")
-    parser.add_argument("--many", action="store_true", help="50, 200 and 1,000 sites")
+    parser.add_argument("--many", action="store_true", help="10, 100 and 1,000 sites")
     parser.add_argument("--most", type=int, default=1000, help="sites of --many")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -349,17 +378,18 @@ def main() -> None:
         cases += [(4, LARGE, wire, 4) for wire in ("bf16", "int8")]
     together = 1
     if arguments.many:
-        together = 25
-        cases = [(sites, TINY, "float32", 4) for sites in (50, 200, 1000)]
+        together = 100
+        cases = [(sites, TINY, "float32", 4) for sites in (10, 100, 1000)]
         cases += [
-            (50, 1_000_000, "float32", 4),
-            (200, 1_000_000, "float32", 3),
-            (50, TINY, SECURE, 4),
+            (10, 1_000_000, "float32", 4),
+            (100, 1_000_000, "float32", 3),
+            (100, TINY, SECURE, 4),
         ]
         cases = [case for case in cases if case[0] <= arguments.most]
     rows = []
     print(
-        "sites  values      wire     s/round  slowest    floor  peak beyond start  files  threads"
+        "sites  values      wire     s/round  slowest    floor  server's core  sites' cores"
+        "  requests  peak beyond start  files  threads"
     )
     for case in cases:
         row = measure(*case, together)
@@ -369,7 +399,8 @@ def main() -> None:
         rows.append(row)
         print(
             f"{row['sites']:5}  {row['values']:10,}  {row['wire']:8} {row['seconds']:7.2f}"
-            f"  {row['slowest']:7.2f}  {row['floor']:7.2f}  {row['peak_mb']:6.0f} MB"
+            f"  {row['slowest']:7.2f}  {row['floor']:7.2f}  {row['server_core_seconds']:7.2f}"
+            f"  {row['sites_core_seconds']:7.2f}  {row['requests']:5.1f}  {row['peak_mb']:6.0f} MB"
             f"  {row['open_files']:5}  {row['threads']:5}"
             + (f" = {row['peak_payloads']:.2f} payloads" if row["values"] == LARGE else ""),
             flush=True,

@@ -29,6 +29,7 @@ from fedpriv.secure_sum.members import Bits
 
 BLOCK = 1 << 20  # values
 GROUP = 256  # values that share a scale
+WHOLE = 128 << 10  # bytes up to which a message is sent whole, not object by object
 _F4, _U2, _I1, _U1 = np.dtype("<f4"), np.dtype("<u2"), np.dtype("i1"), np.dtype("u1")
 _LARGEST = np.finfo(np.float32).max
 _LARGEST_BF16 = np.uint32(0x7F7F0000).view(np.float32)

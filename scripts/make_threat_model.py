@@ -259,7 +259,7 @@ def sent() -> tuple[list[str], list[str]]:
     with outgoing(Message(RecordDict({**content, "arrays": arrays}), reply_to=asked)) as reply:
         client.greet()
         client.activate()
-        client.pull(3)
+        client.pull(3, ["a"])
         client.fetch(3, 1, "a")
         client.confirm(3, metadata)
         client.announce(3, reply)
@@ -272,7 +272,7 @@ def _set(message: Any, name: str) -> Iterator[str]:
     """The fields of a protobuf message that are set, by their path."""
     for descriptor, value in message.ListFields():
         path = f"{name}.{descriptor.name}"
-        if descriptor.message_type is None:
+        if descriptor.message_type is None or descriptor.name == "content":
             yield path
             continue
         for one in value if not hasattr(value, "ListFields") else [value]:

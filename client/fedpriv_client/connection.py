@@ -29,7 +29,7 @@ from fedpriv.errors import (
     UnreachableError,
 )
 from fedpriv.proxy import through
-from fedpriv_client.envelope import unpack
+from fedpriv_client.envelope import checked, unpack
 from fedpriv_client.fleet import MIB, FleetClient
 from fedpriv_client.flower import Announced, object_id_of, outgoing
 from fedpriv_client.mailbox import HANDOVER
@@ -69,6 +69,7 @@ class ServerConnection:
         self._largest = largest
         self._node: int | None = None
         self._stored: dict[str, bytes] = {}  # objects of the newest message, by digest
+        self._came: tuple[str, ...] = ()  # the message that came whole: said with the next question
 
     def greet(self) -> None:
         """Find out what is wrong with the connection; the server is told nothing of this site.
@@ -89,7 +90,7 @@ class ServerConnection:
             AdmissionError: the server does not know our key, or does no more.
             ClockError: the clocks differ too much for a signature to be fresh.
         """
-        self._node = None
+        self._node, self._came = None, ()
         with _naming(self.address):
             self._node = self._client.activate()
         return self._node
@@ -108,13 +109,15 @@ class ServerConnection:
         """
         node = self._connected()
         with _naming(self.address):
-            announced = self._client.pull(node)
+            announced = self._client.pull(node, self._came)
+            self._came = ()
             if announced is None:
                 return None
-            message = None
+            if announced.is_whole:
+                self._came = (announced.metadata.message_id,)
+                return checked(announced.whole) if wants(announced.metadata) else None
             try:
-                if wants(announced.metadata):
-                    message = self._fetch(node, announced)
+                message = self._fetch(node, announced) if wants(announced.metadata) else None
             except ProtocolError:
                 self._client.confirm(node, announced.metadata)
                 raise

@@ -10,7 +10,7 @@ is the size that a message has when everything in it is written out, not what wa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from flwr.app import Message
 
@@ -40,18 +40,32 @@ def unpack(key: str, contents: Mapping[str, bytes], largest: int) -> Message:
     Raises:
         ProtocolError: it is not a message of the shape above, or larger.
     """
-    try:
+
+    def assembled() -> object:
         size = _size(key, contents, ("Message",), {})
         if size > largest:
             raise ProtocolError(f"A message of {size:,} bytes; {largest:,} are allowed here.")
-        message = assemble(key, contents)
+        return assemble(key, contents)
+
+    message = checked(assembled)
+    set_message_id(message, key)
+    return message
+
+
+def checked(read: Callable[[], object]) -> Message:
+    """Return the message that `read` makes, whatever a server may have put together.
+
+    Raises:
+        ProtocolError: it can't be read, or has no content.
+    """
+    try:
+        message = read()
     except ProtocolError:
         raise
-    except Exception as error:  # whatever a server may have put together
+    except Exception as error:
         raise ProtocolError(f"A message can't be read ({type(error).__name__}).") from None
     if not isinstance(message, Message) or not message.has_content():
         raise ProtocolError("A message without content.")
-    set_message_id(message, key)
     return message
 
 

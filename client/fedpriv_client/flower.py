@@ -7,7 +7,7 @@ flwr.clientapp) are used anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from flwr.app.message.arraychunk import ArrayChunk
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_MAX_INTERVAL
 from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.common.serde_utils import metadata_from_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
@@ -48,6 +49,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedpriv.pki.keys import public_pem
+from fedpriv.wire import WHOLE
 
 _CLASSES = (Message, RecordDict, ConfigRecord, ArrayRecord, Array, ArrayChunk)
 _KINDS: dict[str, type[InflatableObject]] = {kind.__qualname__: kind for kind in _CLASSES}
@@ -108,6 +110,11 @@ class Outgoing:
         """An object; made when it is asked for."""
         return self._objects[key].deflate()
 
+    def announced(self) -> Message:
+        """Return the reply as it is announced: with its content if that is small."""
+        is_small = sum(len(one.deflate()) for one in self._objects.values()) <= WHOLE
+        return self.message if is_small else remove_content_from_message(self.message)
+
 
 @contextmanager
 def outgoing(message: Message) -> Iterator[Outgoing]:
@@ -124,11 +131,21 @@ def outgoing(message: Message) -> Iterator[Outgoing]:
 
 
 class Announced:
-    """A message that waits for us: its metadata, and the ids of its objects."""
+    """A message that waits for us: its metadata, and its content or the ids of its objects."""
 
     def __init__(self, answer: PullMessagesResponse) -> None:
-        self.metadata: Metadata = message_from_proto(answer.messages_list[0]).metadata
+        (self._message,) = answer.messages_list
+        self.metadata: Metadata = metadata_from_proto(self._message.metadata)
+        self.is_whole = bool(self._message.content.items)
         self._trees = answer.message_object_trees
+
+    def whole(self) -> Message:
+        """Return the message with the content that came with it.
+
+        Raises:
+            Exception: of any kind.
+        """
+        return message_from_proto(self._message)
 
     def object_ids(self) -> set[str]:
         """Raises:
@@ -180,9 +197,13 @@ class FleetCalls(FleetHttpClient):
         """Say goodbye."""
         self.DeactivateNode(DeactivateNodeRequest(node_id=node))
 
-    def pull(self, node: int) -> Announced | None:
-        """Ask for a message; the server holds the question open for a while."""
-        answer = self.PullMessages(PullMessagesRequest(node=Node(node_id=node)))
+    def pull(self, node: int, came: Iterable[str] = ()) -> Announced | None:
+        """Ask for a message; the server holds the question open for a while.
+
+        Args:
+            came: ids of messages that came whole, so that they do not come again.
+        """
+        answer = self.PullMessages(PullMessagesRequest(node=Node(node_id=node), message_ids=came))
         return Announced(answer) if answer.messages_list else None
 
     def fetch(self, node: int, run: int, key: str) -> bytes | None:
@@ -206,7 +227,7 @@ class FleetCalls(FleetHttpClient):
         answer = self.PushMessages(
             PushMessagesRequest(
                 node=Node(node_id=node),
-                messages_list=[message_to_proto(remove_content_from_message(reply.message))],
+                messages_list=[message_to_proto(reply.announced())],
                 message_object_trees=[get_object_tree(reply.message)],
                 clientapp_runtime_list=[0.0],  # how long it took is nobody's business
             )

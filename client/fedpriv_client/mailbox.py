@@ -23,54 +23,35 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._news = threading.Condition()
-        self._step: Message | None = None
-        self._handover: Message | None = None
-        self._questions: deque[Message] = deque(maxlen=MOST)
+        self._boxes: list[deque[Message]] = [deque(maxlen=most) for most in (MOST, 1, 1)]
+        self._questions, self._step, self._handover = self._boxes  # they are emptied in this order
         self._closed = False
 
     def wants(self, metadata: Metadata) -> bool:
         """Whether there is room for a message, before more of it is fetched."""
+        kind = metadata.message_type
         with self._news:
-            if metadata.message_type in (*QUESTIONS, HANDOVER):
-                return True
-            if metadata.message_type not in STEPS:
-                return False
-            return self._step is None or _round(metadata) >= _round(self._step.metadata)
+            is_newest = not self._step or _round(metadata) >= _round(self._step[0].metadata)
+            return kind in (*QUESTIONS, HANDOVER) or (kind in STEPS and is_newest)
 
     def put(self, message: Message) -> None:
         """Let a message that is wanted wait for its turn."""
+        others = {HANDOVER: self._handover, **dict.fromkeys(STEPS, self._step)}
         with self._news:
-            if message.metadata.message_type in STEPS:
-                self._step = message
-            elif message.metadata.message_type == HANDOVER:
-                self._handover = message
-            else:
-                self._questions.append(message)
+            others.get(message.metadata.message_type, self._questions).append(message)
             self._news.notify()
 
     def get(self) -> Message | None:
         """Wait for the next message, questions first; None when the mailbox is closed."""
         with self._news:
-            self._news.wait_for(self._is_due)
-            if self._closed:
-                return None
-            if self._questions:
-                return self._questions.popleft()
-            message = self._handover if self._step is None else self._step
-            if self._step is None:
-                self._handover = None
-            self._step = None
-            return message
-
-    def _is_due(self) -> bool:
-        waits = bool(self._questions) or self._step is not None or self._handover is not None
-        return self._closed or waits
+            self._news.wait_for(lambda: self._closed or any(self._boxes))
+            return None if self._closed else next(filter(None, self._boxes)).popleft()
 
     def clear(self) -> None:
         """Forget what waits."""
         with self._news:
-            self._step = self._handover = None
-            self._questions.clear()
+            for box in self._boxes:
+                box.clear()
 
     def close(self) -> None:
         """Give nothing out any more."""

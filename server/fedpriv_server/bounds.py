@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedpriv_server.flower.requests import SIGNATURE_LIFE, Signature
 from fedpriv_server.replay import Replays
+from fedpriv_server.store import LARGE
 
 LARGEST = {  # bytes of a request; there are no others
     "/v1/fleet/activate-node": 4 << 10,
@@ -52,9 +53,6 @@ class Bounds:
         self._open: defaultdict[bytes, int] = defaultdict(int)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         headers = Headers(scope=scope)
         length = headers.get("content-length", "")
         largest = LARGEST.get(scope["path"]) if scope["method"] == "POST" else None
@@ -78,7 +76,7 @@ class Bounds:
     async def _hear(
         self, key: bytes, length: int, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        moves = scope["path"].endswith("-object")
+        moves = scope["path"].endswith("-object") or length > LARGE
         try:
             async with asyncio.timeout(PROMPTNESS):
                 body = await (receive() if moves else _body(receive))

@@ -54,8 +54,8 @@ class MessageBroker:
     """Keeps the nodes of a run, the messages to them, and what comes of their replies.
 
     Flower's state is in memory and large objects are files: a job's memory is its checkpoint, and
-    after a crash everything is asked again. Flower's SQLite state took 14 ms of a core for a
-    request, of which a site makes some fifteen in a round.
+    after a crash everything is asked again. Flower's SQLite state took 14 ms of a core for
+    a request.
 
     Args:
         folder: for the objects; what is there is removed.

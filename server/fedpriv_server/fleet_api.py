@@ -1,6 +1,6 @@
 """The fleet API as sites see it: what may be asked, by whom, and what is done beside Flower's part.
 
-Mounted is Flower's fleet router with node authentication, and nothing else.
+Flower authenticates nodes and answers them; its web framework, of five layers, is left out.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import math
 from functools import partial
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import HTTPException
 from flwr.app import Metadata
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware import Middleware
-from starlette.middleware.base import RequestResponseEndpoint
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedpriv.errors import ProtocolError
 from fedpriv_server.bounds import Bounds
@@ -25,122 +26,111 @@ from fedpriv_server.flower.requests import (
     ConfirmMessageReceivedRequest,
     DeactivateNodeRequest,
     PullMessagesRequest,
-    PullObjectRequest,
     PushMessagesRequest,
     PushObjectRequest,
     announced,
-    pulled,
-    said,
+    http_error_translator,
 )
 
 log = logging.getLogger(__name__)
 LONGEST_NAME = 100  # characters of a message's type, group and ids
 
 
-def fleet_api(broker: MessageBroker) -> FastAPI:
-    """The app for a web server to serve."""
-    bounds = Middleware(Bounds, is_known=broker.is_admitted)
-    return broker.state.app(bounds, _Observer(broker).observe)
+def fleet_api(broker: MessageBroker) -> ASGIApp:
+    """Return the app for a web server to serve."""
+    return Bounds(_FleetApi(broker), is_known=broker.is_admitted)
 
 
-class _Observer:
+class _FleetApi:
     """Sees each request whose signer is known, before Flower does and after."""
 
     def __init__(self, broker: MessageBroker) -> None:
         self._broker, self._state = broker, broker.state
 
-    async def observe(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        """Behind authentication, which looks at paths of the fleet API only."""
-        message = said(request)
-        if message is None or not request.url.path.startswith("/v1/fleet/"):
-            return _refusal(404, "no such thing here")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await http_error_translator(Request(scope, receive), self._respond)
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Response:
+        message = await self._state.read(request)
         match message:
             case ActivateNodeRequest():
-                return await self._activate(message, request, call_next)
+                answer = await run_in_threadpool(self._activate, message)
             case DeactivateNodeRequest():
                 self._broker.presence.forget(message.node_id)
-                return await call_next(request)
+                answer = await run_in_threadpool(self._state.answer, message)
             case PullMessagesRequest():
-                return await self._hold(message.node.node_id, request, call_next)
+                answer = await self._hold(message, request)
+            case _:
+                answer = await run_in_threadpool(self._answer, message)
+        return Response(answer.SerializeToString(), media_type="application/x-protobuf")
+
+    def _answer(self, message: Any) -> Any:
+        """Answer what needs no waiting."""
+        node, traffic = message.node.node_id, self._broker.traffic
+        match message:
             case PushMessagesRequest():
                 try:
-                    await run_in_threadpool(self._announce, message)
+                    self._announce(message)
                 except ProtocolError as error:
-                    name = self._broker.names.get(message.node.node_id)
-                    log.warning("Site %s: %s", name, error)
-                    return _refusal(400, "no reply looks like that")
-            case ConfirmMessageReceivedRequest():
-                if message.run_id != self._state.run:
-                    return _refusal(404, "no such run")
-                if not self._broker.was_told(message.node.node_id, message.message_object_id):
-                    return _refusal(400, "no message of one's own")
-            case PushObjectRequest() | PullObjectRequest():
-                if message.run_id != self._state.run:
-                    return _refusal(404, "no such run")
-            case _:
-                return _refusal(404, "no such thing here")
-        node = message.node.node_id
+                    log.warning("Site %s: %s", self._broker.names.get(node), error)
+                    raise HTTPException(400, "no reply looks like that") from None
+            case _ if message.run_id != self._state.run:
+                raise HTTPException(404, "no such run")
+            case ConfirmMessageReceivedRequest(message_object_id=key):
+                if not self._broker.was_told(node, key):
+                    raise HTTPException(400, "no message of one's own")
         self._broker.presence.heard(node)
-        response = await call_next(request)
-        if response.status_code < 400:
-            match message:
-                case ConfirmMessageReceivedRequest():
-                    self._broker.traffic.confirmed(node, message.message_object_id)
-                case PushObjectRequest() | PushMessagesRequest():
-                    self._broker.traffic.stored(node)
-        return response
+        answer = self._state.answer(message)
+        match message:
+            case ConfirmMessageReceivedRequest():
+                traffic.confirmed(node, message.message_object_id)
+            case PushObjectRequest() | PushMessagesRequest():
+                traffic.stored(node)
+        return answer
 
     def _announce(self, request: PushMessagesRequest) -> None:
         """Look at a reply before Flower does, and expect its objects."""
-        metadata, tree = single_reply(request)
+        metadata, tree, content = single_reply(request)
         if metadata.run_id != self._state.run:
             raise ProtocolError("A reply in another run.")
         upload = self._state.expected(metadata.reply_to_message_id)
         if upload is not None and upload.node == request.node.node_id:
-            upload.announce(metadata.reply_to_message_id, tree)
+            upload.announce(metadata.reply_to_message_id, tree, content)
 
-    async def _activate(
-        self, message: ActivateNodeRequest, request: Request, call_next: RequestResponseEndpoint
-    ) -> Response:
-        def lookup() -> int | None:
-            node = self._state.node_of(message.public_key)
-            if node is not None:
-                self._broker.questions.supersede(node)
-                self._state.end_lease(node)
-            return node
-
-        node = await run_in_threadpool(lookup)
+    def _activate(self, message: ActivateNodeRequest) -> Any:
+        node = self._state.node_of(message.public_key)
         if node is None:
-            return _refusal(401, "not admitted")
-        response = await call_next(request)
-        if response.status_code < 400:
-            self._broker.presence.heard(node)
-            await run_in_threadpool(self._broker.traffic.arrived, node)
-        return response
+            raise HTTPException(401, "not admitted")
+        self._broker.questions.supersede(node)
+        self._state.end_lease(node)
+        answer = self._state.answer(message)
+        self._broker.presence.heard(node)
+        self._broker.traffic.arrived(node)
+        return answer
 
-    async def _hold(
-        self, node: int, request: Request, call_next: RequestResponseEndpoint
-    ) -> Response:
+    async def _hold(self, message: PullMessagesRequest, request: Request) -> Any:
         """Answer a question for messages when there is one, or after a while."""
         questions, traffic = self._broker.questions, self._broker.traffic
-
-        def asks() -> None:
-            self._state.heard(node)
-            traffic.asks(node)
-
+        node = message.node.node_id
         visit = questions.visit(node)
         with self._broker.presence.waiting(node):
-            await run_in_threadpool(asks)
+            self._state.heard(node)
+            for came in message.message_ids:
+                if self._broker.was_told(node, came):
+                    traffic.confirmed(node, came)
+            traffic.asks(node)
             await questions.wait(node, partial(_gone, request))
             if not questions.is_latest(node, visit) or await request.is_disconnected():
                 # No message is taken out of the box for somebody who is gone.
-                return _refusal(499, "gone")
+                raise HTTPException(499, "gone")
             questions.answer(node)
-            response = await call_next(request)
-        for message_id in pulled(request):
+            answer = await run_in_threadpool(self._state.answer, message)
+        for said in answer.messages_list:
+            traffic.took(node, said.metadata.message_id)
+        if self._state.has_mail(node):
             questions.answered(node)
-            traffic.took(node, message_id)
-        return response
+        return answer
 
 
 async def _gone(request: Request) -> None:
@@ -149,18 +139,13 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _refusal(status: int, detail: str) -> JSONResponse:
-    """In JSON: Flower's middleware turns an error of any other kind into its own failure."""
-    return JSONResponse({"detail": detail}, status_code=status)
-
-
-def single_reply(request: PushMessagesRequest) -> tuple[Metadata, ObjectTree]:
-    """The one reply that a request announces: of the node that signed, and of sane metadata.
+def single_reply(request: PushMessagesRequest) -> tuple[Metadata, ObjectTree, bytes]:
+    """Take the one reply that a request announces: of the node that signed, of sane metadata.
 
     Raises:
         ProtocolError: it announces anything else.
     """
-    metadata, tree = announced(request)
+    metadata, tree, content = announced(request)
     if metadata.src_node_id != request.node.node_id or not metadata.reply_to_message_id:
         raise ProtocolError("Not a reply of one's own.")
     if tree.object_id != metadata.message_id:
@@ -170,4 +155,4 @@ def single_reply(request: PushMessagesRequest) -> tuple[Metadata, ObjectTree]:
     texts = metadata.message_id, metadata.reply_to_message_id, metadata.group_id
     if max(map(len, (*texts, metadata.message_type))) > LONGEST_NAME:
         raise ProtocolError(f"A name of more than {LONGEST_NAME} characters.")
-    return metadata, tree
+    return metadata, tree, content

@@ -160,9 +160,9 @@ class NetworkGrid(OneRunGrid):
             self._open_of[request.node].pop(request.key, None)
             self._answered.pop(request.key, None)
             self._withdraw(request)
-            request.upload.remove()
             if request is not self._greetings.get(request.node):  # that is kept to be said again
                 self._broker.release(request.content)
+        request.upload.remove()  # without the lock, for it waits for the disk
 
     def _withdraw(self, request: _Request) -> None:
         self._broker.discard(set(request.posted))

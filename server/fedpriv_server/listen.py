@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from fedpriv.config.server import ServerSection
 from fedpriv.errors import ConfigError, EnrolmentError
@@ -71,7 +71,7 @@ def checked_certificate(section: ServerSection) -> Description:
 
 
 @contextlib.contextmanager
-def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> Iterator[int]:
+def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> Iterator[int]:
     """Serve `app` while the context lasts; gives the port.
 
     Args:
@@ -107,6 +107,8 @@ def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> It
         access_log=False,
         server_header=False,
         ws="none",
+        lifespan="off",
+        proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=2,
         **options,  # type: ignore[arg-type]

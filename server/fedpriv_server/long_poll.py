@@ -77,5 +77,5 @@ class LongPoll:
         self._bells[node].clear()
 
     def answered(self, node: int) -> None:
-        """A message was taken: there may be another."""
+        """A message was taken, and there is another."""
         self._bells[node].set()

@@ -14,20 +14,21 @@ from dataclasses import dataclass
 
 from flwr.app import RecordDict
 
+from fedpriv import wire
 from fedpriv.errors import ProtocolError
-from fedpriv.wire import BLOCK
 from fedpriv_server.flower.messages import ObjectTree, object_head
 from fedpriv_strategies.messages import BYTES, REPLY
 
 SLACK = 1 << 20  # bytes of a reply beside its values
 RECORDS = 4
+LARGEST_WHOLE = 2 * wire.WHOLE  # with the heads of its records
 _SMALL = 64 << 10  # bytes of an object that only says what belongs together
 _KINDS = (
     ({"Message"}, _SMALL),
     ({"RecordDict"}, _SMALL),
     ({"ConfigRecord", "ArrayRecord"}, SLACK),
     ({"Array"}, _SMALL),
-    ({"ArrayChunk"}, 4 * BLOCK + 1024),  # with the heads of NumPy's format and of Flower's
+    ({"ArrayChunk"}, 4 * wire.BLOCK + 1024),  # with the heads of NumPy's format and of Flower's
 )
 _ARRAY = 3  # the level of an Array
 
@@ -54,7 +55,7 @@ class UploadLimits:
         stated = content.config_records[REPLY][BYTES] if REPLY in content.config_records else 0
         further = stated if isinstance(stated, int) else 0
         size = SLACK + sum(len(array.data) for array in arrays) + further
-        return cls(size, 2 * len(arrays) + -(-further // BLOCK))
+        return cls(size, 2 * len(arrays) + -(-further // wire.BLOCK))
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,19 @@ class Place:
     children: tuple[str, ...]
 
 
-def outline(tree: ObjectTree, limits: UploadLimits) -> dict[str, Place]:
+def outline(tree: ObjectTree, limits: UploadLimits, whole: int = 0) -> dict[str, Place]:
     """The place of each object of a reply, by its id.
+
+    Args:
+        whole: bytes of the content, if it came with the announcement: then all is one object.
 
     Raises:
         ProtocolError: it is of another shape, or larger than it may be.
     """
+    if whole > LARGEST_WHOLE:
+        raise ProtocolError(f"A whole reply of {whole} bytes; {LARGEST_WHOLE} are enough.")
+    if whole:
+        return {tree.object_id: Place(0, ())}
     most = (1, 1, RECORDS, limits.arrays, limits.arrays, 0)
     places: dict[str, Place] = {}
     nodes, level = [tree], 0

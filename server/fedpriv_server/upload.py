@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedpriv.errors import ProtocolError
-from fedpriv_server.flower.messages import ArrayChunk, ObjectTree, object_body, object_id_of
+from fedpriv_server.flower import messages
 from fedpriv_server.shape import RECORDS, Place, UploadLimits, check, outline
 from fedpriv_server.store import LARGE
 
@@ -45,13 +44,13 @@ class Upload:
         self._small: dict[str, bytes] = {}
         self._is_settled = False
 
-    def announce(self, message_id: str, tree: ObjectTree) -> None:
-        """Expect the objects of a reply to a message.
+    def announce(self, message_id: str, tree: messages.ObjectTree, content: bytes) -> None:
+        """Expect the objects of a reply to a message, or keep a content that came at once.
 
         Raises:
             ProtocolError: no reply looks like that, or another was announced already.
         """
-        places = outline(tree, self._limits)
+        places = outline(tree, self._limits, len(content))
         with self._lock:
             if self._is_settled:
                 return
@@ -63,6 +62,8 @@ class Upload:
                 if places.get(key) != self._places[key]:
                     self._drop(key)
             self._reply, self._places = reply, places
+            if content:
+                self._sizes[reply], self._small[reply] = len(content), content
 
     def missing(self) -> list[str]:
         """Ids of the objects that are expected and have not come."""
@@ -76,7 +77,7 @@ class Upload:
             ProtocolError: it is not expected, not what its name says, or too large.
             OSError: there is no space.
         """
-        if object_id_of(content) != key:
+        if messages.object_id_of(content) != key:
             raise ProtocolError("An object is not what its name says.")
         with self._lock:
             if self._is_settled or key not in self._places:
@@ -111,15 +112,17 @@ class Upload:
         Raises:
             Exception: of any kind; the objects are only known to have the right references.
         """
-        (root,) = self._places[self._reply].children
-        names = json.loads(object_body(self._get(root), RecordDict))
+        if not (inside := self._places[self._reply].children):
+            return messages.whole_content(self._get(self._reply))
+        (root,) = inside
+        names = json.loads(messages.object_body(self._get(root), RecordDict))
         if len(names) > RECORDS:
             raise ProtocolError(f"A reply of {len(names)} records.")
         content = RecordDict()
         for name, key in names.items():
             raw = self._get(key)
             if raw.startswith(ArrayRecord.__qualname__.encode()):
-                references = json.loads(object_body(raw, ArrayRecord))
+                references = json.loads(messages.object_body(raw, ArrayRecord))
                 if not isinstance(references, dict):
                     raise ProtocolError("Arrays without names.")
                 content[name] = StoredArrays(references, self._array)
@@ -135,7 +138,7 @@ class Upload:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _array(self, key: str) -> Array:
-        says = json.loads(object_body(self._get(key), Array))
+        says = json.loads(messages.object_body(self._get(key), Array))
         if says["arraychunk_ids"] != [0]:  # the same one many times makes much out of little
             raise ProtocolError("An array of other than one chunk.")
         (chunk,) = self._places[key].children
@@ -143,7 +146,7 @@ class Upload:
             dtype=says["dtype"],
             shape=tuple(says["shape"]),
             stype=says["stype"],
-            data=object_body(self._get(chunk), ArrayChunk),
+            data=messages.object_body(self._get(chunk), messages.ArrayChunk),
         )
 
     def _get(self, key: str) -> bytes:
@@ -183,11 +186,4 @@ class StoredArrays(ArrayRecord):
     def __contains__(self, name: object) -> bool:
         return name in self._references
 
-    def keys(self) -> Any:
-        return self._references.keys()
-
-    def values(self) -> Any:
-        return (self[name] for name in self)
-
-    def items(self) -> Any:
-        return ((name, self[name]) for name in self)
+    keys, values, items = Mapping.keys, Mapping.values, Mapping.items

@@ -127,20 +127,20 @@ def body_of(reply: Message) -> object:
 
 def body_bytes(item: Message) -> int:
     """Bytes of a message's body, without the transport's own."""
-    if not item.has_content():
-        return 0
-    records = item.content.config_records.values()
-    return sum(len(str(value)) for config in records for value in config.values())
+    return _texts(item.content) if item.has_content() else 0
 
 
 def payload_bytes(messages: Iterable[Message]) -> int:
     """Bytes of the bodies and arrays of messages whose arrays are at hand."""
-    return sum(
-        body_bytes(item)
-        + sum(
-            len(array.data)
-            for arrays in item.content.array_records.values()
-            for array in arrays.values()
-        )
-        for item in messages
-    )
+    return sum(content_bytes(item.content) for item in messages)
+
+
+def content_bytes(content: RecordDict) -> int:
+    """Return the bytes of a content's texts and arrays, which are at hand."""
+    arrays = (item for record in content.array_records.values() for item in record.values())
+    return _texts(content) + sum(len(array.data) for array in arrays)
+
+
+def _texts(content: RecordDict) -> int:
+    records = content.config_records.values()
+    return sum(len(str(value).encode()) for config in records for value in config.values())

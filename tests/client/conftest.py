@@ -18,6 +18,7 @@ from flwr.app.metadata import Metadata
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeResponse,
+    PullMessagesRequest,
     PullMessagesResponse,
     PushMessagesRequest,
     PushMessagesResponse,
@@ -109,6 +110,12 @@ class FakeServer:
             self._objects[key] = item.deflate()
         return self._post(message, get_object_tree(message))
 
+    def say_whole(self, message: Message) -> str:
+        """Send a message with its content in it."""
+        message.metadata.__dict__["_message_id"] = key = f"whole-{len(self._messages)}"
+        self._messages.append(PullMessagesResponse(messages_list=[message_to_proto(message)]))
+        return key
+
     def say_raw(self, message: Message, *contents: bytes) -> str:
         """Send a message of these objects, the first of which is its content."""
         keys = [get_object_id(content) for content in contents]
@@ -132,6 +139,7 @@ class FakeServer:
             case "activate-node":
                 answer = ActivateNodeResponse(node_id=5)
             case "pull-messages":
+                self.confirmed += PullMessagesRequest.FromString(content).message_ids
                 answer = self._messages.pop(0) if self._messages else PullMessagesResponse()
             case "pull-object":
                 key = PullObjectRequest.FromString(content).object_id

@@ -63,6 +63,44 @@ def test_of_a_message_that_is_not_wanted_nothing_is_fetched(
     assert "pull-object" not in server.asked
 
 
+def test_a_message_that_came_whole_is_confirmed_with_the_next_question(
+    server: Any, connection: ServerConnection
+) -> None:
+    blocks = ArrayRecord({"000000": Array(np.ones(9, np.float32))})
+    key = server.say_whole(asked("hello", kind="train", arrays=blocks))
+    message = connection.receive()
+    assert message is not None
+    assert message.metadata.message_id == key
+    assert message.content["fedpriv"]["body"] == "hello"  # type: ignore[index]
+    assert message.content["arrays"]["000000"].numpy().tolist() == [1.0] * 9  # type: ignore[index]
+    assert not server.confirmed
+    other = server.say_whole(asked(kind="train"))
+    assert connection.receive(lambda metadata: metadata.message_type == "query") is None
+    assert server.confirmed == [key]
+    assert connection.receive() is connection.receive() is None
+    assert server.confirmed == [key, other]
+    assert server.asked == ["activate-node"] + 4 * ["pull-messages"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda said: said.content.items.add(),
+        lambda said: said.error.SetInParent(),
+    ],
+    ids=["no-record", "error"],
+)
+def test_a_whole_message_of_another_shape_is_refused_and_does_not_come_again(
+    server: Any, connection: ServerConnection, change: Callable[[Any], object]
+) -> None:
+    key = server.say_whole(asked())
+    change(server._messages[0].messages_list[0])
+    with pytest.raises(ProtocolError):
+        connection.receive()
+    assert connection.receive() is None
+    assert server.confirmed == [key]
+
+
 @pytest.mark.parametrize("path", ["activate-node", "pull-messages", "push-messages"])
 @pytest.mark.parametrize(
     "answer",

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.common.serde import message_to_proto
+from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     ActivateNodeResponse,
@@ -36,6 +36,7 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedpriv.pki.keys import new_key
+from fedpriv.wire import WHOLE
 from fedpriv_client import connection
 from fedpriv_client.flower import (
     FleetCalls,
@@ -77,9 +78,9 @@ class Recorder(FleetCalls):
         return httpx.Response(200, content=content, request=request)
 
 
-def reply() -> Message:
+def reply(values: int = 9) -> Message:
     """As an app gives it."""
-    blocks = {"000000": Array(np.ones(9, np.float32)), "000001": Array(np.ones(9, np.float32))}
+    blocks = {key: Array(np.ones(values, np.float32)) for key in ("000000", "000001")}
     body = ConfigRecord({"body": "hello"})
     content = RecordDict({"fedpriv": body, "arrays": ArrayRecord(blocks)})
     request = asked()
@@ -182,7 +183,7 @@ def test_each_call_is_one_request_to_its_path(
 
 def test_a_reply_is_announced_without_its_content() -> None:
     calls = Recorder()
-    with outgoing(reply()) as parts:
+    with outgoing(reply(WHOLE // 4)) as parts:
         assert calls.announce(5, parts) == ("s", ["b", "a"]), "a session, and what is missing once"
     said = PushMessagesRequest.FromString(calls.asked[0][1].content)
     (message,), (tree,) = said.messages_list, said.message_object_trees
@@ -190,6 +191,22 @@ def test_a_reply_is_announced_without_its_content() -> None:
     assert message.metadata.message_id == tree.object_id == parts.message.metadata.message_id
     assert message.metadata.reply_to_message_id == "asked"
     assert list(said.clientapp_runtime_list) == [0.0], "how long it took is nobody's business"
+
+
+def test_a_small_reply_is_announced_with_its_content() -> None:
+    calls = Recorder(PushMessages=PushMessagesResponse(session_id="s"))
+    with outgoing(reply(WHOLE // 4 - 1000)) as parts:
+        assert calls.announce(5, parts) == ("s", []), "nothing is left to send"
+    said = PushMessagesRequest.FromString(calls.asked[0][1].content)
+    came = message_from_proto(said.messages_list[0])
+    assert came.content["fedpriv"]["body"] == "hello"  # type: ignore[index]
+    assert came.content["arrays"]["000001"].numpy().tolist()[:1] == [1.0]  # type: ignore[index]
+    assert said.ByteSize() < 3 * WHOLE, "a server reads no longer announcement"
+    failed = Message(Error(1, ""), reply_to=asked())
+    with outgoing(failed) as parts:
+        calls.announce(5, parts)
+    said = PushMessagesRequest.FromString(calls.asked[1][1].content)
+    assert not said.messages_list[0].content.items, "an error has no content"
 
 
 def test_what_waits_is_described_before_it_is_fetched() -> None:
@@ -204,6 +221,11 @@ def test_what_waits_is_described_before_it_is_fetched() -> None:
     metadata = announced.metadata
     assert (metadata.message_id, metadata.message_type, metadata.group_id) == ("a", "train", "7")
     assert announced.object_ids() == {"a", "b"}, "a tree names every object of a message"
+    assert announced.is_whole
+    assert announced.whole().content["fedpriv"]["body"] == "{}"  # type: ignore[index]
+    answer.messages_list[0].content.Clear()
+    announced = Recorder(PullMessages=answer).pull(5)
+    assert announced is not None and not announced.is_whole, "an empty content is none"
 
 
 def test_an_object_that_is_not_there_is_none() -> None:

@@ -21,6 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.common.serde import recorddict_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
@@ -114,19 +115,19 @@ def arrays(wire: Wire, vector: Any = VECTOR) -> ArrayRecord:
 
 def reply(data: bytes, folder: Path) -> None:
     """What a site sends toward the reply to a request: announced, sent, taken, read, used."""
-    found = parts(data, nodes=[], metadata={})
+    found = parts(data, nodes=[], metadata={}, content={})
     objects = objects_of(found["nodes"])
     request = PushMessagesRequest()
     with suppress(*NO_MESSAGE):
-        said = {"metadata": found["metadata"], "content": {}}
+        said = {"metadata": found["metadata"], "content": found["content"]}
         shown = {"node": {"nodeId": "2"}, "messagesList": [said]}
         json_format.ParseDict(shown, request)
     if request.messages_list:
         request.messages_list[0].metadata.message_id = objects.root
     request.message_object_trees.append(objects.tree)
-    single_reply(request)
+    *_, content = single_reply(request)
     upload = Upload(2, folder / "reply", UploadLimits(SLACK + 4 * VECTOR.size, 4))
-    upload.announce("m" * 64, request.message_object_trees[0])
+    upload.announce("m" * 64, request.message_object_trees[0], content)
     for key, content in objects.contents.items():
         if key in upload.missing():
             upload.put(key, content)
@@ -154,6 +155,11 @@ def _use(read: Message) -> None:
 def _decode(record: Any, wire: Wire) -> None:
     vector = as_blocks(record, VECTOR.size, wire).value.vector()
     refuses(vector.shape == VECTOR.shape and bool(np.isfinite(vector).all()), "no vector")
+
+
+def whole_of(message: Message) -> Any:
+    """The content of a message that is sent whole, as JSON."""
+    return json_format.MessageToDict(recorddict_to_proto(message.content))
 
 
 def _any_of(*reads: Callable[[], object]) -> None:
@@ -184,7 +190,8 @@ def replies() -> dict[str, bytes]:
         "refusal": of("train", Refusal(refused="budget", kind="BudgetError")),
         **{f"step-{wire}": of("train", REPLY, arrays=arrays(wire)) for wire in get_args(Wire)},
     }
-    return {
+    whole = {"whole": packed(nodes=[], metadata=metadata, content=whole_of(messages["step-int8"]))}
+    return whole | {
         name: packed(nodes=nodes_of(message), metadata=metadata)
         for name, message in messages.items()
     }
@@ -235,12 +242,12 @@ def site_connection() -> ServerConnection:
 
 def asked(data: bytes, folder: Path) -> None:
     """A message to a site: asked for, fetched, unpacked, and read as its handlers read it."""
-    found = parts(data, nodes=[], metadata={}, pulled="")
+    found = parts(data, nodes=[], metadata={}, pulled="", content={})
     objects = objects_of(found["nodes"])
     pulled = PullMessagesResponse()
     with suppress(*NO_MESSAGE):
-        shown = {"messagesList": [{"metadata": found["metadata"], "content": {}}]}
-        json_format.ParseDict(shown, pulled)
+        said = {"metadata": found["metadata"], "content": found["content"]}
+        json_format.ParseDict({"messagesList": [said]}, pulled)
     if pulled.messages_list:
         pulled.messages_list[0].metadata.message_id = objects.root
     pulled.message_object_trees.append(objects.tree)
@@ -277,7 +284,8 @@ def messages() -> dict[str, bytes]:
     kinds = {"train": step, "query": of("query", PROPOSAL)}
     kinds["query.report"] = of("query.report", ReportRequest(job_id="job-1"))
     kinds["query.adapter"] = of("query.adapter", HANDOVER, arrays=arrays("float32"))
-    return {
+    metadata["messageType"] = "train"
+    return {"whole": packed(nodes=[], metadata=metadata, content=whole_of(step))} | {
         kind: packed(nodes=nodes_of(message), metadata={**metadata, "messageType": kind})
         for kind, message in kinds.items()
     }
@@ -491,12 +499,18 @@ def https() -> dict[str, bytes]:
         {"objects": True},
         {"path": "deactivate-node", "body": {"nodeId": "<node>"}},
     ]
+    said = {"metadata": metadata, "content": whole_of(of("train", REPLY, arrays=arrays("int8")))}
+    at_once = [
+        {"path": "pull-messages", "body": {"node": node, "messageIds": ["<message>"]}},
+        {"path": "push-messages", "body": {**push, "messagesList": [said]}},
+    ]
     names = (FLEET_HTTP_PUBLIC_KEY_HEADER, TIMESTAMP_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
     stranger = [
         {"path": "pull-messages", "body": {"node": node}, "headers": {name: ""}} for name in names
     ]
     return {
         "round": packed(requests=whole, nodes=nodes_of(of("train", REPLY, arrays=arrays("int8")))),
+        "whole": packed(requests=at_once, nodes=nodes_of(of("train", REPLY))),
         "push": packed(requests=whole[4:6], nodes=nodes_of(of("train", REPLY))),
         "stranger": packed(requests=stranger, nodes=[]),
     }

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message.message import make_message, remove_content_from_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import HEARTBEAT_MAX_INTERVAL
-from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.common.serde import message_from_proto, message_to_proto, recorddict_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     PullMessagesRequest,
@@ -103,14 +103,25 @@ class Site:
             )
         )
 
-    def announce(self, reply: Reply, tree: ObjectTree | None = None) -> PushMessagesResponse:
-        return self.call.PushMessages(
-            PushMessagesRequest(
-                node=self.node,
-                messages_list=[reply.message],
-                message_object_trees=[tree or reply.tree],
-            )
+    def take_whole(self, *came: str) -> str:
+        """Say what came and take the next message; gives its id."""
+        request = PullMessagesRequest(node=self.node, message_ids=came)
+        (message,) = self.call.PullMessages(request).messages_list
+        assert message.content.items
+        return message.metadata.message_id
+
+    def announce(
+        self, reply: Reply, tree: ObjectTree | None = None, whole: RecordDict | None = None
+    ) -> PushMessagesResponse:
+        """Announce a reply, with a content in place of its objects if there is one."""
+        request = PushMessagesRequest(
+            node=self.node,
+            messages_list=[reply.message],
+            message_object_trees=[tree or reply.tree],
         )
+        if whole is not None:
+            request.messages_list[0].content.CopyFrom(recorddict_to_proto(whole))
+        return self.call.PushMessages(request)
 
     def push(self, session: str, objects: Mapping[str, bytes]) -> list[bool]:
         """Send objects; gives which of them were stored."""

@@ -28,6 +28,7 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from fedpriv.config.load import load_site
 from fedpriv.errors import AdmissionError, PausedError
 from fedpriv.protocol import Refusal
+from fedpriv_client import flower
 from fedpriv_client.connection import ServerConnection
 from fedpriv_client.serve import connection_of, identity
 from tests.network.network_federation import Federation
@@ -164,6 +165,7 @@ def test_a_reply_is_ones_own_and_alone(federation: Federation, site: Site) -> No
 def test_a_request_counts_once_and_for_a_while(
     federation: Federation, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(flower, "WHOLE", 0)  # so that the reply goes object by object
     site.connection.reply(refusing(site))
     for path in ("activate-node", "pull-messages", "push-messages", "push-object"):
         assert site.again(path) == 409, path

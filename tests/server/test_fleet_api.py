@@ -18,14 +18,16 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
+from flwr.common.serde import message_from_proto
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_object_id
 
 from fedpriv.errors import ProtocolError
 from fedpriv.pki.keys import new_key
-from fedpriv.wire import BLOCK, encode
+from fedpriv.wire import BLOCK, WHOLE, encode
 from fedpriv_client.fleet import FleetClient
 from fedpriv_server import bounds, grid, long_poll, prompt
+from fedpriv_server.shape import LARGEST_WHOLE
 from fedpriv_strategies.messages import as_blocks
 from tests.network.network_by_hand import Network, Reply, Site, content_of
 from tests.waiting import CEILING, wait_until
@@ -57,6 +59,77 @@ def test_a_reply_arrives_as_it_was_sent(network: Network) -> None:
     sent, came = answer["arrays"]["000000"], reply.content["arrays"]["000000"]
     assert (came.data, came.shape, came.dtype) == (sent.data, sent.shape, sent.dtype)
     assert not network.grid.pull_messages([key])
+
+
+def test_what_is_small_takes_one_request_each_way(network: Network) -> None:
+    site = network.site()
+    site.pull()
+    key = network.ask(site, random(1000))
+    answer = site.pull()
+    asked = message_from_proto(answer.messages_list[0])
+    assert len(asked.content["arrays"]["000000"].data) > 4000
+    reply = Reply(asked.metadata, random(1000))
+    announced = site.announce(reply, whole=random(1000))
+    assert not announced.objects_to_push
+    assert site.announce(reply, whole=random(1000)) != announced  # its answer may have been lost
+    (came,) = network.grid.pull_messages([key])
+    assert came.content["arrays"]["000000"].data == random(1000)["arrays"]["000000"].data
+    assert not network.grid.pull_messages([key])
+
+
+def test_a_question_is_answered_at_once_only_while_messages_wait(network: Network) -> None:
+    site = network.site()
+    network.ask(site)
+    network.ask(site)
+    bell = network.broker.questions
+    first = site.take_whole()
+    assert bell._bells[site.node.node_id].is_set()
+    site.take_whole(first)
+    assert not bell._bells[site.node.node_id].is_set()
+
+
+def test_who_asks_for_more_says_what_came(network: Network) -> None:
+    site, other = network.site(), network.site("other")
+    network.ask(site)
+    network.ask(other)
+    first, theirs = site.take_whole(), other.take_whole()
+    network.ask(site, content_of("second"))
+    assert site.take_whole(first, theirs, "../x", "x" * 1000) != first
+    assert other.take_whole() != theirs  # nobody else confirms it
+
+
+def test_a_whole_reply_is_small(network: Network) -> None:
+    site = network.site()
+    key = network.ask(site, random(100_000))
+    reply = Reply(site.take(), content_of())
+    assert status(lambda: site.announce(reply, whole=random(LARGEST_WHOLE // 4))) == 400
+    assert not network.grid.pull_messages([key])
+    before = network.files()
+    assert not site.announce(reply, whole=random(WHOLE // 4)).objects_to_push
+    assert network.files() == before
+    (came,) = network.grid.pull_messages([key])
+    assert len(came.content["arrays"]["000000"].data) > WHOLE
+
+
+def test_a_whole_reply_is_named_by_no_file(network: Network) -> None:
+    site = network.site()
+    key = network.ask(site)
+    reply = Reply(site.take(), content_of())
+    reply.message.metadata.message_id = reply.tree.object_id = "../../precious"
+    site.announce(reply, whole=random(WHOLE // 4))
+    network.end(key)
+    assert not (network.folder.parent / "precious").exists()
+
+
+def test_of_a_whole_reply_no_object_is_taken(network: Network) -> None:
+    site = network.site()
+    key = network.ask(site)
+    reply = Reply(site.take(), content_of("first"))
+    session = site.announce(reply, whole=content_of("whole")).session_id
+    assert site.push(session, reply.objects)[0] is False
+    assert not site.announce(reply).objects_to_push
+    (came,) = network.grid.pull_messages([key])
+    assert came.content["fedpriv"]["body"] == "whole"
 
 
 def test_a_request_ends_when_nobody_wants_another_reply(network: Network) -> None:

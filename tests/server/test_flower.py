@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.common.serde import message_from_proto
+from flwr.common.serde import message_from_proto, recorddict_to_proto
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supernode import node_auth_http_interceptor as signing
@@ -175,7 +175,7 @@ def test_withdrawn_messages_leave_nothing_in_a_mailbox(made: Made) -> None:
         key = made.state.post(node, kept, "train", "1", 60.0, Expected(node))
         assert key is not None
         made.state.discard({key})
-    assert state._mailboxes[node] == []
+    assert state.mailboxes[node] == []
 
 
 def test_a_node_takes_its_own_messages_one_by_one(made: Made) -> None:
@@ -310,8 +310,13 @@ def test_what_is_announced_is_one_reply_that_can_be_read() -> None:
     one.message_object_trees.add().object_id = "a"
     one.messages_list[0].metadata.message_id = "a"
     one.messages_list[0].content.SetInParent()
-    metadata, tree = requests.announced(one)
+    metadata, tree, content = requests.announced(one)
     assert (metadata.message_id, metadata.message_type, tree.object_id) == ("a", "train", "a")
+    assert content == b""
+    one.messages_list[0].content.CopyFrom(recorddict_to_proto(content_of("hello")))
+    _, _, content = requests.announced(one)
+    assert messages.whole_content(content)["fedpriv"]["body"] == "hello"
+    assert not one.messages_list[0].content.items, "Flower need not read it as well"
     two = PushMessagesRequest()
     two.CopyFrom(one)
     two.messages_list.add()

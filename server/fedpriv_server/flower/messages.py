@@ -6,7 +6,9 @@ from flwr.app import Error, Message, Metadata, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.app.message.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.serde import recorddict_from_proto
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.recorddict_pb2 import RecordDict as WholeContent
 from flwr.supercore.inflatable.inflatable_object import (
     InflatableObject,
     get_object_body,
@@ -79,3 +81,12 @@ def object_body(content: bytes, kind: type[InflatableObject]) -> bytes:
         Exception: of any kind.
     """
     return get_object_body(content, kind)
+
+
+def whole_content(content: bytes) -> RecordDict:
+    """Return the content of a reply that came with its announcement.
+
+    Raises:
+        Exception: of any kind.
+    """
+    return recorddict_from_proto(WholeContent.FromString(content))

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from fastapi import Request
 from flwr.app import Metadata
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.common.serde import message_from_proto
@@ -24,12 +23,13 @@ from flwr.proto.message_pb2 import (
 )
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
+from flwr.supercore.error import http_error_translator
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
 from fedpriv.errors import ProtocolError
 from fedpriv_server.flower.messages import ObjectTree
 
-__all__ = [  # beside what is below: the requests that are answered
+__all__ = [  # beside what is below: the requests that are answered, and how errors are
     "ActivateNodeRequest",
     "ConfirmMessageReceivedRequest",
     "DeactivateNodeRequest",
@@ -37,6 +37,7 @@ __all__ = [  # beside what is below: the requests that are answered
     "PullObjectRequest",
     "PushMessagesRequest",
     "PushObjectRequest",
+    "http_error_translator",
 ]
 SIGNATURE_LIFE = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE  # seconds, clocks' faults included
 
@@ -84,27 +85,21 @@ class Signature:
         return verify_signature(key, self.time.encode("ascii"), self._signature)
 
 
-def said(request: Request) -> object:
-    """The message in a request of the fleet API; None if there is none."""
-    return getattr(request.state, "protobuf_request", None)
+def announced(request: PushMessagesRequest) -> tuple[Metadata, ObjectTree, bytes]:
+    """Take the one reply that a request announces, its objects, and what came of its content.
 
-
-def pulled(request: Request) -> list[str]:
-    """Ids of the messages that were given in answer to a request."""
-    response = getattr(request.state, "protobuf_response", None)
-    return [item.metadata.message_id for item in getattr(response, "messages_list", ())]
-
-
-def announced(request: PushMessagesRequest) -> tuple[Metadata, ObjectTree]:
-    """The one reply that a request announces, and its objects. Check who sent it.
+    Check who sent it. The content is taken out of the request, so that nobody else reads it.
 
     Raises:
         ProtocolError: not one reply, or one that can't be read.
     """
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         raise ProtocolError("Not one reply at a time.")
+    (said,), (tree,) = request.messages_list, request.message_object_trees
+    content = said.content.SerializeToString()
+    said.content.Clear()
     try:
-        message = message_from_proto(request.messages_list[0])
+        message = message_from_proto(said)
     except Exception as error:  # whatever a site may have put together
         raise ProtocolError(f"A reply that can't be read ({type(error).__name__}).") from None
-    return message.metadata, request.message_object_trees[0]
+    return message.metadata, tree, content

@@ -1,4 +1,4 @@
-"""Flower's link state: a run, its nodes, and the messages to them; and the app that serves it."""
+"""Flower's link state: a run, its nodes, the messages to them, and what is answered to nodes."""
 
 from __future__ import annotations
 
@@ -6,34 +6,41 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from types import SimpleNamespace
+from typing import Any, Protocol
 
-from fastapi import FastAPI
+from fastapi import HTTPException
 from flwr.app import Message, RecordDict
-from flwr.app.message.message import remove_content_from_message
+from flwr.app.message.message import make_message
 from flwr.common.constant import HEARTBEAT_MAX_INTERVAL, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
-from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
+from flwr.server.superlink.linkstate import InMemoryLinkState
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.date import now
-from flwr.supercore.error import http_error_translator
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.object_store import NoObjectInStoreError, ObjectStoreFactory
+from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
-from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
+from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.superlink.federation import NoOpFederationManager
-from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
-from flwr.superlink.routers.fleet.router import router as fleet_router
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware, DispatchFunction
+from flwr.superlink.routers.fleet import router as fleet_router
+from flwr.superlink.routers.fleet.node_auth import authenticate_node
+from starlette.requests import Request
 
 from fedpriv.errors import ProtocolError
+from fedpriv.wire import WHOLE
 from fedpriv_server.flower.messages import ObjectTree, set_identity, set_message_id
+from fedpriv_strategies.messages import content_bytes
 
 __all__ = ["InMemoryObjectStore", "NoObjectInStoreError"]  # beside what is below: we subclass it
+
+_ENDPOINTS = {  # kind of a request → Flower's function that answers it
+    kind: getattr(fleet_router, "fleet_" + path.rpartition("/")[2].replace("-", "_"))
+    for (_, path), kind in PROTOBUF_REQUEST_TYPES.items()
+    if path.startswith("/v1/fleet/")
+}
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,12 @@ class Kept:
     Attributes:
         root: object id of the content.
         tree: of all its objects.
+        whole: the content, if it is so small that it goes with the message.
     """
 
     root: str
     tree: ObjectTree
+    whole: RecordDict
 
 
 class _Reference(RecordDict):
@@ -72,8 +81,8 @@ class Incoming(Protocol):
     node: int
     session: str | None
 
-    def announce(self, message_id: str, tree: ObjectTree) -> None:
-        """Expect the objects of a reply to a message.
+    def announce(self, message_id: str, tree: ObjectTree, content: bytes) -> None:
+        """Expect the objects of a reply to a message, or keep a content that came at once.
 
         Raises:
             ProtocolError: it can't be a reply.
@@ -97,6 +106,7 @@ class _State(InMemoryLinkState):
         expected: message → where the reply to it comes.
         arrived: message → the reply to it, until it is asked for.
         refused: told why an object was not kept.
+        mailboxes: node → the messages that it has not taken out yet.
     """
 
     def __init__(self, store: InMemoryObjectStore, refused: Callable[[Exception], None]) -> None:
@@ -104,7 +114,7 @@ class _State(InMemoryLinkState):
         self.expected: dict[str, Incoming] = {}
         self.arrived: dict[str, Message] = {}
         self.refused = refused
-        self._mailboxes: defaultdict[int, list[str]] = defaultdict(list)  # not taken out yet
+        self.mailboxes: defaultdict[int, list[str]] = defaultdict(list)
 
     def start_session(self, run_id: int) -> str:
         return secrets.token_hex(16)
@@ -139,21 +149,21 @@ class _State(InMemoryLinkState):
         with self.lock:
             key = super().store_message_ins(message)
             if key is not None:
-                self._mailboxes[message.metadata.dst_node_id].append(key)
+                self.mailboxes[message.metadata.dst_node_id].append(key)
         return key
 
     def get_message_ins(
         self, node_id: int, limit: int | None, *, run_id: int | None = None
     ) -> list[Message]:
         with self.lock:
-            self._check_stored_messages(set(self._mailboxes[node_id]))  # removes what is too old
-            known = map(self.message_ins_store.get, self._mailboxes[node_id])
+            self._check_stored_messages(set(self.mailboxes[node_id]))  # removes what is too old
+            known = map(self.message_ins_store.get, self.mailboxes[node_id])
             there = [message for message in known if message is not None]
             taken = [one for one in there if run_id in (None, one.metadata.run_id)][:limit]
             for message in taken:
                 message.metadata.delivered_at = now().isoformat()
             left = (one.metadata for one in there if not one.metadata.delivered_at)
-            self._mailboxes[node_id] = [metadata.message_id for metadata in left]
+            self.mailboxes[node_id] = [metadata.message_id for metadata in left]
         return taken
 
     def discard(self, message_ids: set[str]) -> None:
@@ -164,7 +174,7 @@ class _State(InMemoryLinkState):
                 self.arrived.pop(key, None)
                 message = self.message_ins_store.get(key)
                 if message is not None:
-                    mailbox = self._mailboxes[message.metadata.dst_node_id]
+                    mailbox = self.mailboxes[message.metadata.dst_node_id]
                     if key in mailbox:
                         mailbox.remove(key)
             self.delete_messages(message_ids)
@@ -183,6 +193,8 @@ class FleetState:
     def __init__(self, store: InMemoryObjectStore, refused: Callable[[Exception], None]) -> None:
         self._store = store
         self._state = _State(store, refused)
+        factory = SimpleNamespace(state=lambda: self._state)
+        self._app = SimpleNamespace(state=SimpleNamespace(linkstate_factory=factory))
         self.run, self._task = self._start_run()
 
     def _start_run(self) -> tuple[int, int]:
@@ -232,7 +244,7 @@ class FleetState:
             for key, item in get_all_nested_objects(content).items():
                 if key in missing:
                     store.put(key, item.deflate())
-        return Kept(root, tree)
+        return Kept(root, tree, content if content_bytes(content) <= WHOLE else RecordDict())
 
     def release(self, kept: Kept) -> None:
         """Let a content go when the last message that carries it is gone."""
@@ -255,10 +267,15 @@ class FleetState:
         self._store.put(key, message.deflate())
         self._state.expected[key] = incoming
         # Last of all: a node that asks at this moment takes it, with its objects, or it is lost.
-        if self._state.store_message_ins(remove_content_from_message(message)) is None:
+        said = make_message(message.metadata, kept.whole)
+        if self._state.store_message_ins(said) is None:
             self.discard({key})
             return None
         return key
+
+    def has_mail(self, node: int) -> bool:
+        """Whether a message waits in a node's mailbox."""
+        return bool(self._state.mailboxes[node])
 
     def expected(self, message_id: str) -> Incoming | None:
         """Where the reply to a message comes, if one is expected."""
@@ -276,28 +293,24 @@ class FleetState:
             self._store.delete(key)
         self._state.discard(message_ids)
 
-    def app(self, first: Middleware, last: DispatchFunction) -> FastAPI:
-        """Flower's fleet API with node authentication, and nothing else of Flower's server.
+    async def read(self, request: Request) -> Any:
+        """Read a request to the fleet API, of the node that signed it.
 
-        Args:
-            first: sees a request before anything of it is read.
-            last: sees it when the node that signed it is known.
+        Raises:
+            HTTPException: it is none, or another node signed it, by Flower's own authentication.
         """
-        factory = LinkStateFactory("", NoOpFederationManager(), ObjectStoreFactory(""))
-        factory.state_instance = self._state
-        app = FastAPI(
-            openapi_url=None,  # no description of itself, for whoever asks
-            docs_url=None,
-            redoc_url=None,
-            middleware=[
-                first,
-                Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
-                Middleware(ProtobufTranslationMiddleware),
-                Middleware(NodeAuthMiddleware),
-                Middleware(BaseHTTPMiddleware, dispatch=last),
-            ],
-        )
-        app.state.linkstate_factory = factory
-        app.state.enable_supernode_auth = True
-        app.include_router(fleet_router)
-        return app
+        try:
+            message = PROTOBUF_REQUEST_TYPES["POST", request.scope["path"]].FromString(
+                await request.body()
+            )
+        except Exception:  # whatever a site may have put together
+            raise HTTPException(400, "no such request") from None
+        request.state.protobuf_request = message
+        request.scope["app"] = self._app
+        authenticate_node(request)
+        del request.state.protobuf_request  # a connection keeps its last request's state
+        return message
+
+    def answer(self, request: Any) -> Any:
+        """Answer a request as Flower does."""
+        return _ENDPOINTS[type(request)](request, self._state)
