@@ -22,9 +22,10 @@ from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.secure_sum.roster import write
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.cli import app as server_app
+from fedpriv_server.door import Door
 from fedpriv_server.provision import provision
 from fedpriv_server.provision_options import ProvisionOptions
-from fedpriv_server.serve import _Door, serve
+from fedpriv_server.serve import serve
 from fedpriv_server.site_keys import SiteKeys
 from tests.secure_sum.secure_sites import roster_of, sites
 
@@ -177,7 +178,7 @@ def test_why_a_site_can_not_come_is_said(file: Path, caplog: pytest.LogCaptureFi
     keys = SiteKeys.read(file.parent / "pki" / "sites.json")
     broker = MessageBroker(file.parent / "link")
     ended = datetime.now(UTC) - timedelta(seconds=1)
-    door = _Door(broker, keys, {"site-0", "site-1", "site-9"}, ended)
+    door = Door(broker, keys, {"site-0", "site-1", "site-9"}, ended)
     assert door.named("site-0") == "site-0"
     assert door.named("site-1") == (
         "site-1 (its certificate expired: fedpriv provision FILE --renew site-1)"
