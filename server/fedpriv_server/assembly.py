@@ -19,6 +19,7 @@ from fedpriv_server.job_grid import JobGrid
 log = logging.getLogger(__name__)
 LOOK = 0.2  # seconds between two looks at who is there
 REMIND = 60.0  # seconds between two complaints of who is missing
+UNASKED = "not asked yet"
 AGAIN = (1.0, 60.0)  # seconds before a failed round is asked again: at first, at most
 
 
@@ -101,16 +102,12 @@ class Assembly:
 
     def said(self) -> dict[str, str]:
         """Return what is known of each site: how it answered last, or why it refused."""
-        names = self._door.broker.names
-        refused = {
-            names.get(node): one.reason for node, one in list(self._job.strategy.refused.items())
-        }
-        return {
-            site.name: f"refused: {refused[site.name]}"
-            if site.name in refused
-            else self._states.get(site.name, "not asked yet")
-            for site in self._config.sites
-        }
+        names, strategy = self._door.broker.names, self._job.strategy
+        accepted = {one.site: "accepted" for one in list(strategy.offers.values())}
+        refusals = list(strategy.refused.items())
+        refused = {names.get(node): f"refused: {one.reason}" for node, one in refusals}
+        known = accepted | self._states | refused
+        return {site.name: known.get(site.name, UNASKED) for site in self._config.sites}
 
     def _sites(self) -> dict[str, Any]:
         heads, said = self._job.strategy.heads, self.said()

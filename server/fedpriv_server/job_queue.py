@@ -262,9 +262,11 @@ class Queue:
         with self._changing():
             self._living(number, "waiting")
             order = [job.id for job in self._rows("state = 'waiting'") if job.id != number]
-            if before is not None and before != number:
+            if before == number:
+                return
+            if before is not None:
                 self._living(before, "waiting")
-            order.insert(order.index(before) if before in order else 0, number)
+            order.insert(0 if before is None else order.index(before), number)
             first = self._database.execute(
                 "SELECT coalesce(max(place), 0) FROM jobs WHERE state != 'waiting'"
             ).fetchone()[0]

@@ -98,10 +98,7 @@ class Coordinator:
 
     def _settle(self) -> None:
         for owed in self._owed.values():
-            try:
-                owed.settle(self._grid)
-            except (OSError, FedprivError) as error:
-                log.error("What is owed was not fetched: %s", error)
+            owed.settle(self._grid)
         self._owed = {job: owed for job, owed in self._owed.items() if owed.sites}
 
     def _run(self, job: QueuedJob) -> tuple[State, str, dict[str, object]]:

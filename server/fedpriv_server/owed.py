@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from fedpriv.errors import FedprivError
 from fedpriv.plain_training.adapter import read_facts
 from fedpriv.privacy.mechanism.privatised import post_process
 from fedpriv.public_update.optimizer import vector_of
@@ -36,9 +37,17 @@ class Owed:
         return {name for names in self._run.owed.values() for name in names}
 
     def settle(self, grid: JobGrid) -> None:
-        """Ask those that are there, each again after a minute at the soonest."""
-        if not (sites := self.sites):
-            return
+        """Ask those that are there, each again after a minute at the soonest.
+
+        Whatever goes wrong is logged: the job has ended all the same.
+        """
+        try:
+            self._settle(grid)
+        except (OSError, FedprivError) as error:
+            log.error("Not all that is owed was fetched: %s", error)
+
+    def _settle(self, grid: JobGrid) -> None:
+        sites = self.sites
         names, now, run = grid.names, self._clock(), self._run
         there = {
             node: names[node]

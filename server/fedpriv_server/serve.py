@@ -26,7 +26,7 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import Status, read_status
 from fedpriv.report.figures import last_loss, look_line, worse
 from fedpriv.report.html import write_report
-from fedpriv_server.assembly import LOOK, Assembly
+from fedpriv_server.assembly import LOOK, UNASKED, Assembly
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.door import Door
 from fedpriv_server.fleet_api import fleet_api
@@ -225,7 +225,8 @@ def _account(job: Job | None, assembly: Assembly | None) -> dict[str, dict[str, 
         name for row in job.rounds for name, one in row["sites"].items() if one["status"] == "ok"
     ]
     return {
-        name: {"rounds": took.count(name), "last": last} for name, last in assembly.said().items()
+        name: {"rounds": took.count(name), "last": last.replace(UNASKED, "was away")}
+        for name, last in assembly.said().items()
     }
 
 
@@ -259,10 +260,8 @@ def _wait_for_owed(run: RunDirectory, link: Link, members: Set[str], patience: f
         owed.settle(grid)
         time.sleep(LOOK)
     left = ", ".join(sorted(owed.sites))
-    status.update(problem=f"{left} did not come back." if left else "")
-    log.info(
-        "Nothing is owed any more." if not left else "%s did not come back.", *[left] * bool(left)
-    )
+    log.info("%s", f"{left} did not come back." if left else "Nothing is owed any more.")
+    status.update(problem=f"{left} did not come back." if left else old.get("problem", ""))
 
 
 def _checked(

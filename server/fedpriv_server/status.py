@@ -8,6 +8,7 @@ from typing import Any
 
 from fedpriv.errors import RunError
 from fedpriv.process import read_status
+from fedpriv.report.figures import when
 
 LATELY = timedelta(minutes=1)  # who was not heard of since then is not there
 
@@ -44,7 +45,8 @@ def there(site: dict[str, Any]) -> str:
     """Return whether a site is there, in words."""
     if site["there"]:
         return "yes"
-    last = f", last heard of at {site['heard']}" if site.get("heard") else ""
+    heard = site.get("heard")
+    last = f", last heard of on {when(datetime.fromisoformat(heard))}" if heard else ""
     return f"no{last}" if site["admitted"] else f"no: not admitted{last}"
 
 
