@@ -114,7 +114,7 @@ def status(
     ] = False,
 ) -> None:
     """Whether a server runs, how its job goes, and which site it waits for."""
-    from fedpriv_server.status import facts_of, listens, show
+    from fedpriv_server.status import facts_of, facts_of_lasting, listens, show
 
     if (out is None) == (state is None):
         raise typer.BadParameter("give one of them", param_hint="--out or --state")
@@ -122,7 +122,7 @@ def status(
     assert folder is not None
     if probe:
         raise typer.Exit(0 if listens(folder) else 1)
-    facts = facts_of(folder)
+    facts = facts_of(folder) if state is None else facts_of_lasting(folder)
     if as_json:
         print(json.dumps(facts, indent=2))
     else:

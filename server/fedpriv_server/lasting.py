@@ -17,6 +17,7 @@ from fedpriv_server.job_queue import ENDED, Queue, QueuedJob, State
 from fedpriv_server.owed import Owed
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.serve import Link, listening, reason, run_job
+from fedpriv_server.tracking.tracking import check_installed
 
 log = logging.getLogger(__name__)
 LOOK = 1.0  # seconds between two looks at the queue, and at who is back
@@ -110,7 +111,7 @@ class Coordinator:
                 run = RunDirectory.open(path, config)
                 try:
                     if run.info["status"] != "finished":  # or this process ended just then
-                        self._check(config)
+                        self._check(config, Path(job.source))
                         run_job(config, run, self._link, lambda: self._between(job))
                 finally:
                     run.discard()
@@ -127,7 +128,8 @@ class Coordinator:
         ended = {} if run is None else run.info.get("ended", {})
         return ended.get("why", "All rounds are done."), ended.get("sites", {})
 
-    def _check(self, config: JobConfig) -> None:
+    def _check(self, config: JobConfig, source: Path) -> None:
+        check_installed(config.tracking, source)
         gone = {site.name for site in config.sites} - self._members
         if gone:
             raise RoundError(f"{', '.join(sorted(gone))}: no longer of this consortium.")

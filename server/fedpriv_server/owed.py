@@ -17,7 +17,7 @@ from fedpriv_server.reports import collect_reports
 from fedpriv_server.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
-AGAIN = 60.0  # seconds before a site that did not answer is asked again
+AGAIN = (60.0, 3600.0)  # seconds before who did not answer is asked again: at first, at most
 
 
 class Owed:
@@ -30,6 +30,7 @@ class Owed:
     def __init__(self, run: RunDirectory, clock: Callable[[], float] = time.monotonic) -> None:
         self._run, self._clock = run, clock
         self._next: dict[str, float] = {}  # site → when to ask it again
+        self._pause: dict[str, float] = {}
 
     @property
     def sites(self) -> set[str]:
@@ -37,7 +38,7 @@ class Owed:
         return {name for names in self._run.owed.values() for name in names}
 
     def settle(self, grid: JobGrid) -> None:
-        """Ask those that are there, each again after a minute at the soonest.
+        """Ask those that are there, each again after a while, and ever less often.
 
         Whatever goes wrong is logged: the job has ended all the same.
         """
@@ -56,7 +57,9 @@ class Owed:
         }
         if not there:
             return
-        self._next |= dict.fromkeys(there.values(), now + AGAIN)
+        for name in there.values():
+            pause = self._pause.get(name, AGAIN[0])
+            self._next[name], self._pause[name] = now + pause, min(2 * pause, AGAIN[1])
         reports, adapters = map(set, (run.owed["reports"], run.owed["adapters"]))
         asked = {node: name for node, name in there.items() if name in reports}
         got = {*asked.values()} - {*(collect_reports(grid, run, asked) if asked else ())}

@@ -49,9 +49,8 @@ def submit(
         check_affordable(config, last_reports(state).values())
     with Queue.open(state) as queue:
         number, is_new = queue.submit(config, file.resolve(), token)
-        print(
-            f"Job {number} {'is queued' if is_new else f'was queued: {queue.job(number).state}'}."
-        )
+        before = f"was queued before: it is {queue.job(number).state}"
+    print(f"Job {number} {'is queued' if is_new else before}.")
 
 
 def jobs(state: State, as_json: AsJson = False) -> None:

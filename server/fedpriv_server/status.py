@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import RunError
-from fedpriv.process import read_status
+from fedpriv.process import STATUS, read_status
 from fedpriv.report.figures import when
+from fedpriv_server.job_queue import Queue
 
 LATELY = timedelta(minutes=1)  # who was not heard of since then is not there
 
@@ -34,6 +35,21 @@ def facts_of(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def facts_of_lasting(state: Path) -> dict[str, Any]:
+    """Return the same of a server that lasts, with its job's own as `run` while there is one.
+
+    Raises:
+        RunError: no server has worked there, or its queue can't be read.
+    """
+    facts = facts_of(state)
+    if facts["job"]:
+        with Queue.open(state) as queue:
+            folder = queue.job(int(facts["job"])).folder(state)
+        if (folder / STATUS).exists():
+            facts["run"] = facts_of(folder)
+    return facts
+
+
 def listens(folder: Path) -> bool:
     """Return whether a server listens, or its job has finished."""
     facts = read_status(folder)
@@ -51,7 +67,7 @@ def there(site: dict[str, Any]) -> str:
 
 
 def show(facts: dict[str, Any]) -> None:
-    """Print what `facts_of` gives."""
+    """Print what `facts_of` or `facts_of_lasting` gives."""
     from rich.console import Console
     from rich.table import Table
 
@@ -59,10 +75,12 @@ def show(facts: dict[str, Any]) -> None:
     runs = f"A server runs (process {facts['pid']})." if facts["running"] else "No server runs."
     console.print(runs)
     rounds = f", round {facts['round']} of {facts['rounds']}" if "round" in facts else ""
-    console.print(f"{facts['job'] or 'no job'}: {facts['state']}{rounds}")
+    console.print(f"{facts['job'] or 'No job'}: {facts['state']}{rounds}")
     if facts.get("problem"):
         console.print(facts["problem"], style="yellow", soft_wrap=True)
     table = Table("site", "there", "last answer")
     for name, site in facts["sites"].items():
         table.add_row(name, there(site), site.get("last", ""))
     console.print(table)
+    if "run" in facts:
+        show(facts["run"])

@@ -64,13 +64,18 @@ def test_each_is_asked_when_it_is_back_and_again_after_a_while(
     assert run.owed == {"reports": ["a"], "adapters": ["c"]} and written == [run.path]
     owed.settle(grid)
     assert len(asked) == 2  # not at once again
+    now[0] = AGAIN[0]
+    owed.settle(grid)
     fails.clear()
-    now[0], sites.there = AGAIN, [2, 3, 4]
+    now[0], sites.there = 2 * AGAIN[0], [2, 3, 4]
     owed.settle(grid)
-    assert asked[2:] == [("report", ["a"]), ("adapter", ["c"])]
-    assert owed.sites == set() and RunDirectory.read is not None
+    assert asked[2:] == [("report", ["a"]), ("adapter", ["c"])]  # a rests for longer
+    now[0] = 3 * AGAIN[0]
     owed.settle(grid)
-    assert len(asked) == 4
+    assert asked[4:] == [("report", ["a"])]
+    assert owed.sites == set()
+    owed.settle(grid)
+    assert len(asked) == 5
 
 
 def test_an_adapter_that_is_gone_is_said(run: RunDirectory) -> None:

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from fedpriv.errors import RunError
 from fedpriv.process import Status, only_process
 from fedpriv_server.cli import app
-from fedpriv_server.status import facts_of, listens
+from fedpriv_server.job_queue import Queue
+from fedpriv_server.status import facts_of, facts_of_lasting, listens
+from tests.server.test_job_queue import job
 
 
 def row(ago: float, **changes: Any) -> dict[str, Any]:
@@ -60,3 +62,18 @@ def test_what_an_older_server_wrote_is_read(tmp_path: Path) -> None:
 def test_where_no_server_has_worked_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no server has worked here"):
         facts_of(tmp_path)
+
+
+def test_of_a_server_that_lasts_its_job_is_shown_too(tmp_path: Path) -> None:
+    with Queue.open(tmp_path) as queue:
+        queue.submit(*job(tmp_path))
+        folder = queue.job(1).folder(tmp_path)
+    Status(tmp_path, job="1", state="running", sites={"a": row(3)}, problem="")
+    folder.mkdir(parents=True)
+    assert "run" not in facts_of_lasting(tmp_path)
+    Status(folder, job="notes-1", state="running", round=2, rounds=9, sites={}, problem="")
+    asked = ["status", "--state", str(tmp_path)]
+    answer = CliRunner().invoke(app, asked)
+    assert "1: stopped" in answer.output and "notes-1: stopped, round 2 of 9" in answer.output
+    assert CliRunner().invoke(app, [*asked, "--probe"]).exit_code == 1
+    assert CliRunner().invoke(app, [*asked, "--out", str(folder)]).exit_code == 2
