@@ -56,7 +56,7 @@ def page(state: Path) -> str:
     )
 
 
-def page_app(state: Path, token: str) -> FastAPI:
+def coordinator_app(state: Path, token: str) -> FastAPI:
     """Return the app that shows it."""
     from fastapi import Response
 

@@ -137,12 +137,12 @@ def serve_page(
     from fedpriv import logs
     from fedpriv.local_page import serve_locally
     from fedpriv.process import stop_on_terminate
-    from fedpriv_server.page import page, page_app
+    from fedpriv_server.page import coordinator_app, page
 
     logs.configure(as_json=False)
     stop_on_terminate()
     page(state)  # what is wrong shows here
-    serve_locally(lambda token: page_app(state, token), state, port)
+    serve_locally(lambda token: coordinator_app(state, token), state, port)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -46,15 +46,15 @@ def test_a_filter_is_charged_what_a_ledger_of_it_charges(tmp_path: Path) -> None
     config, _ = job(tmp_path)
     privacy = config.privacy
     noise = calibrate_noise(privacy.epsilon, 1e-5, privacy.sample_rate, config.slots)
-    rule = RdpRule.best(12.0, 1e-5)
-    terms = Terms("0" * 32, 100, "record", 1, 1e-5, 12.0, simulated=True, rule=rule)
+    rule = RdpRule.best(40.0, 1e-5)
+    terms = Terms("0" * 32, 100, "record", 1, 1e-5, 40.0, simulated=True, rule=rule)
     figures = (privacy.sample_rate, noise, privacy.clip_norm, config.slots)
     with Ledger.create(tmp_path / "ledger.db", terms) as ledger:
         allocated = []
         for name in ("x", "y"):
             ledger.commit(Plan(name, "dp-lora", *figures, "sha256:" + "0" * 64))
             allocated.append(ledger.epsilon_allocated)
-    cost = _cost(config, told("a"))
+    cost = _cost(config, told("a", budget=40.0))
     assert allocated[1] - allocated[0] == pytest.approx(cost, rel=1e-9)
 
 

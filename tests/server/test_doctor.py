@@ -173,6 +173,25 @@ def test_what_the_doctor_knows_of_certificates_the_server_says_itself(
         serve(load_job(file), out, source=file)
 
 
+def test_a_port_in_use_is_said_before_anything_is_loaded(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = load_job(file).server
+    assert section is not None
+    for late in ("serve", "lasting"):
+        monkeypatch.setitem(sys.modules, f"fedpriv_server.{late}", None)  # it takes long to load
+    run, state = tmp_path / "run", tmp_path / "state"
+    with socket.create_server(("0.0.0.0", int(section.bound.rpartition(":")[2]))):
+        for asked in (
+            ["--config", str(file), "--out", str(run)],
+            ["serve", str(file), "--state", str(state)],
+        ):
+            said = CliRunner().invoke(server_app, asked)
+            assert isinstance(said.exception, ConfigError)
+            assert "server.listen: can't listen there" in str(said.exception)
+    assert not run.exists() and not state.exists()
+
+
 def test_why_a_site_can_not_come_is_said(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     order(file, renew=("site-1",), now=datetime.now(UTC) - timedelta(days=2000))
     keys = SiteKeys.read(file.parent / "pki" / "sites.json")

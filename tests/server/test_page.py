@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from fedpriv.process import Status, only_process
 from fedpriv_server.job_queue import Queue
-from fedpriv_server.page import page, page_app
+from fedpriv_server.page import coordinator_app, page
 from tests.server.test_job_queue import job
 from tests.server.test_status import row
 
@@ -73,7 +73,7 @@ def test_a_folder_in_which_nothing_happened_has_a_page(tmp_path: Path) -> None:
 
 
 def test_it_is_for_who_has_the_token(state: Path) -> None:
-    browser = TestClient(page_app(state, "secret"), "http://127.0.0.1:8641")
+    browser = TestClient(coordinator_app(state, "secret"), "http://127.0.0.1:8641")
     assert browser.get("/").status_code == 401
     browser.auth = ("anybody", "wrong")
     assert browser.get("/").status_code == 401
