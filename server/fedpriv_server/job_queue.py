@@ -128,6 +128,8 @@ class Queue:
                     f"{self._path}: is of version {version}, and this fedpriv knows {VERSION}. Use"
                     " the fedpriv that wrote it, or a newer one."
                 )
+            if version == VERSION:
+                return
             for step in _MIGRATIONS[version:]:
                 for statement in filter(str.strip, step.split(";")):
                     self._database.execute(statement)

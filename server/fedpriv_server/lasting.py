@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
@@ -91,11 +92,10 @@ class Coordinator:
     def _remember(self, job: QueuedJob) -> None:
         try:
             run = RunDirectory.read(job.folder(self._state))
+            if run is not None and (owed := Owed(run)).sites:
+                self._owed[job.id] = owed
         except FedprivError as error:
             log.error("%s", error)
-            return
-        if run is not None and (owed := Owed(run)).sites:
-            self._owed[job.id] = owed
 
     def _settle(self) -> None:
         for owed in self._owed.values():
@@ -115,18 +115,13 @@ class Coordinator:
                         run_job(config, run, self._link, lambda: self._between(job))
                 finally:
                     run.discard()
-            return "finished", *self._end_of(run)
+            return "finished", *_end_of(path)
         except FedprivError as error:
             state: State = "aborted" if self._queue.job(job.id).abort else "failed"
-            return state, str(error), self._end_of(RunDirectory.read(path))[1]
+            return state, str(error), _end_of(path)[1]
         except Exception as error:
             log.exception("Job %d failed.", job.id)
             return "failed", reason(error), {}
-
-    @staticmethod
-    def _end_of(run: RunDirectory | None) -> tuple[str, dict[str, object]]:
-        ended = {} if run is None else run.info.get("ended", {})
-        return ended.get("why", "All rounds are done."), ended.get("sites", {})
 
     def _check(self, config: JobConfig, source: Path) -> None:
         check_installed(config.tracking, source)
@@ -146,3 +141,11 @@ class Coordinator:
         if self._queue.job(job.id).abort:
             raise RoundError("Aborted by the coordinator. What was spent stays spent.")
         self._settle()
+
+
+def _end_of(path: Path) -> tuple[str, dict[str, object]]:
+    """Return what a run directory says of the end of its job: why, and how sites took part."""
+    with suppress(FedprivError):
+        if (run := RunDirectory.read(path)) is not None and "ended" in run.info:
+            return run.info["ended"]["why"], run.info["ended"]["sites"]
+    return "All rounds are done.", {}

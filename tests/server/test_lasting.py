@@ -161,3 +161,17 @@ def test_what_is_owed_of_a_job_that_goes_on_is_left_to_it(place: Place) -> None:
     place.works.append(goes_on)
     coordinator.work()
     assert seen == [0]
+
+
+def test_a_run_directory_that_was_damaged_holds_up_no_other_job(place: Place) -> None:
+    place.submit("x", raising(KeyboardInterrupt()))
+    place.submit("y", finishes)
+    with pytest.raises(KeyboardInterrupt):
+        place.coordinator().work()
+    (place.queue.job(1).folder(place.folder) / "run.json").write_text("half")
+    coordinator = place.coordinator()
+    for _ in range(2):
+        coordinator.work()
+    assert place.became(1)[0] == "failed" and "can't be read" in place.became(1)[1]
+    assert place.became(2)[0] == "finished"
+    place.coordinator()
