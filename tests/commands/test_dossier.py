@@ -67,6 +67,15 @@ def test_a_site_that_took_part_and_has_not_reported_is_named(tmp_path: Path) -> 
     assert made.out.exists()
 
 
+def test_a_report_that_is_older_than_the_last_round_is_missing_too(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    path = made.run / "run.json"
+    owed = {"owed": {"reports": ["north"], "adapters": ["north", "south"]}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | owed))
+    with pytest.raises(RunError, match="report of north is missing"):
+        fedpriv("export", made.run, "--out", made.out)
+
+
 def test_keys_of_sites_are_given_one_by_one_or_as_a_roster(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     fedpriv("export", made.run, "--out", made.out)
