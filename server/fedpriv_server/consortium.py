@@ -6,9 +6,11 @@ from pathlib import Path
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import absolute, config_error, read_toml
 from fedpriv.config.server import ServerSection
 from fedpriv.config.sites import SiteSection
+from fedpriv.errors import ConfigError
 from fedpriv.section import Section
 
 
@@ -36,3 +38,20 @@ def load_consortium(path: Path) -> Consortium:
     except ValidationError as error:
         raise config_error(error, path, Consortium) from None
     return Consortium.model_validate(absolute(found, path.resolve().parent))
+
+
+def server_of(config: JobConfig, source: Path) -> ServerSection:
+    """Return where sites find the server of a job.
+
+    Raises:
+        ConfigError: the job is not for the network.
+    """
+    if config.job.engine != "network" or config.server is None:
+        raise ConfigError(
+            "is not for the network",
+            file=source,
+            key="job.engine",
+            value=config.job.engine,
+            fix='Set engine = "network" and add a [server] table, or run fedpriv simulate.',
+        )
+    return config.server

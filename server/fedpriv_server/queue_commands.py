@@ -32,19 +32,12 @@ def submit(
 ) -> None:
     """Queue a federation file's job, as it is now: later changes of the file change nothing."""
     from fedpriv.config.load import load_job
-    from fedpriv.errors import ConfigError
     from fedpriv_server.affordable import check_affordable, last_reports
+    from fedpriv_server.consortium import server_of
     from fedpriv_server.job_queue import Queue
 
     config = load_job(file, set_ or [])
-    if config.job.engine != "network":
-        raise ConfigError(
-            "is not for the network",
-            file=file,
-            key="job.engine",
-            value=config.job.engine,
-            fix='Set engine = "network", or run fedpriv simulate.',
-        )
+    server_of(config, file)
     if not anyway:
         check_affordable(config, last_reports(state).values())
     with Queue.open(state) as queue:

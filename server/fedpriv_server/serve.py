@@ -18,7 +18,7 @@ from typing import Any
 from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.server import ServerSection
-from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.errors import FedprivError
 from fedpriv.health import health_service
 from fedpriv.heap import share_heap
 from fedpriv.metrics import metrics_service
@@ -28,6 +28,7 @@ from fedpriv.report.figures import last_loss, look_line, worse
 from fedpriv.report.html import write_report
 from fedpriv_server.assembly import LOOK, UNASKED, Assembly
 from fedpriv_server.broker import MessageBroker
+from fedpriv_server.consortium import server_of
 from fedpriv_server.door import Door
 from fedpriv_server.fleet_api import fleet_api
 from fedpriv_server.garbage import look_seldom
@@ -75,7 +76,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
         RoundError: too few sites will ever accept or answer.
         KeyboardInterrupt: after the run was left in a state that can be resumed.
     """
-    section = _server_section(config, source)
+    section = server_of(config, source)
     check_installed(config.tracking, source)
     _checked(section, source, plain=plain)
     share_heap()
@@ -273,15 +274,3 @@ def _checked(
     if plain:
         return address, None, None
     return address, ServerTls.of(section), checked_certificate(section).expires
-
-
-def _server_section(config: JobConfig, source: Path) -> ServerSection:
-    if config.job.engine != "network" or config.server is None:
-        raise ConfigError(
-            "is not for the network",
-            file=source,
-            key="job.engine",
-            value=config.job.engine,
-            fix='Set engine = "network" and add a [server] table, or run fedpriv simulate.',
-        )
-    return config.server
