@@ -18,7 +18,7 @@ from fedpriv.errors import RunningError
 from fedpriv.files import try_lock
 from fedpriv.logs import one_line
 
-_FILE, LOCK = "status.json", "process.lock"
+STATUS, LOCK = "status.json", "process.lock"
 _GLANCE = 10.0  # seconds; `is_running` holds the lock for an instant
 
 
@@ -72,7 +72,7 @@ class Status:
     """
 
     def __init__(self, folder: Path, **facts: Any) -> None:
-        self._path = folder / _FILE
+        self._path = folder / STATUS
         self._lock = threading.Lock()
         self._facts: dict[str, Any] = {"pid": os.getpid(), "started": _now()}
         self.update(**facts)
@@ -95,7 +95,7 @@ class Status:
 def read_status(folder: Path) -> dict[str, Any]:
     """What a folder's process said last, and whether it still runs."""
     try:
-        facts = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        facts = json.loads((folder / STATUS).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         facts = None
     said = facts if isinstance(facts, dict) else {}

@@ -3,55 +3,31 @@
 A process of its own, beside the client: it never has a record, and the client need not run. It
 reads the site's folder anew for each look, and gives orders by the same file as the commands.
 
-Other users of this machine can reach the port, and so can the pages that a browser has open. The
-first have no token. Of the second, one whose name was bound anew to this machine (DNS rebinding)
-is known by the Host that it asks for, and one of another origin by its Origin, and by not having
-the key that is in this page's own forms.
+Beside what `fedpriv.local_page` refuses, a page of another origin is known by its Origin, and by
+not having the key that is in this page's own forms.
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
-import re
 import secrets
-import socket
-from base64 import b64encode
-from collections.abc import Awaitable, Callable
-from hashlib import sha256
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
-from fastapi.security import HTTPBasic
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from fastapi.responses import RedirectResponse
 
 from fedpriv.config.site_file import SiteFile
-from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.files import private_folder, write_atomic
+from fedpriv.local_page import html, local_app, serve_locally
 from fedpriv_client.jobs import jobs_of
 from fedpriv_client.orders import Orders
 from fedpriv_client.page import page
 from fedpriv_client.settings import site_settings
 
 log = logging.getLogger(__name__)
-HOST = "127.0.0.1"
-NAMES = [HOST, "localhost"]  # under which a browser may ask for it
 MOST = 4096  # bytes of a form
 BY = "on the site's page"
-NONE = "'none'"
-_STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
-_BASIC = HTTPBasic(realm="the site's page", auto_error=True)
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
 
 
 def serve_page(file: SiteFile, config: Path, port: int) -> None:
@@ -65,47 +41,7 @@ def serve_page(file: SiteFile, config: Path, port: int) -> None:
         LedgerError: there is no ledger yet.
     """
     site_settings(file, config)  # what is wrong shows here
-    with listen_here(port) as listening:  # first: what can't be served takes nobody's token away
-        token, path = new_token(file.site.state_dir)
-        where = f"http://{HOST}:{listening.getsockname()[1]}/"
-        print(f"{where}\nAny user name; the password is what is in {path}.", flush=True)
-        served = uvicorn.Config(
-            page_app(file, config, token),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            ws="none",
-            timeout_graceful_shutdown=2,
-        )
-        uvicorn.Server(served).run([listening])
-
-
-def listen_here(port: int) -> socket.socket:
-    """Listen to this machine alone.
-
-    Raises:
-        ConfigError: the port can't be bound.
-    """
-    try:
-        return socket.create_server((HOST, port))
-    except OSError as error:
-        raise ConfigError(
-            f"can't listen there: {error.strerror}",
-            key="--port",
-            value=port,
-            fix="Is it served already? Name another port.",
-        ) from None
-
-
-def new_token(state_dir: Path) -> tuple[str, Path]:
-    """A token for one start of the page, and the file (0600) that it is in.
-
-    While the page is not served another user of the machine may listen at its port, and a browser
-    sends there the password that it knows. So that one opens no later page.
-    """
-    token, path = secrets.token_urlsafe(32), private_folder(state_dir) / "page.token"
-    write_atomic(path, token, mode=0o600)
-    return token, path
+    serve_locally(lambda token: page_app(file, config, token), file.site.state_dir, port)
 
 
 def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
@@ -114,14 +50,13 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
     Args:
         token: the password; any user name will do.
     """
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app = local_app(token)
     form_key = secrets.token_urlsafe(32)
     state_dir = file.site.state_dir
 
     @app.get("/")
     def show() -> Response:
-        text = page(file, config, form_key)
-        return HTMLResponse(text, headers={"Content-Security-Policy": _policy(text)})
+        return html(page(file, config, form_key))
 
     @app.post("/approve")
     async def approve(request: Request) -> Response:
@@ -140,35 +75,7 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
         log.info("Job %s was refused.", job)
         return RedirectResponse("/", 303)
 
-    @app.exception_handler(FedprivError)
-    async def wrong(request: Request, error: Exception) -> Response:
-        return PlainTextResponse(f"{error}\n", 503)
-
-    @app.middleware("http")
-    async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        try:
-            await check_token(request, token)
-            response = await call(request)
-        except HTTPException as refused:
-            response = PlainTextResponse(
-                f"{refused.detail}\n", refused.status_code, refused.headers
-            )
-        response.headers.update(_HEADERS)
-        response.headers.setdefault("Content-Security-Policy", _policy(""))
-        return response
-
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=NAMES, www_redirect=False)
     return app
-
-
-async def check_token(request: Request, token: str) -> None:
-    """Raises:
-    HTTPException: whoever asks did not show the token.
-    """
-    shown = await _BASIC(request)
-    assert shown is not None
-    if not hmac.compare_digest(shown.password.encode(), token.encode()):
-        raise _BASIC.make_not_authenticated_error()
 
 
 async def own_form(request: Request, form_key: str) -> tuple[str, str]:
@@ -191,13 +98,3 @@ async def own_form(request: Request, form_key: str) -> tuple[str, str]:
     if not form.get("job") or not form.get("digest"):
         raise HTTPException(422, "A form without a job.")
     return form["job"], form["digest"]
-
-
-def _policy(text: str) -> str:
-    """A content security policy under which a page may use its own styles, forms, and nothing."""
-    styles = (sha256(style.encode()).digest() for style in _STYLE.findall(text))
-    hashes = " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in styles)
-    return (
-        f"default-src {NONE}; style-src {hashes or NONE}; form-action 'self';"
-        " base-uri 'none'; frame-ancestors 'none'"
-    )

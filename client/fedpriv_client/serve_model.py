@@ -20,9 +20,9 @@ from unittest.mock import patch
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.files import write_atomic
+from fedpriv.local_page import HOST, listen_here
 from fedpriv.secret import create_secret, load_secret
 from fedpriv.serving.folder import read_site_model
-from fedpriv_client.page_server import HOST, listen_here
 
 PATHS = ("/health", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/responses")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -38,11 +38,17 @@ def export(
             help="NAME=FILE: a site's ledger, or what `fedpriv ledger export` wrote. May repeat."
         ),
     ] = None,
+    without_reports: Annotated[
+        bool,
+        typer.Option("--without-reports", help="Sign it although a site's report is missing."),
+    ] = False,
 ) -> None:
     """Write the dossier of a run: one signed file that anybody can check."""
     from fedpriv.dossier.export import export_run
 
     ledgers = {name: Path(file) for name, file in _pairs("--ledger", "FILE", ledger).items()}
+    if not without_reports:
+        _check_reports(run)
     signing_key = _signing_key(run, key)
     found = export_run(run, out, signing_key, ledgers)
     public = signing_key.public_key().public_bytes_raw().hex()
@@ -52,6 +58,33 @@ def export(
         f"Signed by {public}: tell that to whoever checks it, by another way than the file.\n"
         f"  fedpriv verify {out} --signer {public}"
     )
+
+
+def _check_reports(run: Path) -> None:
+    """Refuse a run of which a site that took part has not reported: its costs would be left out.
+
+    Raises:
+        RunError: names the sites.
+    """
+    from fedpriv.report.rundir import read_run
+
+    directory = read_run(run)
+    took_part = {
+        name
+        for row in directory.rounds
+        for name, site in (
+            *row.sites.items(),
+            *(row.held_out.sites.items() if row.held_out else ()),
+        )
+        if site.status == "ok"
+    }
+    late = {*directory.run.owed.get("reports", ())}  # what there is of them is older
+    if missing := took_part - {report.site for report in directory.reports} | late:
+        raise RunError(
+            f"{run}: the budget report of {', '.join(sorted(missing))} is missing, and the dossier"
+            " would leave out what it spent. Start the server again when it is back, which fetches"
+            " it; or give --without-reports."
+        )
 
 
 def _count(found: Iterable[Finding]) -> str:

@@ -34,7 +34,9 @@ class ServerSection(Section):
     )
     metrics_port: Port | None = Field(None, description=METRICS)
     wait: Duration = Field(
-        "10m", description="How long the first round waits for the last sites, such as 10m."
+        "10m",
+        description="How long the first round waits for the last sites, such as 10m; and a server"
+        " that is started after the end of its job for sites whose report is missing.",
     )
 
     @property

@@ -129,7 +129,7 @@ class VectorOptimizer:
             RawValueError: the state is raw.
         """
         tensors = require_privatised(state, "state")
-        self.vector = post_process(_vector, state)
+        self.vector = post_process(vector_of, state)
         self._state = {
             key.removeprefix("optimizer."): value.clone()
             for key, value in tensors.items()
@@ -156,5 +156,6 @@ def _split(flat: torch.Tensor) -> list[torch.Tensor]:
     return [flat[start : start + BLOCK] for start in range(0, flat.numel(), BLOCK)]
 
 
-def _vector(tensors: Tensors) -> Vector:
+def vector_of(tensors: Tensors) -> Vector:
+    """Return the values (P,) in what `VectorOptimizer.state` gave."""
     return tensors["vector"].numpy().copy()

@@ -61,6 +61,7 @@ class Run(Part):
     # A day where records are private: law 19.
     finished: datetime | date | None = None
     ended_early: str = ""
+    owed: dict[str, tuple[str, ...]] = {}  # kind → sites, see `fedpriv_server.owed`
     config_digest: str
     versions: dict[str, str | None]
     software: dict[str, Installed] = {}

@@ -1,20 +1,25 @@
-"""`fedpriv-server`: run a job with the sites of a federation, and say how it goes."""
+"""`fedpriv-server`: run jobs with the sites of a federation, and say how they go."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedpriv import __version__
 from fedpriv.command_line import run
 from fedpriv.environment import set_environment
-from fedpriv.errors import RunError
+from fedpriv.errors import RunningError
+from fedpriv_server import queue_commands
+from fedpriv_server.queue_commands import State
 
+if TYPE_CHECKING:
+    from fedpriv.config.server import ServerSection
+
+Plain = Annotated[bool, typer.Option("--plain", help="HTTP without TLS, on this machine only.")]
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="A JSON object a line.")]
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # its tracebacks print local variables
@@ -33,10 +38,8 @@ def serve(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
     ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="HTTP without TLS, on this machine only.")
-    ] = False,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="A JSON object a line.")] = False,
+    plain: Plain = False,
+    json_logs: JsonLogs = False,
     version: Annotated[bool, typer.Option("--version", help="Show and exit.")] = False,
 ) -> None:
     """Listen for the sites and run the rounds; what was stopped goes on where it was."""
@@ -47,25 +50,61 @@ def serve(
         return
     if config is None:
         raise typer.BadParameter("give the federation file", param_hint="--config")
-    from fedpriv import logs
     from fedpriv.config.load import load_job
-    from fedpriv.process import stop_on_terminate
 
     job = load_job(config, set_ or [])
-    logs.configure(as_json=json_logs)
-    stop_on_terminate()
-    if job.job.engine == "network" and job.server is not None and not plain:
-        from fedpriv_server.listen import checked_certificate
-
-        checked_certificate(job.server)  # at once: what serves takes long to load
+    out = out or Path("runs") / job.job.name
+    section = job.server if job.job.engine == "network" else None
+    _prepare(section, config, out, plain=plain, json_logs=json_logs)
     from fedpriv_server.serve import serve as serve_job
 
-    serve_job(job, out or Path("runs") / job.job.name, source=config, plain=plain)
+    serve_job(job, out, source=config, plain=plain)
+
+
+@app.command(name="serve")
+def serve_sites(
+    consortium: Annotated[Path, typer.Argument(help="File with [server] and [[sites]].")],
+    state: State,
+    plain: Plain = False,
+    json_logs: JsonLogs = False,
+) -> None:
+    """Serve a consortium for years: run the jobs that are submitted, one by one."""
+    from fedpriv_server.consortium import load_consortium
+
+    _prepare(
+        load_consortium(consortium).server, consortium, state, plain=plain, json_logs=json_logs
+    )
+    from fedpriv_server.lasting import serve_consortium
+
+    serve_consortium(consortium, state, plain=plain)
+
+
+def _prepare(
+    section: ServerSection | None, source: Path, folder: Path, *, plain: bool, json_logs: bool
+) -> None:
+    """Refuse at once what can't be used: what serves takes long to load."""
+    from fedpriv import logs
+    from fedpriv.process import read_status, stop_on_terminate
+
+    logs.configure(as_json=json_logs)
+    stop_on_terminate()
+    if section is None:
+        return
+    from fedpriv_server.listen import check_ports, checked_certificate
+
+    if not plain:
+        checked_certificate(section)
+    facts = read_status(folder)
+    if facts["running"]:
+        raise RunningError(f"{folder}: another process works in it already.")
+    if facts.get("state") != "finished":
+        check_ports(section, source, plain=plain)
 
 
 @app.command()
 def status(
-    out: Annotated[Path, typer.Option(help="Run directory.")],
+    out: Annotated[Path | None, typer.Option(help="Run directory of one job.")] = None,
+    state: Annotated[Path | None, typer.Option(help="Folder of a server that lasts.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     probe: Annotated[
         bool,
@@ -74,34 +113,23 @@ def status(
         ),
     ] = False,
 ) -> None:
-    """How the job in a run directory goes, and which site it waits for."""
-    from fedpriv.process import read_status
+    """Whether a server runs, how its job goes, and which site it waits for."""
+    from fedpriv_server.status import facts_of, facts_of_lasting, listens, show
 
-    facts = read_status(out)
+    if (out is None) == (state is None):
+        raise typer.BadParameter("give one of them", param_hint="--out or --state")
+    folder = out or state
+    assert folder is not None
     if probe:
-        listens = facts["running"] and facts.get("state") in ("waiting", "running")
-        raise typer.Exit(0 if listens or facts.get("state") == "finished" else 1)
-    if "state" not in facts:
-        raise RunError(f"{out}: no server has worked here.")
-    if not facts["running"] and facts["state"] != "finished":
-        facts["state"] = "stopped"
+        raise typer.Exit(0 if listens(folder) else 1)
+    facts = facts_of(folder) if state is None else facts_of_lasting(folder)
     if as_json:
         print(json.dumps(facts, indent=2))
     else:
-        _show(facts)
+        show(facts)
 
 
-def _show(facts: dict[str, Any]) -> None:
-    console = Console(highlight=False)
-    rounds = f", round {facts['round']} of {facts['rounds']}" if "round" in facts else ""
-    console.print(f"{facts['job']}: {facts['state']}{rounds}")
-    if facts.get("problem"):
-        console.print(facts["problem"], style="yellow", soft_wrap=True)
-    table = Table("site", "there", "last answer")
-    for name, site in facts["sites"].items():
-        admitted = "yes" if site["there"] else "no" if site["admitted"] else "no: not admitted"
-        table.add_row(name, admitted, site["last"])
-    console.print(table)
+queue_commands.add_to(app)
 
 
 def main() -> None:

@@ -183,6 +183,15 @@ class NetworkGrid(OneRunGrid):
             newcomers, self._newcomers = self._newcomers, set()
         return newcomers
 
+    def forget(self) -> None:
+        """Say no more what the job is: it has ended."""
+        with self._lock:
+            for request in [*self._greetings.values()]:
+                del self._greetings[request.node]
+                if request.key not in self._open:
+                    self._withdraw(request)
+                    self._broker.release(request.content)
+
     # What the broker tells of its nodes
 
     def arrived(self, node: int) -> None:

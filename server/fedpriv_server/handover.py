@@ -9,31 +9,36 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from fedpriv.errors import FedprivError, ProtocolError
-from fedpriv.privacy.mechanism.privatised import require_privatised
-from fedpriv.protocol import Handover, Received, Refusal, values_digest
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
+from fedpriv.protocol import Handover, Proposal, Received, Refusal, values_digest
 from fedpriv_server.reports import PATIENCE
 from fedpriv_strategies.messages import ADAPTER, answer_of, as_arrays, message
-from fedpriv_strategies.rounds import Rounds
 
 log = logging.getLogger(__name__)
 SLOWEST = 1e6  # bytes a second, to all sites together, that are waited for
 
 
-def hand_over(grid: Grid, strategy: Rounds, folder: Path) -> list[str]:
-    """Send the adapter to the sites that released something for it; gives those that did not hear.
+def hand_over(
+    grid: Grid,
+    names: Mapping[int, str],
+    proposal: Proposal,
+    vector: Privatised[Vector],
+    folder: Path,
+) -> list[str]:
+    """Send the adapter to sites that released something for it; gives those that did not hear.
 
     The job is finished all the same, so whatever goes wrong is logged. Whether a site could keep
     the adapter it does not say.
 
     Args:
+        names: node → site, of those to send it to.
+        vector: (P,), the adapter's values.
         folder: where the adapter is, for those who have to be sent it in another way.
     """
-    names = {
-        node: offer.site for node, offer in strategy.offers.items() if offer.site in strategy.heads
-    }
     missing = set(names.values())
     try:
-        missing -= _heard(grid, strategy, names)
+        missing -= _heard(grid, names, proposal, vector)
     except Exception as error:
         log.error("The adapter was not handed over: %s", error)
     if missing:
@@ -42,10 +47,11 @@ def hand_over(grid: Grid, strategy: Rounds, folder: Path) -> list[str]:
     return sorted(missing)
 
 
-def _heard(grid: Grid, strategy: Rounds, names: Mapping[int, str]) -> set[str]:
-    vector = strategy.update.vector
+def _heard(
+    grid: Grid, names: Mapping[int, str], proposal: Proposal, vector: Privatised[Vector]
+) -> set[str]:
     values = require_privatised(vector, "vector")
-    body = Handover(proposal=strategy.proposal, values_digest=values_digest(values))
+    body = Handover(proposal=proposal, values_digest=values_digest(values))
     arrays = as_arrays(vector)
     there = [node for node in grid.get_node_ids() if node in names]
     messages = [message(body, node, ADAPTER, "adapter", arrays) for node in there]

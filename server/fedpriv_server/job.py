@@ -241,6 +241,8 @@ class Job:
                 tracking.close(finished=False)
             raise
         self.save()
+        if self.config.job.engine == "network":  # until the sites have answered
+            run.info["owed"] = {key: sorted(self.strategy.heads) for key in ("reports", "adapters")}
         run.stop("finished")
         tracking.close(finished=True)
 

@@ -17,7 +17,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from fedpriv.config.server import ServerSection
+from fedpriv.config.site_file import is_loopback
+from fedpriv.doctor import machine
 from fedpriv.errors import ConfigError, EnrolmentError
+from fedpriv.metrics import HOST
 from fedpriv.pki.certificates import Description, check_certificate, load_certificate
 from fedpriv.pki.keys import load_key
 from fedpriv_server.handshake import Refusals, watch
@@ -68,6 +71,42 @@ def checked_certificate(section: ServerSection) -> Description:
         path=tls.certificate,
         key=load_key(tls.key).public_key(),
     )
+
+
+def address_of(section: ServerSection, source: Path, *, plain: bool) -> tuple[str, int]:
+    """Return host and port to bind.
+
+    Raises:
+        ConfigError: it is not for this machine alone, and there is no TLS.
+    """
+    host, _, port = section.bound.rpartition(":")
+    host = host.strip("[]")
+    if plain:
+        host = "127.0.0.1" if section.listen is None else host
+        if not is_loopback(f"{host}:{port}"):
+            raise ConfigError(
+                "without TLS everyone in between can read and change what is sent",
+                file=source,
+                key="server.listen",
+                value=section.listen,
+                fix="Leave --plain out, or listen on 127.0.0.1.",
+            )
+    return host, int(port)
+
+
+def check_ports(section: ServerSection, source: Path, *, plain: bool) -> None:
+    """Refuse a port that somebody else has; nothing is left listening.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    host, port = address_of(section, source, plain=plain)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    machine.port(address, "server.listen")
+    if section.health is not None:
+        machine.port(section.health, "server.health")
+    if section.metrics_port is not None:
+        machine.port(f"{HOST}:{section.metrics_port}", "server.metrics_port")
 
 
 @contextlib.contextmanager

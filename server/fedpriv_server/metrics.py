@@ -51,10 +51,14 @@ class RunFigures:
     """
 
     def __init__(self, out: Path, rounds: int) -> None:
+        self._up = self._down = 0
+        self.turn_to(out, rounds)
+
+    def turn_to(self, out: Path, rounds: int) -> None:
+        """Tell of another run from now on."""
         self._out, self._rounds = out, rounds
         self._done: int | None = None  # not known before this process has finished one
         self._sites: Mapping[str, Mapping[str, Any]] = {}
-        self._up = self._down = 0
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Take in a round, as it stands in metrics.jsonl."""

@@ -1,6 +1,6 @@
 """The directory of one job: what is written when, so that a crash leaves something to go on from.
 
-run.json       first of all, with status `preparing`: nothing is spent yet
+run.json       first of all, with status `preparing`: nothing is spent yet; last, why it ended
 metrics.jsonl  one line a round, before its checkpoint; written again with the look after it
 checkpoint/    after every round; what the metrics say beyond it is dropped on resume
 adapter/       when the job stops, with synthetic.jsonl where a method has a synthetic set
@@ -19,7 +19,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +30,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest, settings_of
 from fedpriv.errors import RunError
 from fedpriv.files import write_atomic, write_json
-from fedpriv.process import LOCK, only_process
+from fedpriv.process import LOCK, STATUS, only_process
 from fedpriv.software import software
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.sum_state import SumFile
@@ -86,9 +86,12 @@ class RunDirectory:
         Raises:
             RunError: the directory holds another run or other files.
         """
+        job_id = f"{config.job.name}-{secrets.token_hex(4)}"
         if path.exists():
             held = _read_info(path)
             if held is not None and held.get("status") == "preparing":
+                if held["config_digest"] == digest(config):
+                    job_id = held["job_id"]  # of which people may have been asked already
                 _empty(path)  # stopped before anything was spent
             elif held is not None:
                 raise RunError(
@@ -101,7 +104,7 @@ class RunDirectory:
         info = {
             "format": 1,
             "job": settings_of(config)["job"],
-            "job_id": f"{config.job.name}-{secrets.token_hex(4)}",
+            "job_id": job_id,
             "status": "preparing",
             "started": _now(),
             "finished": None,
@@ -134,6 +137,16 @@ class RunDirectory:
         return cls.resume(path, config, insecure_seed=None)
 
     @classmethod
+    def read(cls, path: Path) -> RunDirectory | None:
+        """Return the run in a directory, to be looked at; None if there is none.
+
+        Raises:
+            RunError: its record can't be read.
+        """
+        info = _read_info(path)
+        return None if info is None else cls(path, info)
+
+    @classmethod
     def resume(cls, path: Path, config: JobConfig, *, insecure_seed: int | None) -> RunDirectory:
         """Go on with a run that was stopped.
 
@@ -163,6 +176,7 @@ class RunDirectory:
     def ready(self, **facts: Any) -> None:
         """Mark the run as running: from here on budgets are spent."""
         self.info.update(facts, status="running")
+        self.info.pop("ended", None)
         self._write()
 
     def stop(self, status: str) -> None:
@@ -173,10 +187,34 @@ class RunDirectory:
         self.info["finished"] = now if status == "finished" else None
         self._write()
 
+    def keep_end(self, why: str, sites: Mapping[str, Any]) -> None:
+        """Keep why the job ended, and what is known of each site: how often it took part."""
+        self.info["ended"] = {"why": why, "sites": sites}
+        with contextlib.suppress(OSError):  # on a full disk, say: what ended the job is told
+            self._write()
+
+    @property
+    def owed(self) -> dict[str, list[str]]:
+        """Sites whose `reports` are missing, and those that have to hear of `adapters`.
+
+        An older run says nothing of it: there, those are missing that released something.
+        """
+        if "owed" in self.info or self.info["status"] != "finished":
+            return self.info.get("owed") or {"reports": [], "adapters": []}
+        kept = self.checkpoint() if self.info["job"].get("engine") == "network" else None
+        heads = () if kept is None else kept.heads
+        there = [name for name in heads if (self.site_folder(name) / "budget.json").exists()]
+        return {"reports": sorted({*heads} - {*there}), "adapters": []}
+
+    def owe(self, *, reports: Collection[str], adapters: Collection[str]) -> None:
+        """Keep whose report is missing, and who has to hear of the adapter."""
+        self.info["owed"] = {"reports": sorted(reports), "adapters": sorted(adapters)}
+        self._write()
+
     def discard(self) -> None:
-        """Remove a run that failed before it began, so that nothing half-made is left."""
+        """Remove a run that failed before it began, but for why it ended, if that is known."""
         if self.info["status"] == "preparing":
-            _empty(self.path)
+            _empty(self.path, {LOCK, *(("run.json", STATUS) if "ended" in self.info else ())})
 
     def site_folder(self, name: str) -> Path:
         return site_folder(self.path, name)
@@ -305,12 +343,12 @@ def _metrics(line: bytes) -> dict[str, Any] | None:
     return row if is_ours else None
 
 
-def _empty(path: Path) -> None:
+def _empty(path: Path, spared: Collection[str] = (LOCK,)) -> None:
     """Remove what is in a run directory, but for the lock of the process at work."""
     for item in path.iterdir():
         if item.is_dir():
             shutil.rmtree(item, ignore_errors=True)
-        elif item.name != LOCK:
+        elif item.name not in spared:
             item.unlink(missing_ok=True)
 
 

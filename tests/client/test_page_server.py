@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from fedpriv.local_page import new_token
 from fedpriv_client.orders import Orders
-from fedpriv_client.page_server import MOST, new_token, page_app
+from fedpriv_client.page_server import MOST, page_app
 from tests.client.page_setting import PROPOSAL, Place
 
 HERE = "http://127.0.0.1:8640"

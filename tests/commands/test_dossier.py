@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from fedpriv.cli import app
 from fedpriv.command_line import run
-from fedpriv.errors import ConfigError, FedprivError, SignerError
+from fedpriv.errors import ConfigError, FedprivError, RunError, SignerError
 from fedpriv.secure_sum.roster import write
 from tests.dossier.made_runs import ROSTER, SITE_KEYS, make_run, public
 
@@ -55,6 +55,25 @@ def test_a_job_over_the_network_is_signed_by_a_key_that_is_named(tmp_path: Path)
     key = tmp_path / "federation" / "dossier.key"
     fedpriv("export", made.run, "--out", made.out, "--key", key)
     assert key.exists() and not (made.run / "private").exists()
+
+
+def test_a_site_that_took_part_and_has_not_reported_is_named(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    (made.run / "sites" / "south" / "budget.json").unlink()
+    with pytest.raises(RunError, match=r"report of south is missing.*--without-reports"):
+        fedpriv("export", made.run, "--out", made.out)
+    assert not made.out.exists() and RunError.exit_code != 0
+    fedpriv("export", made.run, "--out", made.out, "--without-reports")
+    assert made.out.exists()
+
+
+def test_a_report_that_is_older_than_the_last_round_is_missing_too(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    path = made.run / "run.json"
+    owed = {"owed": {"reports": ["north"], "adapters": ["north", "south"]}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | owed))
+    with pytest.raises(RunError, match="report of north is missing"):
+        fedpriv("export", made.run, "--out", made.out)
 
 
 def test_keys_of_sites_are_given_one_by_one_or_as_a_roster(tmp_path: Path) -> None:

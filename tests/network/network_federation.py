@@ -84,6 +84,40 @@ class Federation:
         arguments = ["fedpriv-server", "--config", str(self.file), "--out", str(self.out)]
         return self._start(arguments, "server", fault, **options)
 
+    def lasting(self, fault: str = "") -> Command:
+        """Start a server that lasts."""
+        serve = ["fedpriv-server", "serve", str(self.file), "--state", str(self.state)]
+        return self._start(serve, "server", fault)
+
+    @property
+    def state(self) -> Path:
+        """The folder of a server that lasts."""
+        return self.folder / "state"
+
+    def submit(self, number: int, *options: str) -> None:
+        """Submit the job to a server that lasts, as that of this number, and look at its run."""
+        from fedpriv_server.cli import app
+
+        asked = ["submit", str(self.file), "--state", str(self.state), *options]
+        answer = _invoked(app, asked)
+        assert answer.output == f"Job {number} is queued.\n", answer.output
+        self.out = self.state / "runs" / f"{number:04d}-test"
+
+    def until_ended(self, number: int, state: str) -> dict[str, Any]:
+        """Wait until a job of a server that lasts has come to a state; gives what is said of it."""
+        from fedpriv_server.cli import app
+
+        asked = ["show", str(number), "--state", str(self.state), "--json"]
+        found: dict[str, Any] = {}
+
+        def has_ended() -> bool:
+            found.update(json.loads(_invoked(app, asked).stdout))
+            assert found["state"] in ("waiting", "running", state), found
+            return bool(found["state"] == state)
+
+        wait_until(has_ended, lambda: (found, self.commands[0].text))
+        return found
+
     def client(self, index: int, fault: str = "", **options: Any) -> Command:
         arguments = ["fedpriv-client", "--config", str(self.site_file(index))]
         return self._start(arguments, f"site-{index}", fault, **options)

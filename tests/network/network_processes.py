@@ -37,7 +37,7 @@ HEAVY = [  # what commands import
     "fedpriv_client.serve",
     "fedpriv_client.settings",
     "fedpriv_server.cli",
-    "fedpriv_server.serve",
+    "fedpriv_server.lasting",
 ]
 KILLED = -signal.SIGKILL  # exit code
 _SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}

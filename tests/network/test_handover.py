@@ -62,7 +62,7 @@ def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_runs(
 
 
 @pytest.mark.nightly
-def test_a_site_that_is_not_there_at_the_end_can_be_sent_the_folder(
+def test_a_site_that_is_not_there_at_the_end_is_waited_for_or_can_be_sent_the_folder(
     federation: Federation,
 ) -> None:
     federation.only(2, needed=1)
@@ -73,9 +73,18 @@ def test_a_site_that_is_not_there_at_the_end_can_be_sent_the_folder(
     federation.let_go(0)
     assert server.wait() == 0, server.text
     assert "site-1 did not hear of the adapter: send them the folder" in server.text
+    report = federation.out / "sites" / "site-1" / "budget.json"
+    assert not report.exists()
     again = federation.server()
+    federation.until(problem="Waiting for site-1")
+    back = federation.client(1)
     assert again.wait() == 0
     assert str(federation.out / "adapter") in again.text
+    state = load_site(federation.site_file(1)).site.state_dir
+    wait_until(lambda: any((state / "adapters").glob("test-*")), lambda: back.text)
+    assert report.exists()
+    back.kill()
+    assert federation.server().wait() == 0  # nothing is owed any more
     file = federation.site_file(1)
     federation.change(file, "[personal]", "[personal]\nrates = [3e-3]\nepochs = 1")
     clients[0].kill()

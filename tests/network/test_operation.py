@@ -36,6 +36,11 @@ def test_a_sites_disk_is_full_when_a_slot_shall_be_paid(
     assert "site-0: refused: ledger (LedgerError)" in server.text
     assert "can't be written" in client.text
     assert "Nothing was released" in client.text
+    status = federation.server_status()
+    assert (status["running"], status["state"]) == (False, "stopped")
+    assert "site-0: refused: ledger (LedgerError)" in status["problem"]
+    ended = json.loads((federation.out / "run.json").read_text())["ended"]
+    assert ended["why"] == status["problem"] and ended["sites"]["site-1"]["rounds"] == 1
     (federation.folder / "site-0.full-disk.struck").touch()
     federation.finish(federation.server())
     assert federation.totals(0) == federation.totals(1) == expected
@@ -188,6 +193,7 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     status = federation.server_status()
     assert status["running"] is True
     unasked = {"there": False, "admitted": True, "last": "not asked yet", "ledger": ""}
+    unasked["heard"] = None
     assert status["sites"]["site-1"] == unasked
     federation.client(1)
     federation.finish(server)

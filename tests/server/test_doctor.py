@@ -22,9 +22,10 @@ from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.secure_sum.roster import write
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.cli import app as server_app
+from fedpriv_server.door import Door
 from fedpriv_server.provision import provision
 from fedpriv_server.provision_options import ProvisionOptions
-from fedpriv_server.serve import _Door, serve
+from fedpriv_server.serve import serve
 from fedpriv_server.site_keys import SiteKeys
 from tests.secure_sum.secure_sites import roster_of, sites
 
@@ -172,12 +173,31 @@ def test_what_the_doctor_knows_of_certificates_the_server_says_itself(
         serve(load_job(file), out, source=file)
 
 
+def test_a_port_in_use_is_said_before_anything_is_loaded(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = load_job(file).server
+    assert section is not None
+    for late in ("serve", "lasting"):
+        monkeypatch.setitem(sys.modules, f"fedpriv_server.{late}", None)  # it takes long to load
+    run, state = tmp_path / "run", tmp_path / "state"
+    with socket.create_server(("0.0.0.0", int(section.bound.rpartition(":")[2]))):
+        for asked in (
+            ["--config", str(file), "--out", str(run)],
+            ["serve", str(file), "--state", str(state)],
+        ):
+            said = CliRunner().invoke(server_app, asked)
+            assert isinstance(said.exception, ConfigError)
+            assert "server.listen: can't listen there" in str(said.exception)
+    assert not run.exists() and not state.exists()
+
+
 def test_why_a_site_can_not_come_is_said(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     order(file, renew=("site-1",), now=datetime.now(UTC) - timedelta(days=2000))
     keys = SiteKeys.read(file.parent / "pki" / "sites.json")
     broker = MessageBroker(file.parent / "link")
     ended = datetime.now(UTC) - timedelta(seconds=1)
-    door = _Door(broker, keys, {"site-0", "site-1", "site-9"}, ended)
+    door = Door(broker, keys, {"site-0", "site-1", "site-9"}, ended)
     assert door.named("site-0") == "site-0"
     assert door.named("site-1") == (
         "site-1 (its certificate expired: fedpriv provision FILE --renew site-1)"

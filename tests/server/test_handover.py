@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,14 +37,9 @@ VECTOR = np.linspace(-1, 1, 300, dtype=np.float32)
 OUT = Path("run/adapter")
 
 
-def strategy(vector: Any, *sites: str, released: tuple[str, ...]) -> Any:
-    offers = {node: SimpleNamespace(site=site) for node, site in enumerate(sites, 2)}
-    return SimpleNamespace(
-        offers=offers,
-        heads=dict.fromkeys(released),
-        proposal=PROPOSAL,
-        update=SimpleNamespace(vector=vector),
-    )
+def handed(grid: InlineGrid, vector: Any, *sites: str, released: tuple[str, ...]) -> list[str]:
+    names = {node: site for node, site in enumerate(sites, 2) if site in released}
+    return hand_over(grid, names, PROPOSAL, vector, OUT)
 
 
 def answering(answer: Callable[[], Body], seen: list[Message]) -> ClientApp:
@@ -64,8 +58,7 @@ def test_who_released_something_gets_the_values_with_their_digest() -> None:
     seen: dict[str, list[Message]] = {"a": [], "b": []}
     apps = {node: answering(Received, seen[name]) for node, name in ((2, "a"), (3, "b"))}
     with InlineGrid(apps, 1) as grid:
-        known = strategy(public(VECTOR), "a", "b", released=("a",))
-        assert hand_over(grid, known, OUT) == []
+        assert handed(grid, public(VECTOR), "a", "b", released=("a",)) == []
     assert (len(seen["a"]), len(seen["b"])) == (1, 0)
     [message] = seen["a"]
     body = Handover.parse(message.content["fedpriv"]["body"])
@@ -85,8 +78,7 @@ def test_who_says_something_else_is_named_and_the_job_is_finished(
 ) -> None:
     apps = {2: answering(Received, []), 3: answering(answer, [])}
     with InlineGrid(apps, 1) as grid:
-        known = strategy(public(VECTOR), "a", "b", released=("a", "b"))
-        assert hand_over(grid, known, OUT) == ["b"]
+        assert handed(grid, public(VECTOR), "a", "b", released=("a", "b")) == ["b"]
     assert f"b did not hear of the adapter: send them the folder {OUT}" in caplog.text
 
 
@@ -94,12 +86,12 @@ def test_raw_values_are_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     seen: list[Message] = []
     with InlineGrid({2: answering(Received, seen)}, 1) as grid:
-        assert hand_over(grid, strategy(VECTOR, "a", released=("a",)), OUT) == ["a"]
+        assert handed(grid, VECTOR, "a", released=("a",)) == ["a"]
     assert not seen
     assert "was not handed over" in caplog.text
 
 
 def test_nobody_there_is_no_fault() -> None:
     with InlineGrid({}, 1) as grid:
-        assert hand_over(grid, strategy(public(VECTOR), "a", released=("a",)), OUT) == ["a"]
-        assert hand_over(grid, strategy(public(VECTOR), "a", released=()), OUT) == []
+        assert handed(grid, public(VECTOR), "a", released=("a",)) == ["a"]
+        assert handed(grid, public(VECTOR), "a", released=()) == []

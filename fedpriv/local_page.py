@@ -1,0 +1,148 @@
+"""A page at a port of this machine, for whoever has its token.
+
+Other users of this machine can reach the port, and so can the pages that a browser has open. The
+first have no token. Of the second, one whose name was bound anew to this machine (DNS rebinding)
+is known by the Host that it asks for.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import socket
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.security import HTTPBasic
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.files import private_folder, write_atomic
+
+HOST = "127.0.0.1"
+NAMES = [HOST, "localhost"]  # under which a browser may ask for it
+NONE = "'none'"
+_STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+_BASIC = HTTPBasic(realm="a page of fedpriv", auto_error=True)
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+def serve_locally(make: Callable[[str], FastAPI], folder: Path, port: int) -> None:
+    """Serve a page on this machine until stopped.
+
+    Args:
+        make: the app, which is open to whoever has this token.
+        folder: in which the token is written.
+        port: 0 takes a free one.
+
+    Raises:
+        ConfigError: the port can't be bound.
+    """
+    with listen_here(port) as listening:  # first: what can't be served takes nobody's token away
+        token, path = new_token(folder)
+        where = f"http://{HOST}:{listening.getsockname()[1]}/"
+        print(f"{where}\nAny user name; the password is what is in {path}.", flush=True)
+        served = uvicorn.Config(
+            make(token),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=2,
+        )
+        uvicorn.Server(served).run([listening])
+
+
+def listen_here(port: int) -> socket.socket:
+    """Listen to this machine alone.
+
+    Raises:
+        ConfigError: the port can't be bound.
+    """
+    try:
+        return socket.create_server((HOST, port))
+    except OSError as error:
+        raise ConfigError(
+            f"can't listen there: {error.strerror}",
+            key="--port",
+            value=port,
+            fix="Is it served already? Name another port.",
+        ) from None
+
+
+def new_token(folder: Path) -> tuple[str, Path]:
+    """A token for one start of the page, and the file (0600) that it is in.
+
+    While the page is not served another user of the machine may listen at its port, and a browser
+    sends there the password that it knows. So that one opens no later page.
+    """
+    token, path = secrets.token_urlsafe(32), private_folder(folder) / "page.token"
+    write_atomic(path, token, mode=0o600)
+    return token, path
+
+
+def local_app(token: str) -> FastAPI:
+    """An app without a page yet, which answers nobody who has not the token.
+
+    Args:
+        token: the password; any user name will do.
+    """
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+
+    @app.exception_handler(FedprivError)
+    async def wrong(request: Request, error: Exception) -> Response:
+        return PlainTextResponse(f"{error}\n", 503)
+
+    @app.middleware("http")
+    async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+        try:
+            await check_token(request, token)
+            response = await call(request)
+        except HTTPException as refused:
+            response = PlainTextResponse(
+                f"{refused.detail}\n", refused.status_code, refused.headers
+            )
+        response.headers.update(_HEADERS)
+        response.headers.setdefault("Content-Security-Policy", _policy(""))
+        return response
+
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=NAMES, www_redirect=False)
+    return app
+
+
+async def check_token(request: Request, token: str) -> None:
+    """Raises:
+    HTTPException: whoever asks did not show the token.
+    """
+    shown = await _BASIC(request)
+    assert shown is not None
+    if not hmac.compare_digest(shown.password.encode(), token.encode()):
+        raise _BASIC.make_not_authenticated_error()
+
+
+def html(text: str) -> HTMLResponse:
+    """Answer with a page that may use its own styles and forms, and load nothing."""
+    return HTMLResponse(text, headers={"Content-Security-Policy": _policy(text)})
+
+
+def _policy(text: str) -> str:
+    """A content security policy under which a page may use its own styles, forms, and nothing."""
+    styles = (sha256(style.encode()).digest() for style in _STYLE.findall(text))
+    hashes = " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in styles)
+    return (
+        f"default-src {NONE}; style-src {hashes or NONE}; form-action 'self';"
+        " base-uri 'none'; frame-ancestors 'none'"
+    )

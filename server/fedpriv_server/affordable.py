@@ -1,0 +1,67 @@
+"""Whether sites can pay for a job, as far as their last budget reports say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import BudgetError, FedprivError
+from fedpriv.privacy.accounting.calibration import calibrate_noise
+from fedpriv.privacy.accounting.rdp import rdp
+from fedpriv.privacy.ledger.rules import RdpRule
+from fedpriv.report.budget import BudgetReport, read
+
+
+def last_reports(state: Path) -> dict[str, BudgetReport]:
+    """Return the newest report of each site, of all jobs of a lasting coordinator."""
+    newest: dict[str, BudgetReport] = {}
+    for path in state.glob("runs/*/sites/*/budget.json"):
+        try:
+            report = read(path)
+        except FedprivError:  # whoever shows the run says so
+            continue
+        known = newest.get(report.site)
+        if known is None or known.ledger_rows < report.ledger_rows:
+            newest[report.site] = report
+    return newest
+
+
+def check_affordable(config: JobConfig, reports: Iterable[BudgetReport]) -> None:
+    """Refuse a job that too few sites can pay for, if each still pays as it last said.
+
+    A ledger of the rule `rdp` is taken to have the order that it has by default. Nothing is said of
+    a secure sum or of adaptive noise: what they cost depends on more than a report states.
+
+    Raises:
+        BudgetError: names the sites, what each has left, and what the job would cost it.
+    """
+    if config.privacy.trust != "local" or config.controller is not None:
+        return
+    members, short = {site.name for site in config.sites}, {}
+    for report in reports:
+        left, cost = report.budget - report.epsilon_allocated, _cost(config, report)
+        if report.site in members and cost > left:
+            short[report.site] = f"{report.site} has ε = {max(left, 0):.3f} left of {cost:.3f}"
+    if len(members) - len(short) < config.job.min_sites:
+        raise BudgetError(
+            f"{len(members) - len(short)} sites can pay for this job, {config.job.min_sites} are"
+            f" needed (job.min_sites). By their last reports, {', '.join(short.values())}. Propose"
+            " less, or give --anyway: a site may have got another limit since."
+        )
+
+
+def _cost(config: JobConfig, report: BudgetReport) -> float:
+    """Return what the job adds to the ε that a site's ledger has allocated."""
+    privacy = config.privacy
+    match report.rule:
+        case "rdp":
+            order = RdpRule.best(report.budget, report.delta).order
+            noise = calibrate_noise(
+                privacy.epsilon, report.delta, privacy.sample_rate, config.slots
+            )
+            return config.slots * float(rdp(privacy.sample_rate, noise, (order,))[0])
+        case "sum":
+            return privacy.epsilon
+        case _:  # one plan for life
+            return report.budget if report.epsilon_allocated else 0.0

@@ -1,0 +1,119 @@
+"""Wait until it is worth asking the sites of a job, and say of each how it stands."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fedpriv.config.duration import seconds
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import RoundError
+from fedpriv.process import Status
+from fedpriv_server.door import Door
+from fedpriv_server.job import Job
+from fedpriv_server.job_grid import JobGrid
+
+log = logging.getLogger(__name__)
+LOOK = 0.2  # seconds between two looks at who is there
+REMIND = 60.0  # seconds between two complaints of who is missing
+UNASKED = "not asked yet"
+AGAIN = (1.0, 60.0)  # seconds before a failed round is asked again: at first, at most
+
+
+class Assembly:
+    """Waits until it is worth asking: for the last sites at first, later for as many as needed.
+
+    Called before every round, and with the error of one that failed.
+
+    Args:
+        between: called whenever nothing is asked; it may raise what ends the job.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        grid: JobGrid,
+        door: Door,
+        status: Status,
+        job: Job,
+        between: Callable[[], None],
+    ) -> None:
+        self._config, self._grid, self._door = config, grid, door
+        self._status, self._job, self._between = status, job, between
+        self._lock = threading.Lock()  # of the rows of sites
+        self._begun = False
+        self._pause = AGAIN[0]
+        self._states: dict[str, str] = {}
+
+    def __call__(self, error: RoundError | None) -> None:
+        if error is None:
+            self._pause = AGAIN[0]
+        elif not error.may_heal:
+            raise error
+        else:
+            log.warning("%s Asking again in %.0f s.", error, self._pause)
+            self.tell(state="waiting", problem=str(error))
+            time.sleep(self._pause)
+            self._pause = min(2 * self._pause, AGAIN[1])
+        self._wait()
+        for node in self._grid.newcomers():  # whoever refused may have changed its mind
+            self._job.strategy.refused.pop(node, None)
+        self.tell(state="running", problem="")
+
+    def _wait(self) -> None:
+        """Until `min_sites` are there; the first time also for the others, for a while."""
+        config = self._config
+        assert config.server is not None
+        started = time.monotonic()
+        patience = 0.0 if self._begun else seconds(config.server.wait)
+        reminded = started
+        while True:
+            self._between()
+            there, missing = len(self._grid.get_node_ids()), self.missing()
+            waited = time.monotonic() - started
+            if not missing or (there >= config.job.min_sites and waited >= patience):
+                break
+            if time.monotonic() - reminded >= REMIND or reminded == started:
+                reminded = time.monotonic() + 1e-9
+                text = f"Waiting for {', '.join(map(self._door.named, missing))}; {there} there."
+                log.info(text)
+                self.tell(state="waiting", problem=text)
+            time.sleep(LOOK)
+        self._begun = True
+
+    def missing(self) -> list[str]:
+        """Names of the sites that are not there."""
+        names = self._door.broker.names
+        there = {names[node] for node in self._grid.get_node_ids() if node in names}
+        return sorted({site.name for site in self._config.sites} - there)
+
+    def tell(self, states: dict[str, str] | None = None, **facts: Any) -> None:
+        """Write down what is known of each site, and other facts of the job.
+
+        Args:
+            states: how sites answered in a round.
+        """
+        with self._lock:
+            self._states |= states or {}
+            self._status.update(sites=self._sites(), **facts)
+
+    def said(self) -> dict[str, str]:
+        """Return what is known of each site: how it answered last, or why it refused."""
+        names, strategy = self._door.broker.names, self._job.strategy
+        accepted = {one.site: "accepted" for one in list(strategy.offers.values())}
+        refusals = list(strategy.refused.items())
+        refused = {names.get(node): f"refused: {one.reason}" for node, one in refusals}
+        known = accepted | self._states | refused
+        return {site.name: known.get(site.name, UNASKED) for site in self._config.sites}
+
+    def _sites(self) -> dict[str, Any]:
+        heads, said = self._job.strategy.heads, self.said()
+        shown = {}
+        for name, seen in self._door.seen(said).items():
+            head = heads.get(name)
+            ledger = "" if head is None else f"{head.rows}:{head.hash}"  # as `--head` reads
+            shown[name] = {**seen, "last": said[name], "ledger": ledger}
+        return shown

@@ -1,0 +1,57 @@
+"""What a lasting coordinator needs to know: where it listens, and which sites there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from fedpriv.config.job import JobConfig
+from fedpriv.config.load import absolute, config_error, read_toml
+from fedpriv.config.server import ServerSection
+from fedpriv.config.sites import SiteSection
+from fedpriv.errors import ConfigError
+from fedpriv.section import Section
+
+
+class Consortium(Section):
+    """`[server]` and `[[sites]]` of a federation file; what else is in it is of a job."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    server: ServerSection
+    sites: tuple[SiteSection, ...] = Field(min_length=1)
+
+    @property
+    def names(self) -> set[str]:
+        return {site.name for site in self.sites}
+
+
+def load_consortium(path: Path) -> Consortium:
+    """Read a file with `[server]` and `[[sites]]`.
+
+    Raises:
+        ConfigError: names the file, the key, the value and what to do.
+    """
+    try:
+        found = Consortium.model_validate(read_toml(path))
+    except ValidationError as error:
+        raise config_error(error, path, Consortium) from None
+    return Consortium.model_validate(absolute(found, path.resolve().parent))
+
+
+def server_of(config: JobConfig, source: Path) -> ServerSection:
+    """Return where sites find the server of a job.
+
+    Raises:
+        ConfigError: the job is not for the network.
+    """
+    if config.job.engine != "network" or config.server is None:
+        raise ConfigError(
+            "is not for the network",
+            file=source,
+            key="job.engine",
+            value=config.job.engine,
+            fix='Set engine = "network" and add a [server] table, or run fedpriv simulate.',
+        )
+    return config.server

@@ -1,0 +1,124 @@
+"""Who may come in: the sites of `sites.json`, looked at anew while a server listens."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from fedpriv.errors import FedprivError
+from fedpriv_server.broker import MessageBroker
+from fedpriv_server.site_keys import SiteKeys
+
+log = logging.getLogger(__name__)
+REVIEW = 2.0  # seconds between two looks at `sites.json`
+TELL = 10.0  # seconds between two notes of who was heard of
+
+
+class Door:
+    """Lets in whom `sites.json` admits, and nobody else, for as long as it does.
+
+    Args:
+        expires: the end of the server's own certificate, after which nobody comes in.
+    """
+
+    def __init__(
+        self,
+        broker: MessageBroker,
+        site_keys: SiteKeys,
+        wanted: set[str],
+        expires: datetime | None = None,
+    ) -> None:
+        self.broker, self._site_keys, self._wanted = broker, site_keys, wanted
+        self._expires = expires
+        self._let_in: dict[str, bytes] = {}
+        self._heard: dict[str, float] = {}
+        self.listeners: list[Callable[[], None]] = []  # called now and then
+
+    def named(self, site: str) -> str:
+        """A site's name, with why it can't come in if that is known."""
+        known = self._site_keys.sites.get(site)
+        status = "not provisioned" if known is None else known.status()
+        why = {
+            "active": "",
+            "waiting": " (its request is not approved)",
+            "expired": f" (its certificate expired: fedpriv provision FILE --renew {site})",
+        }
+        return site + why.get(status, f" ({status})")
+
+    def seen(self, sites: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return of each site whether it is there, is admitted, and when it was heard of last."""
+        names, now = self.broker.names, time.time()
+        nodes = {name: node for node, name in names.items()}
+        found = {}
+        for name in sites:
+            silence = self.broker.presence.silence(nodes.get(name, 0))
+            if silence is not None:
+                self._heard[name] = now - silence
+            heard = self._heard.get(name)
+            found[name] = {
+                "there": name in nodes and self.broker.presence.is_there(nodes[name]),
+                "admitted": name in nodes,
+                "heard": heard and datetime.fromtimestamp(heard, UTC).isoformat(timespec="seconds"),
+            }
+        return found
+
+    def review(self) -> None:
+        """Let in and turn out, by what `sites.json` says now."""
+        if self._expires is not None and datetime.now(UTC) > self._expires:
+            log.error(
+                "The server's certificate expired on %s: no site can connect. Type fedpriv"
+                " provision FILE --renew server, then start the server again.",
+                f"{self._expires:%Y-%m-%d %H:%M} UTC",
+            )
+            self._expires = None  # once is enough
+        try:
+            if self._site_keys.reload_if_changed():
+                log.info("%s: read again.", self._site_keys.path)
+        except FedprivError as error:
+            log.error("%s Nobody new is let in.", error)
+        admitted = {
+            site.name: site.public_key
+            for site in self._site_keys.admissible()
+            if site.name in self._wanted and site.public_key is not None
+        }
+        for name, key in list(self._let_in.items()):
+            if admitted.get(name) != key:
+                self.broker.dismiss(name)
+                del self._let_in[name]
+                log.warning(
+                    "Site %s is turned out: its key was revoked, replaced or expired.", name
+                )
+        for name, key in admitted.items():
+            if name not in self._let_in:
+                self.broker.admit(name, key)
+                self._let_in[name] = key
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Review them now and then while the context lasts."""
+        stop = threading.Event()
+
+        def watch() -> None:
+            told = 0.0
+            while not stop.wait(REVIEW):
+                try:
+                    self.review()
+                    if time.monotonic() - told >= TELL:
+                        told = time.monotonic()
+                        for tell in [*self.listeners]:
+                            tell()
+                except Exception as error:  # or nobody would be turned out any more
+                    log.exception("The keys of sites were not reviewed: %s", type(error).__name__)
+
+        thread = threading.Thread(target=watch, name="site-keys", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()

@@ -1,0 +1,48 @@
+"""The grid of one job, at a server to which sites of other jobs are connected, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+
+from flwr.app import Message
+
+from fedpriv_server.door import Door
+from fedpriv_server.grid import NetworkGrid
+from fedpriv_server.one_run import OneRunGrid
+
+
+class JobGrid(OneRunGrid):
+    """Knows the nodes of a job's own sites, and no others.
+
+    Args:
+        members: names of the job's sites.
+    """
+
+    def __init__(self, grid: NetworkGrid, door: Door, members: Set[str]) -> None:
+        self._grid, self._door, self._members = grid, door, members
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Node → name of its site, of those admitted."""
+        known = self._door.broker.names
+        return {node: name for node, name in known.items() if name in self._members}
+
+    def get_node_ids(self) -> list[int]:
+        """The nodes that are there now, in order of their sites' names."""
+        names = self.names
+        return [node for node in self._grid.get_node_ids() if node in names]
+
+    def newcomers(self) -> set[int]:
+        """The nodes that connected since the last call, for the first time or anew."""
+        return self._grid.newcomers()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        return list(self._grid.push_messages(messages))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return list(self._grid.pull_messages(message_ids))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        return self._grid.send_and_receive(messages, timeout=timeout)

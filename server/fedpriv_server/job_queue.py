@@ -1,0 +1,292 @@
+"""The jobs of a lasting coordinator: one SQLite file, in which every change is one transaction.
+
+It is read and written by the server and by the commands, at the same time, from several processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import ValidationError
+
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import ConfigError, RunError
+
+FILE = "queue.db"
+State = Literal["waiting", "running", "finished", "failed", "aborted"]
+ENDED = ("finished", "failed", "aborted")
+_APPLICATION = 0x66707175  # of SQLite's header: whose file this is
+_MIGRATIONS = (  # from each version to the next; never change one that was released
+    """
+    CREATE TABLE jobs (
+      id INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT UNIQUE, name TEXT NOT NULL,
+      place INTEGER NOT NULL, state TEXT NOT NULL, abort INTEGER NOT NULL DEFAULT 0,
+      settings TEXT NOT NULL, source TEXT NOT NULL, submitted TEXT NOT NULL, begun TEXT,
+      ended TEXT, why TEXT NOT NULL DEFAULT '', sites TEXT NOT NULL DEFAULT '{}');
+    CREATE TABLE consortium (site TEXT PRIMARY KEY);
+    """,
+)
+VERSION = len(_MIGRATIONS)
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job of the queue.
+
+    Attributes:
+        abort: somebody wants it to end.
+        source: the federation file that it was submitted as.
+        why: it ended; empty before.
+        sites: in how many rounds each took part, and how it answered last.
+    """
+
+    id: int
+    token: str | None
+    name: str
+    state: State
+    abort: bool
+    settings: str
+    source: str
+    submitted: str
+    begun: str | None
+    ended: str | None
+    why: str
+    sites: Mapping[str, Any]
+
+    @property
+    def config(self) -> JobConfig:
+        """The settings that it was submitted with, whatever became of the file.
+
+        Raises:
+            ConfigError: this version can't read them.
+        """
+        try:
+            return JobConfig.model_validate_json(self.settings)
+        except ValidationError as error:
+            raise ConfigError(
+                f"can't be read by this version of fedpriv ({error.errors()[0]['msg']})",
+                file=self.source,
+                key=f"job {self.id}",
+                fix="Submit it anew.",
+            ) from None
+
+    def folder(self, state: Path) -> Path:
+        """Return its run directory, in the state folder of the server."""
+        return state / "runs" / f"{self.id:04d}-{self.name}"
+
+
+class Queue:
+    """An open queue: use `Queue.open`."""
+
+    def __init__(self, database: sqlite3.Connection, path: Path) -> None:
+        self._database, self._path = database, path
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, state: Path) -> Iterator[Self]:
+        """Open the queue of a state folder, and make it if it is not there.
+
+        Raises:
+            RunError: it is of a newer version, no queue, damaged, or on a disk that fails.
+        """
+        path = state / FILE
+        try:
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{state}: can't be made ({error.strerror}).") from None
+        try:
+            with contextlib.closing(sqlite3.connect(path, 60, isolation_level=None)) as database:
+                database.row_factory = sqlite3.Row
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("PRAGMA synchronous = FULL")
+                queue = cls(database, path)
+                queue._migrate()
+                yield queue
+        except sqlite3.Error as error:
+            raise RunError(f"{path}: can't be used as a queue ({error}).") from None
+
+    def _migrate(self) -> None:
+        with self._changing():
+            version, application = (
+                self._database.execute(f"PRAGMA {key}").fetchone()[0]
+                for key in ("user_version", "application_id")
+            )
+            tables = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if application != _APPLICATION and (version or tables):
+                raise RunError(
+                    f"{self._path}: is no queue of fedpriv-server. Name another --state."
+                )
+            if version > VERSION:
+                raise RunError(
+                    f"{self._path}: is of version {version}, and this fedpriv knows {VERSION}. Use"
+                    " the fedpriv that wrote it, or a newer one."
+                )
+            if version == VERSION:
+                return
+            for step in _MIGRATIONS[version:]:
+                for statement in filter(str.strip, step.split(";")):
+                    self._database.execute(statement)
+            self._database.execute(f"PRAGMA application_id = {_APPLICATION}")
+            self._database.execute(f"PRAGMA user_version = {VERSION}")
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One transaction: all of it is on the disk, or nothing."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    def submit(self, config: JobConfig, source: Path, token: str | None = None) -> tuple[int, bool]:
+        """Queue a job; return its number, and whether it is new.
+
+        Args:
+            token: of one that may be submitted again and again, and is queued once.
+
+        Raises:
+            ConfigError: it names sites that the consortium does not have.
+        """
+        with self._changing():
+            if token is not None and (old := self._rows("token = ?", token)):
+                return old[0].id, False
+            known = {row[0] for row in self._database.execute("SELECT site FROM consortium")}
+            unknown = {site.name for site in config.sites} - known
+            if known and unknown:
+                raise ConfigError(
+                    "is not of this consortium",
+                    file=source,
+                    key="sites",
+                    value=", ".join(sorted(unknown)),
+                    fix=f"Its sites are {', '.join(sorted(known))}.",
+                )
+            settings = config.model_dump_json(exclude_unset=True, exclude_none=True)
+            row = (token, config.job.name, settings, str(source), _now())
+            made = self._database.execute(
+                "INSERT INTO jobs (token, name, settings, source, submitted, state, place) VALUES"
+                " (?, ?, ?, ?, ?, 'waiting', (SELECT coalesce(max(place), 0) + 1 FROM jobs))",
+                row,
+            )
+            return int(made.lastrowid or 0), True
+
+    def jobs(self) -> list[QueuedJob]:
+        """Return all: those that ended in order of their numbers, then the running, the waiting."""
+        jobs = self._rows("true")
+        waiting = [job for job in jobs if job.state == "waiting"]
+        running = [job for job in jobs if job.state == "running"]
+        ended = [job for job in jobs if job.state in ENDED]
+        return [*sorted(ended, key=lambda job: job.id), *running, *waiting]
+
+    def job(self, number: int) -> QueuedJob:
+        """Raises:
+        RunError: there is no such job.
+        """
+        found = self._rows("id = ?", number)
+        if not found:
+            raise RunError(f"{self._path}: holds no job {number}. Type: fedpriv-server list")
+        return found[0]
+
+    def _rows(self, where: str, *values: object) -> list[QueuedJob]:
+        found = self._database.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY place", values)
+        return [
+            QueuedJob(
+                **{key: row[key] for key in row.keys() if key not in ("place", "sites", "abort")},  # noqa: SIM118
+                sites=json.loads(row["sites"]),
+                abort=bool(row["abort"]),
+            )
+            for row in found
+        ]
+
+    def begin(self) -> QueuedJob | None:
+        """Return the job to work at: one that was running when the server ended, or the next."""
+        with self._changing():
+            found = self._rows("state = 'running'") or self._rows("state = 'waiting'")[:1]
+            for job in found:
+                self._database.execute(
+                    "UPDATE jobs SET state = 'running', begun = coalesce(begun, ?) WHERE id = ?",
+                    (_now(), job.id),
+                )
+        return self.job(found[0].id) if found else None
+
+    def end(self, number: int, state: State, why: str, sites: Mapping[str, Any]) -> None:
+        """Keep what became of a job."""
+        with self._changing():
+            self._database.execute(
+                "UPDATE jobs SET state = ?, why = ?, sites = ?, ended = ? WHERE id = ?",
+                (state, why, json.dumps(sites), _now(), number),
+            )
+
+    def abort(self, number: int) -> QueuedJob:
+        """End a job: at once if it waits, when its round is over if it runs; return it as it is.
+
+        Raises:
+            RunError: there is no such job, or it has ended.
+        """
+        with self._changing():
+            self._living(number, "waiting", "running")
+            self._database.execute(
+                "UPDATE jobs SET abort = 1, ended = iif(state = 'waiting', ?, NULL),"
+                " why = iif(state = 'waiting', 'Aborted before it began.', why),"
+                " state = iif(state = 'waiting', 'aborted', state) WHERE id = ?",
+                (_now(), number),
+            )
+        return self.job(number)
+
+    def retry(self, number: int) -> None:
+        """Let a job that failed or was aborted go on where it was, after all that wait.
+
+        Raises:
+            RunError: there is no such job, or it did not end so.
+        """
+        with self._changing():
+            self._living(number, "failed", "aborted")
+            self._database.execute(
+                "UPDATE jobs SET state = 'waiting', abort = 0, ended = NULL, why = '',"
+                " place = (SELECT max(place) + 1 FROM jobs) WHERE id = ?",
+                (number,),
+            )
+
+    def reorder(self, number: int, before: int | None = None) -> None:
+        """Put a job that waits before another one, or before all.
+
+        Raises:
+            RunError: one of them does not wait.
+        """
+        with self._changing():
+            self._living(number, "waiting")
+            order = [job.id for job in self._rows("state = 'waiting'") if job.id != number]
+            if before == number:
+                return
+            if before is not None:
+                self._living(before, "waiting")
+            order.insert(0 if before is None else order.index(before), number)
+            first = self._database.execute(
+                "SELECT coalesce(max(place), 0) FROM jobs WHERE state != 'waiting'"
+            ).fetchone()[0]
+            self._database.executemany(
+                "UPDATE jobs SET place = ? WHERE id = ?",
+                [(first + place, one) for place, one in enumerate(order, 1)],
+            )
+
+    def _living(self, number: int, *states: str) -> None:
+        if (state := self.job(number).state) not in states:
+            raise RunError(f"Job {number} is {state}, and not {' or '.join(states)}.")
+
+    def admit(self, sites: Iterable[str]) -> None:
+        """Keep which sites the consortium has."""
+        with self._changing():
+            self._database.execute("DELETE FROM consortium")
+            self._database.executemany("INSERT INTO consortium VALUES (?)", [(s,) for s in sites])
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

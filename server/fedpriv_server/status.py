@@ -1,0 +1,86 @@
+"""What `fedpriv-server status` says: whether a server runs, and what became of its job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import RunError
+from fedpriv.process import STATUS, read_status
+from fedpriv.report.figures import when
+from fedpriv_server.job_queue import Queue
+
+LATELY = timedelta(minutes=1)  # who was not heard of since then is not there
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """Return what is known of the server of a folder, of its job, and of its sites.
+
+    A site is `there` while a server runs that heard of it in the last minute.
+
+    Raises:
+        RunError: no server has worked there.
+    """
+    facts = read_status(folder)
+    if "state" not in facts:
+        raise RunError(f"{folder}: no server has worked here.")
+    if not facts["running"] and facts["state"] != "finished":
+        facts["state"] = "stopped"
+    since = datetime.now(UTC) - LATELY
+    for site in facts["sites"].values():
+        heard = site.setdefault("heard", None)
+        lately = heard is None or datetime.fromisoformat(heard) >= since  # None: of an older server
+        site["there"] = bool(site["there"] and facts["running"] and lately)
+    return facts
+
+
+def facts_of_lasting(state: Path) -> dict[str, Any]:
+    """Return the same of a server that lasts, with its job's own as `run` while there is one.
+
+    Raises:
+        RunError: no server has worked there, or its queue can't be read.
+    """
+    facts = facts_of(state)
+    if facts["job"]:
+        with Queue.open(state) as queue:
+            folder = queue.job(int(facts["job"])).folder(state)
+        if (folder / STATUS).exists():
+            facts["run"] = facts_of(folder)
+    return facts
+
+
+def listens(folder: Path) -> bool:
+    """Return whether a server listens, or its job has finished."""
+    facts = read_status(folder)
+    state = facts.get("state")
+    return state == "finished" or (facts["running"] and state in ("waiting", "running"))
+
+
+def there(site: dict[str, Any]) -> str:
+    """Return whether a site is there, in words."""
+    if site["there"]:
+        return "yes"
+    heard = site.get("heard")
+    last = f", last heard of on {when(datetime.fromisoformat(heard))}" if heard else ""
+    return f"no{last}" if site["admitted"] else f"no: not admitted{last}"
+
+
+def show(facts: dict[str, Any]) -> None:
+    """Print what `facts_of` or `facts_of_lasting` gives."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    runs = f"A server runs (process {facts['pid']})." if facts["running"] else "No server runs."
+    console.print(runs)
+    rounds = f", round {facts['round']} of {facts['rounds']}" if "round" in facts else ""
+    console.print(f"{facts['job'] or 'No job'}: {facts['state']}{rounds}")
+    if facts.get("problem"):
+        console.print(facts["problem"], style="yellow", soft_wrap=True)
+    table = Table("site", "there", "last answer")
+    for name, site in facts["sites"].items():
+        table.add_row(name, there(site), site.get("last", ""))
+    console.print(table)
+    if "run" in facts:
+        show(facts["run"])

@@ -1,0 +1,59 @@
+"""What a run directory keeps of the end of a job, and of what is owed after it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedpriv.privacy.ledger.ledger import Head
+from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.process import Status
+from fedpriv_server.checkpoint import Checkpoint
+from fedpriv_server.run_directory import RunDirectory
+from tests.server.test_job_queue import job
+
+
+def test_why_a_job_ended_before_it_began_is_kept_and_nothing_half_made(tmp_path: Path) -> None:
+    config, _ = job(tmp_path)
+    run = RunDirectory.open(tmp_path / "run", config)
+    Status(run.path, state="stopped", sites={}, problem="too few")
+    (run.path / "base").mkdir()
+    sites = {"a": {"rounds": 0, "last": "refused: limit"}}
+    run.keep_end("too few", sites)
+    run.discard()
+    assert {path.name for path in run.path.iterdir()} == {"run.json", "status.json"}
+    kept = json.loads((run.path / "run.json").read_text())
+    assert kept["ended"] == {
+        "why": "too few",
+        "sites": {"a": {"rounds": 0, "last": "refused: limit"}},
+    }
+    again = RunDirectory.open(run.path, config)
+    assert again.info["job_id"] == run.info["job_id"]  # which people may have said yes to
+    assert "ended" not in again.info
+    again.discard()
+    assert not list(run.path.iterdir())
+
+
+def test_another_job_in_its_place_is_another_one(tmp_path: Path) -> None:
+    config, _ = job(tmp_path)
+    run = RunDirectory.open(tmp_path / "run", config)
+    other = config.model_copy(update={"job": config.job.model_copy(update={"rounds": 5})})
+    assert RunDirectory.open(run.path, other).info["job_id"] != run.info["job_id"]
+
+
+def test_of_an_older_finished_run_those_are_owed_that_released_and_did_not_report(
+    tmp_path: Path,
+) -> None:
+    config, _ = job(tmp_path)
+    run = RunDirectory.open(tmp_path / "run", config)
+    heads = {name: Head(4, "f" * 64) for name in ("a", "b")}
+    run.begin(Checkpoint(run.info["job_id"], 0, public({}), heads))
+    (run.site_folder("a")).mkdir(parents=True)
+    (run.site_folder("a") / "budget.json").write_text("{}")
+    assert run.owed == {"reports": [], "adapters": []}
+    run.stop("finished")
+    assert run.owed == {"reports": ["b"], "adapters": []}
+    run.owe(reports=(), adapters={"b"})
+    found = RunDirectory.read(run.path)
+    assert found is not None and found.owed == {"reports": [], "adapters": ["b"]}
+    assert RunDirectory.read(tmp_path / "nothing") is None
