@@ -24,6 +24,7 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import Status
 from fedpriv.report.figures import last_loss, look_line, worse
 from fedpriv.report.html import write_report
+from fedpriv.report.rundir import SiteState
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.fleet_api import fleet_api
 from fedpriv_server.garbage import look_seldom
@@ -38,6 +39,7 @@ from fedpriv_server.roster import roster_of
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.site_keys import SiteKeys
 from fedpriv_server.tracking.tracking import check_installed
+from fedpriv_strategies.rounds import state_of
 
 log = logging.getLogger(__name__)
 LOOK = 0.2  # seconds between two looks at who is there
@@ -195,7 +197,8 @@ class Assembly:
         elif not error.may_heal:
             raise error
         else:
-            log.warning("%s Asking again in %.0f s.", error, self._pause)
+            level = logging.INFO if self._job.strategy.waiting else logging.WARNING
+            log.log(level, "%s Asking again in %.0f s.", error, self._pause)
             self._status.update(state="waiting", problem=str(error), sites=self.sites())
             time.sleep(self._pause)
             self._pause = min(2 * self._pause, AGAIN[1])
@@ -234,18 +237,17 @@ class Assembly:
         """What is known of each site: whether it is there, and how it answered last."""
         self._states |= states or {}
         strategy, names = self._job.strategy, self._door.broker.names
-        refused = {names.get(node): refusal for node, refusal in strategy.refused.items()}
+        answers = {**strategy.waiting, **strategy.refused}.items()
+        said = {names.get(node): state_of(answer) for node, answer in answers}
         missing = set(self.missing())
         shown = {}
         for site in self._config.sites:
-            known = self._states.get(site.name, "not asked yet")
-            if site.name in refused:
-                known = f"refused: {refused[site.name].reason}"
+            known = self._states.get(site.name, SiteState.NOT_ASKED)
             head = strategy.heads.get(site.name)
             shown[site.name] = {
                 "there": site.name not in missing,
                 "admitted": site.name in names.values(),
-                "last": known,
+                "last": said.get(site.name, known),
                 "ledger": "" if head is None else f"{head.rows}:{head.hash}",  # as `--head` reads
             }
         return shown
