@@ -105,12 +105,9 @@ class Limits:
         privacy = proposal.privacy
         yield from _foreign("numerics", "privacy.numerics", privacy.numerics, self.numerics)
         if (privacy.unit, privacy.max_records_per_unit) != (terms.unit, terms.max_records_per_unit):
-            yield LimitError(
-                f"privacy.unit: {privacy.unit!r} with {privacy.max_records_per_unit} records is not"
-                f" the unit of this site's ledger, {terms.unit!r} with"
-                f" {terms.max_records_per_unit}.",
-                "unit",
-            )
+            asked = f"{privacy.unit!r} with {privacy.max_records_per_unit} records"
+            text = f"ledger, {terms.unit!r} with {terms.max_records_per_unit}."
+            yield LimitError(f"privacy.unit: {asked} is not the unit of this site's {text}", "unit")
         yield from _more("max-rate", "A rate of", privacy.sample_rate, self.max_rate)
         if proposal.steps > self.max_steps:
             text = f"{proposal.steps} steps are more than this site allows, {self.max_steps}."
@@ -121,19 +118,13 @@ class Limits:
             text = "evaluation.sites: is not allowed here (allow.evaluation)."
             yield LimitError(text, "evaluation")
         elif proposal.evaluation is not None and self.held_out is None:
-            yield LimitError(
-                "evaluation.sites: this site holds out no records of a declared number"
-                " (data.held_out, data.held_out_size).",
-                "held-out",
-            )
+            text = "this site holds out no records of a declared number (data.held_out_size)."
+            yield LimitError(f"evaluation.sites: {text}", "held-out")
         if proposal.groups is not None:
             wanted = "adaptive" if proposal.groups.adaptive else "fixed-noise"
             if self.controller not in (wanted, "adaptive"):
-                yield LimitError(
-                    f"controller: {wanted!r} is not allowed here (allow.controller ="
-                    f" {self.controller!r}).",
-                    "controller",
-                )
+                text = f"{wanted!r} is not allowed here (allow.controller = {self.controller!r})."
+                yield LimitError(f"controller: {text}", "controller")
         if proposal.shared is not None:
             yield from self._sharing_refusals(proposal.shared, terms)
 
@@ -141,23 +132,15 @@ class Limits:
         """All that this site does not allow of a secure sum."""
         if self.roster is None or self.roster.digest != shared.roster:
             pinned = "none" if self.roster is None else self.roster.digest
-            yield LimitError(
-                f"privacy.trust: the sum is of the sites of {shared.roster}, and this site's roster"
-                f" is {pinned} (secure_sum.digest).",
-                "roster",
-            )
+            text = f"the sum is of the sites of {shared.roster}, and this site's roster is {pinned}"
+            yield LimitError(f"privacy.trust: {text} (secure_sum.digest).", "roster")
         elif len(self.roster) != shared.sites:
-            yield LimitError(
-                f"privacy.trust: the job counts {shared.sites} sites, and"
-                f" {len(self.roster)} are in the roster.",
-                "roster",
-            )
+            text = f"counts {shared.sites} sites, and {len(self.roster)} are in the roster."
+            yield LimitError(f"privacy.trust: the job {text}", "roster")
         if shared.max_colluding < self.max_colluding_at_least:
-            yield LimitError(
-                f"privacy.max_colluding: {shared.max_colluding} is less than this site insists on,"
-                f" {self.max_colluding_at_least} (allow.max_colluding_at_least).",
-                "max-colluding",
-            )
+            text = f"{shared.max_colluding} is less than this site insists on,"
+            text += f" {self.max_colluding_at_least} (allow.max_colluding_at_least)."
+            yield LimitError(f"privacy.max_colluding: {text}", "max-colluding")
         if terms.budget_alone is None:
             yield LimitError(
                 "The job has a secure sum, and this site's ledger has no budget for what holds"

@@ -128,6 +128,7 @@ def _run(
     figures: RunFigures,
 ) -> None:
     names, pool = door.broker.names, WorkerPool(1)
+    log.info("Loading the model, and scoring it before the first round.")
     config = settle(config, run, pool, here=True)
     job = Job(
         config,
@@ -165,10 +166,12 @@ def _run(
     finally:
         if run.info["status"] != "preparing":
             try:
+                log.info("Asking the sites for their budget reports.")
                 collect_reports(grid, run, door.broker.names)
                 write_report(run.path, alive=False)
             except Exception as error:  # it must not hide what ended the job
                 log.error("The reports were not written: %s", error)
+    log.info("Handing the adapter over to the sites.")
     hand_over(grid, job.strategy, run.path / "adapter")
     status.update(state="finished", problem=run.info.get("ended_early", ""))
     log.info("Job %s is finished: %s.", run.info["job_id"], run.path / "report.html")

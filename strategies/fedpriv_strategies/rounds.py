@@ -38,6 +38,7 @@ from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean
 from fedpriv_strategies.messages import (
     QUERY,
     TRAIN,
+    Answer,
     answer_of,
     as_arrays,
     as_blocks,
@@ -302,22 +303,49 @@ class Rounds:
             RoundError: fewer than `min_sites` usable replies; nothing was changed.
         """
         nodes = {metadata.message_id: metadata.dst_node_id for metadata in self._sent}
-        outcome, mean = self.outcome, WeightedMean(self._values)
-        asked, hopeless = set(nodes.values()), len(self.refused)
+        mean, asked = WeightedMean(self._values), set(nodes.values())
         for node, offer in self.offers.items():
             self._note(offer, SiteState.NO_REPLY if node in asked else SiteState.ABSENT)
+
+        def use(offer: Offer, answer: StepReply, reply: Message) -> None:
+            self._add(mean, offer, answer, reply, number)
+            self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
+            self._note(offer, SiteState.OK, answer, self._noise_and_rate(offer, number)[0])
+
+        hopeless = self._hear(replies, nodes, StepReply, use)
+        self._check_enough(f"Round {number}: {mean.sites} usable replies", mean.sites, hopeless)
+        noise, units = mean.noise_variance, mean.units  # of what is taken next
+        self._move(number, Aggregate(mean.take(), noise, units))
+
+    def _hear(
+        self,
+        replies: Iterable[Message],
+        nodes: Mapping[str, int],
+        kind: type[Answer],
+        use: Callable[[Offer, Answer, Message], None],
+    ) -> int:
+        """Use the replies of a round as they come, and note what becomes of each.
+
+        Args:
+            nodes: id of a request → whom it was for.
+            use: raises `ProtocolError` for a reply that can't be used.
+
+        Returns:
+            How many sites will not answer better if they are asked again.
+        """
+        hopeless = len(self.refused)
         for reply in replies:
             node = nodes[reply.metadata.reply_to_message_id]
             offer = self.offers[node]
             self._held.pop(node, None)  # until its answer is used
-            outcome.bytes_up += body_bytes(reply)
+            self.outcome.bytes_up += body_bytes(reply)
             try:
-                answer = answer_of(reply, StepReply)
+                answer = answer_of(reply, kind)
                 if isinstance(answer, Refusal):
                     self._note(offer, state_of(answer))
                     hopeless += answer.refused not in HEALING
                     continue
-                self._add(mean, offer, answer, reply, number)
+                use(offer, answer, reply)
             except ProtocolError as error:
                 log.warning("Site %s: reply not used: %s", offer.site, error)
                 self._note(offer, SiteState.UNUSABLE)
@@ -325,17 +353,18 @@ class Rounds:
                 continue
             if self._asked_for is not None:
                 self._held[node] = self._asked_for
-            self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
-            self._note(offer, SiteState.OK, answer, self._noise_and_rate(offer, number)[0])
-        if mean.sites < self._min_sites:
-            states = ", ".join(f"{name}: {site.status}" for name, site in outcome.sites.items())
+        return hopeless
+
+    def _check_enough(self, there: str, count: int, hopeless: int) -> None:
+        """Raises: RoundError, with what there is, if it is of fewer than `min_sites`."""
+        if count < self._min_sites:
             raise RoundError(
-                f"Round {number}: {mean.sites} usable replies, {self._min_sites} are needed"
-                f" (job.min_sites). {states}.",
+                f"{there}, {self._min_sites} are needed (job.min_sites). {self._states()}.",
                 may_heal=self._sites - hopeless >= self._min_sites,
             )
-        noise, units = mean.noise_variance, mean.units  # of what is taken next
-        self._move(number, Aggregate(mean.take(), noise, units))
+
+    def _states(self) -> str:
+        return ", ".join(f"{name}: {site.status}" for name, site in self.outcome.sites.items())
 
     def _note(
         self, offer: Offer, status: str, told: StepReply | None = None, noise: float | None = None

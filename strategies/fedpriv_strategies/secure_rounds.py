@@ -36,7 +36,7 @@ from fedpriv_strategies.messages import (
     message,
     payload_bytes,
 )
-from fedpriv_strategies.rounds import HEALING, WAITING, RoundOutcome, Rounds, state_of
+from fedpriv_strategies.rounds import WAITING, RoundOutcome, Rounds, state_of
 from fedpriv_strategies.sum_of_set import SumOfSet
 
 log = logging.getLogger(__name__)
@@ -144,9 +144,6 @@ class SecureRounds(Rounds):
         rounds_left = self.proposal.rounds - number
         return self._state.slot + 1 + rounds_left < self.proposal.training_steps
 
-    def _states(self) -> str:
-        return ", ".join(f"{name}: {site.status}" for name, site in self.outcome.sites.items())
-
     def _sum(self, number: int, grid: Grid) -> None:
         request = self._state.request
         if request is None:
@@ -179,34 +176,14 @@ class SecureRounds(Rounds):
         for node in nodes.values():
             self._note(self.offers[node], SiteState.NO_REPLY)
         ready: dict[str, Member] = {}
-        hopeless = len(self.refused)
-        for reply in replies:
-            node = nodes[reply.metadata.reply_to_message_id]
-            offer = self.offers[node]
-            self._held.pop(node, None)  # until its answer is used
-            self.outcome.bytes_up += body_bytes(reply)
-            try:
-                answer = answer_of(reply, Ready)
-                if isinstance(answer, Refusal):
-                    self._note(offer, state_of(answer))
-                    hopeless += answer.refused not in HEALING
-                    continue
-                self._check_ready(answer, offer, slot_id)
-            except ProtocolError as error:
-                log.warning("Site %s: not in the sum: %s", offer.site, error)
-                self._note(offer, SiteState.UNUSABLE)
-                hopeless += 1
-                continue
-            if self._asked_for is not None:
-                self._held[node] = self._asked_for
+
+        def use(offer: Offer, answer: Ready, reply: Message) -> None:
+            self._check_ready(answer, offer, slot_id)
             self._note(offer, SiteState.READY)
             ready[offer.site] = answer.member
-        if len(ready) < self._min_sites:
-            raise RoundError(
-                f"Round {number}: {len(ready)} sites are ready, {self._min_sites} are needed"
-                f" (job.min_sites). {self._states()}.",
-                may_heal=self._sites - hopeless >= self._min_sites,
-            )
+
+        hopeless = self._hear(replies, nodes, Ready, use)
+        self._check_enough(f"Round {number}: {len(ready)} sites are ready", len(ready), hopeless)
         chosen = set(ready) - self._failed  # who failed at once may fail again
         if len(chosen) < self._min_sites:
             chosen = set(ready)
