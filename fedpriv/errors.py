@@ -7,12 +7,14 @@
     │   └── NotPrivateError    … or can't be trained privately
     ├── RunError               a run directory that can't be used
     ├── ProtocolError          a message that breaks the agreement between site and server
+    │   ├── LimitError             … or asks for what the site's own file does not allow
     │   ├── SyntheticSetError      … about the synthetic set: it has to be sent whole
     │   └── SetError               … about the set of a secure sum: nothing is released for it
     ├── ShareLostError         a site that no longer has its part of a secure sum
     ├── RoundError             a round that can't be completed (too few sites)
     ├── RunningError           a folder in which another process works
-    ├── PausedError            a site whose administrator paused it
+    ├── PausedError            a site that waits for a person's yes
+    ├── BusyError              a site that is at an earlier request
     ├── JobRefusedError        a job that the site's administrator wants no part in
     ├── NetworkError           a connection that can't be used
     │   ├── UnreachableError       … because nobody answers; may heal by itself
@@ -40,7 +42,8 @@
 3 network and identity, 4 budget and ledger, 5 too few sites, 6 already running; 130 is Ctrl-C.
 
 `code`, with the name of the class that sets it, is all of an error that may cross the network:
-messages can hold paths, column names and values of the site.
+messages can hold paths, column names and values of the site. Of a `LimitError` the limit's name
+is the code.
 """
 
 from __future__ import annotations
@@ -49,7 +52,16 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, get_args
 
+# What a site's file allows, by the name that a coordinator hears.
+Limit = Literal[
+    "methods", "columns", "labels", "model-digest", "begin-digest", "max-length", "max-r",
+    "targets", "max-trainable", "numerics", "unit", "max-rate", "max-steps", "min-noise",
+    "min-noise-alone", "per-job", "per-job-alone", "epsilon-alone", "max-synthetic", "max-basis",
+    "evaluation", "held-out", "controller", "roster", "max-colluding",
+]  # fmt: skip
+LIMITS = frozenset(get_args(Limit))
 LONGEST_VALUE = 500  # characters of a value in a message
 _PASSWORD = re.compile(  # of a URL, as SQLAlchemy reads it, or of its options
     r"(://[^@/?#]*:).*(?=@)|((?:password|passwd|pwd)\s*(?:=|%3d)\s*)[^&;\s'\"]+", re.I
@@ -137,6 +149,20 @@ class ProtocolError(FedprivError):
     code = "protocol"
 
 
+class LimitError(ProtocolError):
+    """More, or something else, than the site's own file allows. Nothing was spent.
+
+    Args:
+        limit: of the file. It depends on no record.
+    """
+
+    code = "limit"
+
+    def __init__(self, message: str, limit: Limit | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
 class SyntheticSetError(ProtocolError):
     """The synthetic set of a request can't be made of the one that is here."""
 
@@ -178,9 +204,15 @@ class RunningError(FedprivError):
 
 
 class PausedError(FedprivError):
-    """The site's administrator has paused the site."""
+    """The site waits for a person: it is paused, or a job for approval."""
 
     code = "paused"
+
+
+class BusyError(FedprivError):
+    """The site is at an earlier request, in a simulation."""
+
+    code = "busy"
 
 
 class JobRefusedError(FedprivError):

@@ -12,12 +12,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from fedpriv.errors import RunningError
 from fedpriv.files import try_lock
 from fedpriv.logs import one_line
 
+# The states of a coordinator and of a site's connection, and what a site does.
+ServerState = Literal["preparing", "waiting", "running", "finished", "stopped"]
+Connection = Literal["connecting", "connected", "waiting", "lost", "none"]
+Answering = Literal[
+    "looking at a proposed job", "reporting what was spent", "keeping an adapter",
+    "computing a step", "adding to a secure sum",
+]  # fmt: skip
+Activity = Literal[
+    "starting", "reading records", "waiting for the server", "waiting for the next job", "stopped",
+    Answering,
+]  # fmt: skip
 STATUS, LOCK = "status.json", "process.lock"
 _GLANCE = 10.0  # seconds; `is_running` holds the lock for an instant
 
@@ -72,13 +83,16 @@ class Status:
     """
 
     def __init__(self, folder: Path, **facts: Any) -> None:
-        self._path = folder / STATUS
+        self.folder, self._path = folder, folder / STATUS
         self._lock = threading.Lock()
         self._facts: dict[str, Any] = {"pid": os.getpid(), "started": _now()}
         self.update(**facts)
 
     def update(self, **facts: Any) -> None:
-        """Say what has changed; what has not costs nothing."""
+        """Say what has changed; what has not costs nothing.
+
+        Of a `state`, a `connection` and an `activity` the types above are all that there is.
+        """
         with self._lock:
             if all(key in self._facts and self._facts[key] == facts[key] for key in facts):
                 return

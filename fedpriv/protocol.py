@@ -29,7 +29,7 @@ from pydantic import Field, JsonValue, ValidationError, field_validator, model_v
 
 from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.config.looks import MAX_RANGE, LooksSection
-from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
+from fedpriv.errors import LIMITS, FedprivError, LimitError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json, finite_json, sha256
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.names import MAX_JOB_STEPS, MAX_SEED, Digest, Wire
@@ -266,8 +266,8 @@ class Refusal(Body):
         """What others may be told of an error.
 
         Privacy:
-            Read from the class in `fedpriv.errors` that holds the code: not from the error
-            itself, nor from a class of which somebody else chose the name.
+            Read from `fedpriv.errors`, from the class that holds the code or the names of limits:
+            not from the error itself, nor from a class of which somebody else chose the name.
         """
         known = next(
             base
@@ -276,7 +276,9 @@ class Refusal(Body):
             and base.__module__ == FedprivError.__module__
             and "code" in vars(base)
         )
-        return cls(refused=known.code, kind=known.__name__)
+        limit = error.limit if isinstance(error, LimitError) else None
+        code = next((one for one in LIMITS if one == limit), known.code)
+        return cls(refused=code, kind=known.__name__)
 
     @property
     def reason(self) -> str:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
-from written_page import write_or_check
+from written_page import Row, table, write_or_check
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "threat-model.md"
@@ -47,7 +47,6 @@ is on this page because somebody remembered it. A new field, file, code or line 
 row fails `scripts/check`. Why each may leave, and what is claimed, is in
 [privacy](privacy.md#what-leaves-a-site); words are in the [glossary](glossary.md).
 """
-Row = tuple[str, ...]
 
 
 class Rows:
@@ -97,22 +96,10 @@ def page() -> str:
     for kind, (title, head, rows) in SECTIONS.items():
         known = Rows(file, kind)
         text = file[kind].get("text", "")
-        parts += [f"## {title}\n", *([f"{text}\n"] if text else []), _table(head, rows(known))]
+        parts += [f"## {title}\n", *([f"{text}\n"] if text else []), table(head, rows(known))]
         known.check()
-    parts += ["## Time, and the rest\n", _table(TIMES, (tuple(row) for row in file["time"]))]
+    parts += ["## Time, and the rest\n", table(TIMES, (tuple(row) for row in file["time"]))]
     return "\n".join(parts)
-
-
-def _table(head: Row, rows: Iterable[Row]) -> str:
-    lines, test = [head, ("---",) * len(head)], ""
-    for row in rows:
-        lines.append((*row[:-1], "as above") if row[-1] == test and head[-1] == "test" else row)
-        test = row[-1]
-    return "\n".join(f"| {' | '.join(map(_plain, line))} |" for line in lines) + "\n"
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
 
 
 # What leaves in messages
@@ -293,6 +280,8 @@ def _errors(known: Rows) -> Iterator[Row]:
             and "code" in vars(kind)
         ):
             about = (kind.__doc__ or "").split("\n")[0]
+            if kind is errors.LimitError:
+                about += f" Its code is the limit's name: {', '.join(sorted(errors.LIMITS))}."
             yield f"`{kind.code}`, `{name}`", about, known.of(name), known.test(name)
 
 

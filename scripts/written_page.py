@@ -1,10 +1,26 @@
-"""The command line of a script that writes one page of the documentation."""
+"""What scripts that write one page of the documentation share: tables, and the command line."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+Row = tuple[str, ...]
+
+
+def table(head: Row, rows: Iterable[Row]) -> str:
+    """Return a table in Markdown; the same test twice is said once."""
+    lines, test = [head, ("---",) * len(head)], ""
+    for row in rows:
+        lines.append((*row[:-1], "as above") if row[-1] == test and head[-1] == "test" else row)
+        test = row[-1]
+    return "\n".join(f"| {' | '.join(map(_plain, line))} |" for line in lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def write_or_check(page: Path, text: str, script: str, about: str | None) -> int:

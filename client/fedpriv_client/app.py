@@ -8,7 +8,7 @@ from collections.abc import Callable
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.errors import FedprivError, ProtocolError
+from fedpriv.errors import FedprivError, PausedError, ProtocolError
 from fedpriv.models.vector import Vector
 from fedpriv.private_training.released import HeldOutSum
 from fedpriv.protocol import (
@@ -155,7 +155,10 @@ def _take_adapter(site: Site, permit: Permit, message: Message) -> Result:
 
 def refusal(message: Message, error: Exception) -> Message:
     """What is said of an error: its code and class leave; its text is logged here."""
-    if isinstance(error, FedprivError):
+    if isinstance(error, PausedError):
+        body = Refusal.of(error)
+        log.info("Waiting for a person: %s", error)
+    elif isinstance(error, FedprivError):
         body = Refusal.of(error)
         log.error("Refused (%s): %s", body.refused, error)
     else:

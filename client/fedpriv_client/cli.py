@@ -172,6 +172,7 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     """How this site's process goes, and what its budget report says."""
     from fedpriv.process import read_status
     from fedpriv.report import budget
+    from fedpriv_client.held_space import full_disk
     from fedpriv_client.orders import Orders
 
     file = _load(config)
@@ -181,6 +182,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
         raise typer.Exit(0 if facts["running"] and facts.get("connection") == "connected" else 1)
     orders = Orders.read(folder)
     facts |= {"paused": orders.paused, "refused": list(orders.refused)}
+    if full := full_disk(folder):
+        facts["problem"] = full
     path = folder / "budget.json"
     if path.exists():
         report = budget.read(path)
@@ -196,8 +199,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     pid = f" (pid {facts['pid']})" if facts["pid"] else ""  # it has not said anything yet
     running = f"running{pid}" if facts["running"] else "not running"
     print(f"{facts.get('site', 'site')}: {running}{', PAUSED' if orders.paused else ''}")
-    for key in ("server", "connection", "activity", "problem"):
-        if facts.get(key) and facts["running"]:
+    for key in ("server", "connection", "activity", "problem", "refusal"):
+        if facts.get(key) and (facts["running"] or key == "problem"):
             print(f"  {key}: {facts[key]}")
     if orders.refused:
         print(f"  refused jobs: {', '.join(orders.refused)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
 import threading
 import weakref
@@ -15,6 +16,15 @@ from fedpriv.files import write_atomic
 
 LARGEST = 2**22  # bytes of a report or an account; a job of 10,000 rounds has a tenth of it
 _NAMES = 2**14  # bytes of folders and names
+
+
+def full_disk(folder: Path) -> str:
+    """Return that the disk of a folder is full, for people at the site; nothing if it is not."""
+    free = shutil.disk_usage(folder).free
+    text = (
+        f"{folder}: the disk is full ({free:,} bytes are free). Make room: what is reserved lasts"
+    )
+    return "" if free >= LARGEST else f"{text} for the site's answers, but not for its next start."
 
 
 class HeldSpace:

@@ -12,7 +12,7 @@ from fedpriv.privacy.ledger.plan import Plan
 from fedpriv_client.account import read_account
 from fedpriv_client.orders import Approval, Orders
 from fedpriv_client.proposals import KeptProposal, kept_proposals
-from fedpriv_client.site_settings import SiteSettings
+from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
 State = Literal["waits for approval", "refused", "not begun", "begun", "finished", "closed"]
 STATES: tuple[State, ...] = get_args(State)
@@ -124,7 +124,9 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
 
     def job(plan: Plan, row: Mapping[str, Any] | None = None) -> Job:
         kept, yes = proposals.get(plan.proposal), orders.approved.get(plan.proposal)
-        state = _state(plan, row, orders, waits=settings.ask and kept is not None and yes is None)
+        handed = (adapters_folder(settings.state_dir) / plan.job).exists()
+        waits = settings.ask and kept is not None and yes is None
+        state = _state(plan, row, orders, handed=handed, waits=waits)
         paid = 0 if row is None else row["reserved"]
         return Job(plan, state, kept, paid, yes, delta, two)
 
@@ -134,18 +136,21 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
     return Jobs(tuple(sorted([*new, *old], key=lambda one: one.state != WAITS)), account, orders)
 
 
-def _state(plan: Plan, row: Mapping[str, Any] | None, orders: Orders, *, waits: bool) -> State:
+def _state(
+    plan: Plan, row: Mapping[str, Any] | None, orders: Orders, *, handed: bool, waits: bool
+) -> State:
     """What became of a job.
 
     Args:
         row: of the ledger's figures; None of a job that has not begun.
+        handed: its adapter is here, so its last round is over.
         waits: nobody has approved it, and the site asks. One that began before the site did so
             waits, too, if it is to go on.
     """
+    if row is not None and (handed or row["reserved"] == plan.steps):
+        return "finished"
     if row is not None and row["closed"]:
         return "closed"
-    if row is not None and row["reserved"] == plan.steps:
-        return "finished"
     if orders.refuses(plan.job):
         return "refused"
     if waits:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv.config.groups import Decision
-from fedpriv.errors import BudgetError, FedprivError, ProtocolError
+from fedpriv.errors import Limit, LimitError
 from fedpriv.models.config import HEADS
 from fedpriv.models.digest import quantised_digest
 from fedpriv.privacy.accounting.accountant import epsilon_upper
@@ -89,8 +89,7 @@ class Limits:
         """The plan this site would commit to for a proposal.
 
         Raises:
-            ProtocolError: something the site does not allow.
-            BudgetError: more steps or a higher rate than allowed.
+            LimitError: something the site does not allow.
         """
         for refusal in self.refusals(proposal, terms):
             raise refusal
@@ -99,102 +98,72 @@ class Limits:
             self.check_cost(plan, terms)
         return plan
 
-    def refusals(self, proposal: Proposal, terms: Terms) -> Iterator[FedprivError]:
+    def refusals(self, proposal: Proposal, terms: Terms) -> Iterator[LimitError]:
         """All that this site does not allow of a proposal, before a model is loaded for it."""
-        if proposal.method not in self.methods:
-            yield ProtocolError(
-                f"method: {proposal.method!r} is not allowed here, only {', '.join(self.methods)}."
-            )
+        yield from _foreign("methods", "method", proposal.method, self.methods)
         yield from self.model_refusals(proposal)
         privacy = proposal.privacy
-        if privacy.numerics not in self.numerics:
-            yield ProtocolError(
-                f"privacy.numerics: {privacy.numerics!r} is not allowed here, only"
-                f" {', '.join(self.numerics)}."
-            )
+        yield from _foreign("numerics", "privacy.numerics", privacy.numerics, self.numerics)
         if (privacy.unit, privacy.max_records_per_unit) != (terms.unit, terms.max_records_per_unit):
-            yield ProtocolError(
-                f"privacy.unit: {privacy.unit!r} with {privacy.max_records_per_unit} records is not"
-                f" the unit of this site's ledger, {terms.unit!r} with"
-                f" {terms.max_records_per_unit}."
-            )
-        if privacy.sample_rate > self.max_rate or proposal.steps > self.max_steps:
-            yield BudgetError(
-                f"A rate of {privacy.sample_rate:g} for {proposal.steps} steps is more than this"
-                f" site allows, {self.max_rate:g} and {self.max_steps}."
-            )
-        if proposal.public_records > self.max_synthetic:
-            yield ProtocolError(
-                f"synthetic.size: {proposal.public_records} is more than this site allows,"
-                f" {self.max_synthetic}."
-            )
+            asked = f"{privacy.unit!r} with {privacy.max_records_per_unit} records"
+            text = f"ledger, {terms.unit!r} with {terms.max_records_per_unit}."
+            yield LimitError(f"privacy.unit: {asked} is not the unit of this site's {text}", "unit")
+        yield from _more("max-rate", "A rate of", privacy.sample_rate, self.max_rate)
+        if proposal.steps > self.max_steps:
+            text = f"{proposal.steps} steps are more than this site allows, {self.max_steps}."
+            yield LimitError(text, "max-steps")
+        size = proposal.public_records
+        yield from _more("max-synthetic", "synthetic.size:", size, self.max_synthetic)
         if proposal.evaluation is not None and not self.evaluation:
-            yield ProtocolError("evaluation.sites: is not allowed here (allow.evaluation).")
+            text = "evaluation.sites: is not allowed here (allow.evaluation)."
+            yield LimitError(text, "evaluation")
         elif proposal.evaluation is not None and self.held_out is None:
-            yield ProtocolError(
-                "evaluation.sites: this site holds out no records of a declared number"
-                " (data.held_out, data.held_out_size)."
-            )
+            text = "this site holds out no records of a declared number (data.held_out_size)."
+            yield LimitError(f"evaluation.sites: {text}", "held-out")
         if proposal.groups is not None:
             wanted = "adaptive" if proposal.groups.adaptive else "fixed-noise"
             if self.controller not in (wanted, "adaptive"):
-                yield ProtocolError(
-                    f"controller: {wanted!r} is not allowed here (allow.controller ="
-                    f" {self.controller!r})."
-                )
+                text = f"{wanted!r} is not allowed here (allow.controller = {self.controller!r})."
+                yield LimitError(f"controller: {text}", "controller")
         if proposal.shared is not None:
             yield from self._sharing_refusals(proposal.shared, terms)
 
-    def _sharing_refusals(self, shared: SharedNoise, terms: Terms) -> Iterator[FedprivError]:
+    def _sharing_refusals(self, shared: SharedNoise, terms: Terms) -> Iterator[LimitError]:
         """All that this site does not allow of a secure sum."""
         if self.roster is None or self.roster.digest != shared.roster:
             pinned = "none" if self.roster is None else self.roster.digest
-            yield ProtocolError(
-                f"privacy.trust: the sum is of the sites of {shared.roster}, and this site's roster"
-                f" is {pinned} (secure_sum.digest)."
-            )
+            text = f"the sum is of the sites of {shared.roster}, and this site's roster is {pinned}"
+            yield LimitError(f"privacy.trust: {text} (secure_sum.digest).", "roster")
         elif len(self.roster) != shared.sites:
-            yield ProtocolError(
-                f"privacy.trust: the job counts {shared.sites} sites, and"
-                f" {len(self.roster)} are in the roster."
-            )
+            text = f"counts {shared.sites} sites, and {len(self.roster)} are in the roster."
+            yield LimitError(f"privacy.trust: the job {text}", "roster")
         if shared.max_colluding < self.max_colluding_at_least:
-            yield ProtocolError(
-                f"privacy.max_colluding: {shared.max_colluding} is less than this site insists on,"
-                f" {self.max_colluding_at_least} (allow.max_colluding_at_least)."
-            )
+            text = f"{shared.max_colluding} is less than this site insists on,"
+            text += f" {self.max_colluding_at_least} (allow.max_colluding_at_least)."
+            yield LimitError(f"privacy.max_colluding: {text}", "max-colluding")
         if terms.budget_alone is None:
-            yield BudgetError(
+            yield LimitError(
                 "The job has a secure sum, and this site's ledger has no budget for what holds"
                 " without trust in the others (budget.epsilon_alone). It is stated when a ledger"
-                " is made."
+                " is made.",
+                "epsilon-alone",
             )
 
-    def model_refusals(self, proposal: Proposal) -> Iterator[FedprivError]:
+    def model_refusals(self, proposal: Proposal) -> Iterator[LimitError]:
         """All that this site does not allow of a proposal's model, and of what is trained in it."""
         if self.labels != proposal.model.labels:
-            yield ProtocolError(
-                f"model.labels: {proposal.model.labels} are not this site's labels {self.labels}."
-            )
-        if proposal.model.max_length > self.max_length:
-            yield ProtocolError(
-                f"model.max_length: {proposal.model.max_length} is more than this site allows,"
-                f" {self.max_length}."
-            )
+            text = f"{proposal.model.labels} are not this site's labels {self.labels}."
+            yield LimitError(f"model.labels: {text}", "labels")
+        length = proposal.model.max_length
+        yield from _more("max-length", "model.max_length:", length, self.max_length)
         quantised = quantised_digest(self.base_digest, proposal.model.quantize)
         if proposal.base_digest not in (self.base_digest, quantised):
-            yield ProtocolError(
-                f"model: {proposal.base_digest} is not the base model this site allows,"
-                f" {self.base_digest}."
-            )
+            text = f"is not the base model this site allows, {self.base_digest}."
+            yield LimitError(f"model: {proposal.base_digest} {text}", "model-digest")
         if proposal.begin_digest not in (None, self.begin_digest):
-            yield ProtocolError(
-                f"model.begin: {proposal.begin_digest} is not what allow.begin_digest says."
-            )
-        if proposal.lora.r > self.max_r:
-            yield ProtocolError(
-                f"lora.r: {proposal.lora.r} is more than this site allows, {self.max_r}."
-            )
+            text = f"model.begin: {proposal.begin_digest} is not what allow.begin_digest says."
+            yield LimitError(text, "begin-digest")
+        yield from _more("max-r", "lora.r:", proposal.lora.r, self.max_r)
         wanted = proposal.lora.target_modules
         named = () if isinstance(wanted, str) else wanted
         yield from self._foreign_targets((*named, *proposal.lora.modules_to_save))
@@ -239,7 +208,7 @@ class Limits:
         """What a controller's decision means for a slot of a plan: noise and rate.
 
         Raises:
-            BudgetError: less noise than this site allows.
+            LimitError: less noise than this site allows.
             AccountingError: the decision asks for a share that buys nothing.
         """
         if plan.filter is None or decision is None or decision.share is None:
@@ -247,49 +216,46 @@ class Limits:
         choice = SlotChoice(plan.filter.noise_of(decision.share, decision.rate), decision.rate)
         noise = choice.noise * plan.noise_multiplier
         if noise < self.min_noise:
-            raise BudgetError(
-                f"Noise of {noise:g} is less than this site allows, {self.min_noise:g}"
-                " (allow.min_noise)."
-            )
+            text = f"Noise of {noise:g} is less than this site allows, {self.min_noise:g}"
+            raise LimitError(f"{text} (allow.min_noise).", "min-noise")
         return choice
 
     def check_cost(self, plan: Plan, terms: Terms) -> None:
         """Check a plan whose noise somebody else chose against the caps, under both claims.
 
         Raises:
-            BudgetError: it costs more, or has less noise than any step may.
+            LimitError: it costs more, or has less noise than any step may.
         """
-        for claim, charged, least, most, words in (
-            ("", plan, self.min_noise, self.per_job, ""),
-            ("_alone", plan.alone, self.min_noise_alone, self.per_job_alone, f" {ALONE}"),
+        alone: tuple[Limit, Limit] = ("min-noise-alone", "per-job-alone")
+        usual: tuple[Limit, Limit] = ("min-noise", "per-job")
+        for (noisy, dear), claim, charged, least, most, words in (
+            (usual, "", plan, self.min_noise, self.per_job, ""),
+            (alone, "_alone", plan.alone, self.min_noise_alone, self.per_job_alone, f" {ALONE}"),
         ):
             noise = charged.noise_multiplier
             if least is not None and noise < least:
-                raise BudgetError(
-                    f"Noise of {noise:.4g}{words} is less than this site allows, {least:g}"
-                    f" (allow.min_noise{claim})."
-                )
+                text = f"Noise of {noise:.4g}{words} is less than this site allows, {least:g}"
+                raise LimitError(f"{text} (allow.min_noise{claim}).", noisy)
             if most is None:
                 continue
             epsilon = epsilon_upper([charged.event()], terms.plan_delta)
             if epsilon > most:
-                raise BudgetError(
+                raise LimitError(
                     f"The job costs ε = {epsilon:.4g} at δ = {terms.plan_delta:g}{words}, more than"
                     f" one job may here, {most:g} (budget.per_job{claim}). With a secure sum all"
-                    " sites have the same noise."
+                    " sites have the same noise.",
+                    dear,
                 )
 
     def check_trained(self, vector: TrainableVector) -> None:
         """Check what a loaded model would train: how much, and in which layers.
 
         Raises:
-            ProtocolError: more parameters, or other layers, than the site allows.
+            LimitError: more parameters, or other layers, than the site allows.
         """
         if vector.size > self.max_trainable:
-            raise ProtocolError(
-                f"lora: would train {vector.size:,} parameters, more than this site allows,"
-                f" {self.max_trainable:,}."
-            )
+            text = f"lora: would train {vector.size:,} parameters, more than this site allows,"
+            raise LimitError(f"{text} {self.max_trainable:,}.", "max-trainable")
         layers = {name.partition(".lora_")[0] for name in vector.names if ".lora_" in name}
         whole = {name.partition(_WHOLE)[0] for name in vector.names if _WHOLE in name}
         heads = {name for name in whole if name.endswith(HEADS)}  # of a classifier, always trained
@@ -303,20 +269,27 @@ class Limits:
             needed: bytes.
 
         Raises:
-            ProtocolError: more than the site allows.
+            LimitError: more than the site allows.
         """
         if needed > self.max_basis:
-            raise ProtocolError(
-                f"synthetic.size: the gradients of {records} records are {needed:,} bytes,"
-                f" more than this site allows, {self.max_basis:,}."
-            )
+            text = f"synthetic.size: the gradients of {records} records are {needed:,} bytes,"
+            raise LimitError(f"{text} more than this site allows, {self.max_basis:,}.", "max-basis")
 
-    def _foreign_targets(self, layers: Iterable[str]) -> Iterator[FedprivError]:
+    def _foreign_targets(self, layers: Iterable[str]) -> Iterator[LimitError]:
         """Layers that may get no adapter here. A path such as ``h.0.attn`` is known by its end."""
         names = dict.fromkeys(layer.rpartition(".")[2] for layer in layers)
         foreign = [name for name in names if self.targets and name not in self.targets]
         if foreign:
-            yield ProtocolError(
-                f"lora.target_modules: {', '.join(foreign)} may get no adapter here, only"
-                f" {', '.join(self.targets)}."
-            )
+            text = f"may get no adapter here, only {', '.join(self.targets)}."
+            yield LimitError(f"lora.target_modules: {', '.join(foreign)} {text}", "targets")
+
+
+def _more(limit: Limit, what: str, asked: float, most: float) -> Iterator[LimitError]:
+    if asked > most:
+        yield LimitError(f"{what} {asked} is more than this site allows, {most}.", limit)
+
+
+def _foreign(limit: Limit, key: str, asked: str, allowed: Sequence[str]) -> Iterator[LimitError]:
+    if asked not in allowed:
+        text = f"{asked!r} is not allowed here, only {', '.join(allowed)}."
+        yield LimitError(f"{key}: {text}", limit)

@@ -1,8 +1,9 @@
 """The site's own page: its jobs in plain words, what they cost, and what waits for a yes.
 
 Privacy
-    Made of the site's settings, of proposals, and of sums over the ledger's rows: nothing in it is
-    computed from records, and nothing of the site's own models is on it (law 16).
+    Made of the site's settings, of proposals, and of sums over the ledger's rows: but for how full
+    a full disk is, nothing in it is computed from records. Nothing of the site's own models is on
+    it (law 16).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedpriv.privacy.accounting.shares import share_of, shares_of
 from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.process import read_status
 from fedpriv.report.page_parts import RULES, templates
+from fedpriv_client.held_space import full_disk
 from fedpriv_client.job_words import cost, described
 from fedpriv_client.jobs import jobs_of
 from fedpriv_client.settings import site_settings
@@ -59,9 +61,8 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
             rule=RULES[jobs.account["rule"]["name"]],
             ask=settings.ask,
             paused=jobs.orders.paused,
-            running=status["running"],
-            connection=status.get("connection", "none") if status["running"] else "none",
-            activity=status.get("activity", "") if status["running"] else "",
+            status={"connection": "none", "activity": "", "refusal": ""} | status,
+            full_disk=full_disk(settings.state_dir),
             made=datetime.now(UTC),
             form_key=form_key,
             css_colours=css_colours,

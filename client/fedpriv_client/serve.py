@@ -53,6 +53,7 @@ def serve(file: SiteFile, config: Path) -> None:
             connection="connecting",
             activity="starting",
             problem="",
+            refusal="",
         )
         stack.callback(status.update, connection="none", activity="stopped")
         healthy = stack.enter_context(health_service(file.site.health, "site.health"))

@@ -14,20 +14,27 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import get_args
 
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from fedpriv.errors import AdmissionError, NetworkError, ProtocolError, UnreachableError
-from fedpriv.process import Status
+from fedpriv.process import Activity, Answering, Connection, Status
+from fedpriv.protocol import BODY, Refusal
 from fedpriv_client.connection import ServerConnection
-from fedpriv_client.mailbox import Mailbox
+from fedpriv_client.held_space import full_disk
+from fedpriv_client.mailbox import HANDOVER, QUESTIONS, STEPS, Mailbox
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds between two tries
 GIVE_UP = 30.0  # seconds for which a reply is tried; then the server asks for it again
 REVOKED = 3.0  # seconds for which a key is refused before that is believed
 PACE = 0.05  # seconds between two questions of which the first brought nothing
+ANSWERING = dict(zip((*QUESTIONS, HANDOVER, *STEPS), get_args(Answering), strict=True))
+REST: tuple[Activity, Activity] = "waiting for the server", "waiting for the next job"
+ANEW = "The server started again, or has turned this site out."
+DONE = "The job is finished, and its server has stopped. Waiting for the next one."
 
 
 class Service:
@@ -51,6 +58,7 @@ class Service:
         self._anew = threading.Event()  # set to connect anew
         self._met = False  # whether the server has ever let us in
         self._pause, self._told = FIRST_PAUSE, ""
+        self._finished = False  # the newest job, whose adapter the server handed over
         self._failure: BaseException | None = None
         self._asking = threading.Thread(target=self._ask, name="asking", daemon=True)
 
@@ -75,11 +83,13 @@ class Service:
         while (message := self._mailbox.get()) is not None:
             try:
                 self._answer(app, message)
+                if told := full_disk(self._status.folder):
+                    log.error("%s", told)
             except NetworkError as error:  # the connection was lost between message and answer
                 log.warning("Not answered: %s", error)
             except Exception as error:  # whatever a server may have put together
                 log.exception("Not answered: %s", type(error).__name__)
-            self._status.update(activity="waiting for messages")
+            self._status.update(activity=REST[self._finished])
         if self._failure is not None:
             raise self._failure
 
@@ -107,12 +117,12 @@ class Service:
                     refused = time.monotonic()
                 elif time.monotonic() - refused > REVOKED:
                     raise
-                self._tell("waiting", str(error))
+                self._tell("waiting", error)
             else:
                 self._met = True
                 self._anew.clear()
                 self._mailbox.clear()  # the server asks again what we have not answered
-                log.info("Connected to %s.", self._connection.address)
+                log.info("Connected to %s. Waiting for what it asks.", self._connection.address)
                 self._status.update(connection="connected", problem="")
                 self._on_connection(True)
                 return
@@ -134,8 +144,10 @@ class Service:
         except ProtocolError as error:
             log.error("A message was not taken: %s", error)
             self._stopping.wait(PACE)
+        except AdmissionError:  # whether our key is refused shows when we connect
+            self._lost(ANEW)
         except NetworkError as error:
-            self._lost(str(error))
+            self._lost(error)
         except Exception as error:
             log.exception("Asking failed: %s", type(error).__name__)
             self._lost(f"Asking failed ({type(error).__name__}).")
@@ -146,34 +158,54 @@ class Service:
             else:
                 self._mailbox.put(message)
 
-    def _lost(self, problem: str) -> None:
+    def _lost(self, problem: str | NetworkError) -> None:
         self._anew.set()
         if not self._stopping.is_set():
             self._on_connection(False)
             self._tell("lost", problem)
 
-    def _tell(self, connection: str, problem: str) -> None:
+    def _tell(self, connection: Connection, problem: str | NetworkError) -> None:
         """Say once what is wrong, and let some time pass: longer each time."""
-        if problem != self._told:
-            self._told = problem
+        done = self._finished and isinstance(problem, UnreachableError)
+        connection, text = ("waiting", DONE) if done else (connection, str(problem))
+        if text != self._told and done:
+            log.info("%s", DONE)
+        elif text != self._told:
             lost = "Connection lost: " if connection == "lost" else ""
-            log.warning("%s%s Trying again.", lost, problem)
-        self._status.update(connection=connection, problem=problem)
+            log.warning("%s%s Trying again.", lost, text)
+        self._told = text
+        self._status.update(connection=connection, problem=text)
         self._stopping.wait(self._pause)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _answer(self, app: ClientApp, message: Message) -> None:
-        self._status.update(activity=f"answering {message.metadata.message_type}")
+        kind = message.metadata.message_type
+        self._finished = kind == HANDOVER
+        log.info("%s.", ANSWERING[kind].capitalize())
+        self._status.update(activity=ANSWERING[kind])
         reply = app(message, self._connection.context())
         deadline, pause = time.monotonic() + GIVE_UP, FIRST_PAUSE
         while not self._stopping.is_set():
             try:
+                if self._connection.context().node_id != message.metadata.dst_node_id:
+                    raise AdmissionError(ANEW)  # the server would take it for a forgery
                 self._connection.reply(reply)
+                self._status.update(refusal=_refusal_in(reply))
                 return
             except NetworkError as error:
                 if not isinstance(error, UnreachableError) or time.monotonic() > deadline:
-                    log.warning("A reply stays in the outbox until it is asked for: %s", error)
+                    why = ANEW if isinstance(error, AdmissionError) else error
+                    log.warning("A reply stays in the outbox until it is asked for: %s", why)
                     self._anew.set()
                     return
                 self._stopping.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _refusal_in(reply: Message) -> str:
+    """Return why a reply refuses, as the server reads it; nothing if it does not."""
+    record = reply.content.config_records.get(BODY)
+    try:
+        return Refusal.parse(record and record.get("body")).reason
+    except ProtocolError:
+        return ""

@@ -182,7 +182,7 @@ class SharedSlots:
                 return share
             except Exception as error:
                 log.exception("%s: slot %d failed", self._name, slot)
-                raise StepFailedError() from error
+                raise StepFailedError("The lines above say where.") from error
             finally:
                 self.forget()
 

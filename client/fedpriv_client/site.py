@@ -344,7 +344,7 @@ class Site:
                 return self._reply(request, payload)
             except Exception as error:
                 log.exception("%s: slot %d failed", self.settings.name, request.slot)
-                raise StepFailedError() from error
+                raise StepFailedError("The lines above say where.") from error
 
     def _declared_of(self, request: StepRequest) -> int:
         """Units, as a person states them, of which a request draws."""

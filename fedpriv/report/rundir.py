@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import date, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,21 @@ class RunJob(Part):
     method: str
     rounds: int = Field(ge=1)
     engine: str = "inline"
+
+
+class SiteState(StrEnum):
+    """How a site stands in a round; after `REFUSED` a colon and the reason follow."""
+
+    OK = "ok"
+    READY = "ready"
+    ACCEPTED = "accepted"
+    NOT_ASKED = "not asked yet"
+    AWAY = "was away"
+    NO_REPLY = "no reply"
+    ABSENT = "absent"
+    UNUSABLE = "unusable"
+    REFUSED = "refused"
+    WAITS = "waits for a person's yes (paused)"
 
 
 class RunModel(Part):

@@ -17,7 +17,7 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 
 from fedpriv.environment import set_environment
-from fedpriv.errors import PausedError
+from fedpriv.errors import BusyError
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
 from fedpriv_client.app import client_app, refusal
@@ -79,10 +79,10 @@ class Host:
             turn: of this process with the site's ledger, where ledgers are lent.
 
         Raises:
-            PausedError: it was closed.
+            BusyError: it was closed.
         """
         if self._closed:
-            raise PausedError("The simulation has ended.")
+            raise BusyError("The simulation has ended.")
         state = self._states[number]
         context = Context(run_id=RUN, node_id=0, node_config={}, state=state, run_config={})
         try:
@@ -99,7 +99,7 @@ class Host:
 
     def _site(self, number: int, turn: int) -> Site:
         if turn < self._turns.get(number, turn):
-            raise PausedError("This was asked before the site's process may have changed.")
+            raise BusyError("This was asked before the site's process may have changed.")
         self._turns[number] = turn
         if number in self._open and self._in_turn[number] != turn:
             self._open.pop(number).close()

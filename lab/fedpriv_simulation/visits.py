@@ -16,7 +16,7 @@ from pathlib import Path
 from flwr.app import Context, Message, MessageType
 
 from fedpriv.config.job import JobConfig
-from fedpriv.errors import LedgerInUseError, PausedError
+from fedpriv.errors import BusyError, LedgerInUseError
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import BODY, Proposal
@@ -76,4 +76,4 @@ class Visits:
         try:
             return self._sites.open(section, self._pool, patience=PATIENCE)
         except LedgerInUseError as error:
-            raise PausedError(f"{section.name} is at an earlier request. {error}") from None
+            raise BusyError(f"{section.name} is at an earlier request. {error}") from None

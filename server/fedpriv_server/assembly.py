@@ -12,14 +12,15 @@ from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import RoundError
 from fedpriv.process import Status
+from fedpriv.report.rundir import SiteState
 from fedpriv_server.door import Door
 from fedpriv_server.job import Job
 from fedpriv_server.job_grid import JobGrid
+from fedpriv_strategies.rounds import state_of
 
 log = logging.getLogger(__name__)
 LOOK = 0.2  # seconds between two looks at who is there
 REMIND = 60.0  # seconds between two complaints of who is missing
-UNASKED = "not asked yet"
 AGAIN = (1.0, 60.0)  # seconds before a failed round is asked again: at first, at most
 
 
@@ -54,7 +55,8 @@ class Assembly:
         elif not error.may_heal:
             raise error
         else:
-            log.warning("%s Asking again in %.0f s.", error, self._pause)
+            level = logging.INFO if self._job.strategy.waiting else logging.WARNING
+            log.log(level, "%s Asking again in %.0f s.", error, self._pause)
             self.tell(state="waiting", problem=str(error))
             time.sleep(self._pause)
             self._pause = min(2 * self._pause, AGAIN[1])
@@ -103,11 +105,10 @@ class Assembly:
     def said(self) -> dict[str, str]:
         """Return what is known of each site: how it answered last, or why it refused."""
         names, strategy = self._door.broker.names, self._job.strategy
-        accepted = {one.site: "accepted" for one in list(strategy.offers.values())}
-        refusals = list(strategy.refused.items())
-        refused = {names.get(node): f"refused: {one.reason}" for node, one in refusals}
-        known = accepted | self._states | refused
-        return {site.name: known.get(site.name, UNASKED) for site in self._config.sites}
+        accepted = {one.site: str(SiteState.ACCEPTED) for one in list(strategy.offers.values())}
+        answers = [*strategy.waiting.items(), *strategy.refused.items()]
+        known = accepted | self._states | {names.get(node): state_of(one) for node, one in answers}
+        return {site.name: known.get(site.name, SiteState.NOT_ASKED) for site in self._config.sites}
 
     def _sites(self) -> dict[str, Any]:
         heads, said = self._job.strategy.heads, self.said()

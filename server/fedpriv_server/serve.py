@@ -26,7 +26,8 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import Status, read_status
 from fedpriv.report.figures import last_loss, look_line, worse
 from fedpriv.report.html import write_report
-from fedpriv_server.assembly import LOOK, UNASKED, Assembly
+from fedpriv.report.rundir import SiteState
+from fedpriv_server.assembly import LOOK, Assembly
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.consortium import server_of
 from fedpriv_server.door import Door
@@ -154,6 +155,7 @@ def run_job(
     assembly: Assembly | None = None
     try:
         pool = WorkerPool(1)
+        log.info("Loading the model, and scoring it before the first round.")
         config = settle(config, run, pool, here=True)
         job = Job(
             config,
@@ -226,13 +228,17 @@ def _account(job: Job | None, assembly: Assembly | None) -> dict[str, dict[str, 
         name for row in job.rounds for name, one in row["sites"].items() if one["status"] == "ok"
     ]
     return {
-        name: {"rounds": took.count(name), "last": last.replace(UNASKED, "was away")}
+        name: {
+            "rounds": took.count(name),
+            "last": last.replace(SiteState.NOT_ASKED, SiteState.AWAY),
+        }
         for name, last in assembly.said().items()
     }
 
 
 def _collect(job: Job, run: RunDirectory, grid: JobGrid) -> None:
     try:
+        log.info("Asking the sites for their budget reports.")
         missing = set(collect_reports(grid, run, grid.names)) & job.strategy.heads.keys()
         run.owe(reports=missing, adapters=run.owed["adapters"])
         write_report(run.path, alive=False)
@@ -244,6 +250,7 @@ def _hand_over(job: Job, run: RunDirectory, grid: JobGrid) -> None:
     """Hand the adapter to the sites that released something for it."""
     heads = job.strategy.heads
     names = {node: name for node, name in grid.names.items() if name in heads}
+    log.info("Handing the adapter over to the sites.")
     missing = {*hand_over(grid, names, job.proposal, job.update.vector, run.path / "adapter")}
     run.owe(reports=run.owed["reports"], adapters=missing | (heads.keys() - names.values()))
 

@@ -19,7 +19,7 @@ from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.private_training.held_out_sum import SIZE
 from fedpriv.private_training.released import HeldOutSum
 from fedpriv.protocol import VECTOR, Centres, Offer, Refusal, StepReply, StepRequest
-from fedpriv.report.rundir import Estimate, SiteLook
+from fedpriv.report.rundir import Estimate, SiteLook, SiteState
 from fedpriv.report.rundir import Look as FoundLook
 from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteSum
@@ -32,7 +32,7 @@ from fedpriv_strategies.messages import (
     message,
     payload_bytes,
 )
-from fedpriv_strategies.rounds import HEALING, Rounds
+from fedpriv_strategies.rounds import HEALING, Rounds, state_of
 
 log = logging.getLogger(__name__)
 TRIES = 2  # of a site that does not answer
@@ -98,14 +98,14 @@ class _Asked:
         try:
             answer = answer_of(reply, StepReply)
             if isinstance(answer, Refusal):
-                self.states[site] = f"refused: {answer.reason}"
+                self.states[site] = state_of(answer)
                 return answer.refused in HEALING
             self.found[site] = offer, self._total(answer, reply, offer)
             self.rounds.heads[site] = Head(answer.ledger_rows, answer.ledger_head)
-            self.states[site] = "ok"
+            self.states[site] = SiteState.OK
         except (ProtocolError, RoundError) as error:
             log.warning("Site %s: its look was not used: %s", site, error)
-            self.states[site] = "unusable"
+            self.states[site] = SiteState.UNUSABLE
         return False
 
     def _total(self, answer: StepReply, reply: Message, offer: Offer) -> Privatised[Vector]:
@@ -163,12 +163,13 @@ def look(
     there = set(grid.get_node_ids())
     offers = {node: offer for node, offer in rounds.offers.items() if node in there}
     for node, offer in rounds.offers.items():
-        asked.states[offer.site] = "no reply" if node in there else "absent"
+        asked.states[offer.site] = SiteState.NO_REPLY if node in there else SiteState.ABSENT
     left = list(offers)
     for _ in range(TRIES):
         if not left:
             break
         messages = asked.requests(left)
+        log.info("Look %d: asking %d sites, and waiting for their answers.", number, len(left))
         replies = grid.send_and_receive(messages, timeout=timeout)
         nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
         for reply in replies:

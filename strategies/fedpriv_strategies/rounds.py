@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from fedpriv.config.groups import Decision
 from fedpriv.errors import (
     AccountingError,
+    BusyError,
     PausedError,
     ProtocolError,
     RoundError,
@@ -30,13 +31,14 @@ from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.post_processing import Found
 from fedpriv.public_update.schedule import learning_rate
 from fedpriv.public_update.update import Aggregate, Update
-from fedpriv.report.rundir import SiteRound
+from fedpriv.report.rundir import SiteRound, SiteState
 from fedpriv.synthetic.evolution import Evolved
 from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean
 from fedpriv_strategies.messages import (
     QUERY,
     TRAIN,
+    Answer,
     answer_of,
     as_arrays,
     as_blocks,
@@ -47,10 +49,18 @@ from fedpriv_strategies.messages import (
 )
 
 log = logging.getLogger(__name__)
+NAMED = 8  # sites in a line of the log; of more their number
 LATE = 15.0  # seconds to wait for the terms of a site that comes when enough others are there
-# Refusals that say nothing about the next request: the site is paused, a step failed, or a site
-# that started again is to be sent the synthetic set.
-HEALING = frozenset({PausedError.code, StepFailedError.code, SyntheticSetError.code})
+# Refusals that say nothing about the next request: the site waits for a person or is at another
+# request, a step failed, or a site that started again is to be sent the synthetic set.
+WAITING = frozenset({PausedError.code, BusyError.code})
+HEALING = WAITING | {StepFailedError.code, SyntheticSetError.code}
+
+
+def state_of(answer: Refusal) -> str:
+    """Return how a site stands that answered so."""
+    waits = answer.refused == PausedError.code
+    return SiteState.WAITS if waits else f"{SiteState.REFUSED}: {answer.reason}"
 
 
 @dataclass
@@ -91,6 +101,7 @@ class Rounds:
     Attributes:
         offers: node → the site's terms.
         refused: node → why it made none. Who is taken out is asked again.
+        waiting: node → why it made none for now.
         heads: site → the newest ledger head seen of it, sent back to it as a witness.
         outcome: of the last round.
     """
@@ -114,6 +125,7 @@ class Rounds:
         self.method = method
         self.offers: dict[int, Offer] = {}
         self.refused: dict[int, Refusal] = {}
+        self.waiting: dict[int, Refusal] = {}
         self.heads: dict[str, Head] = dict(heads or {})
         self.outcome = RoundOutcome()
         self._sites, self._min_sites, self._site_of = sites, min_sites, site_of
@@ -133,8 +145,12 @@ class Rounds:
         """
         for node in [node for node in self.refused if self._is_dismissed(node)]:
             del self.refused[node]
-        new = self._to_ask(grid.get_node_ids())
+        there = set(grid.get_node_ids())
+        self.waiting = {node: told for node, told in self.waiting.items() if node in there}
+        new = self._to_ask(sorted(there))
         messages = [message(self.proposal, node, QUERY, "0") for node in new]
+        if new:
+            log.info("Asking for terms: %s. A model may have to be loaded first.", self._names(new))
         # The first time a site loads its model; later nobody waits for those who come late.
         patience = LATE if len(self.offers) >= self._min_sites else self._timeout
         replies = grid.send_and_receive(messages, timeout=patience) if messages else []
@@ -142,6 +158,7 @@ class Rounds:
         for reply in replies:
             node = nodes[reply.metadata.reply_to_message_id]
             self._pauses.pop(node, None)
+            self.waiting.pop(node, None)
             try:
                 answer = answer_of(reply, Offer)
                 if isinstance(answer, Offer):
@@ -152,17 +169,29 @@ class Rounds:
             if isinstance(answer, Offer):
                 self._accept(node, answer)
             elif answer.refused in HEALING:
-                log.info("Site %s takes no part for now: %s", self._name(node), answer.reason)
+                log.info("Site %s takes no part for now: %s.", self._name(node), state_of(answer))
+                self.waiting[node] = answer
             else:
                 self.refused[node] = answer
         if len(self.offers) < self._min_sites:
-            refused = {self._name(node): self.refused[node].reason for node in self.refused}
-            reasons = ", ".join(f"{name}: {refused[name]}" for name in sorted(refused))
             raise RoundError(
                 f"{len(self.offers)} sites accept the job, {self._min_sites} are needed"
-                f" (job.min_sites). Refused: {reasons or 'none answered'}.",
+                f" (job.min_sites). {self._answers(new)}.",
                 may_heal=self._sites - len(self.refused) >= self._min_sites,
             )
+
+    def _answers(self, asked: Iterable[int]) -> str:
+        """Say how each site stands that has not accepted."""
+        silent = {node: SiteState.NO_REPLY for node in asked if node not in self.offers}
+        answers = {**self.waiting, **self.refused}
+        states = silent | {node: state_of(answer) for node, answer in answers.items()}
+        said = sorted(f"{self._name(node)}: {state}" for node, state in states.items())
+        return ", ".join(said) or "No other site is there"
+
+    def _names(self, nodes: Iterable[int]) -> str:
+        """Return the names of sites, or of many their number."""
+        names = sorted(map(self._name, nodes))
+        return ", ".join(names) if len(names) <= NAMED else f"{len(names)} sites"
 
     def _accept(self, node: int, offer: Offer) -> None:
         """With a new key a site is another node; the old one does not keep its name."""
@@ -261,6 +290,8 @@ class Rounds:
             bytes_down=payload_bytes(messages), decision=self._decision(number)
         )
         self._sent = [item.metadata for item in messages]  # not their arrays
+        nodes = [metadata.dst_node_id for metadata in self._sent]
+        log.info("Round %d: asking %s, and waiting for their answers.", number, self._names(nodes))
         return messages
 
     def take(self, number: int, replies: Iterable[Message]) -> None:
@@ -272,41 +303,68 @@ class Rounds:
             RoundError: fewer than `min_sites` usable replies; nothing was changed.
         """
         nodes = {metadata.message_id: metadata.dst_node_id for metadata in self._sent}
-        outcome, mean = self.outcome, WeightedMean(self._values)
-        asked, hopeless = set(nodes.values()), len(self.refused)
+        mean, asked = WeightedMean(self._values), set(nodes.values())
         for node, offer in self.offers.items():
-            status = "no reply" if node in asked else "absent"
-            self._note(offer, status)
+            self._note(offer, SiteState.NO_REPLY if node in asked else SiteState.ABSENT)
+
+        def use(offer: Offer, answer: StepReply, reply: Message) -> None:
+            self._add(mean, offer, answer, reply, number)
+            self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
+            self._note(offer, SiteState.OK, answer, self._noise_and_rate(offer, number)[0])
+
+        hopeless = self._hear(replies, nodes, StepReply, use)
+        self._check_enough(f"Round {number}: {mean.sites} usable replies", mean.sites, hopeless)
+        noise, units = mean.noise_variance, mean.units  # of what is taken next
+        self._move(number, Aggregate(mean.take(), noise, units))
+
+    def _hear(
+        self,
+        replies: Iterable[Message],
+        nodes: Mapping[str, int],
+        kind: type[Answer],
+        use: Callable[[Offer, Answer, Message], None],
+    ) -> int:
+        """Use the replies of a round as they come, and note what becomes of each.
+
+        Args:
+            nodes: id of a request → whom it was for.
+            use: raises `ProtocolError` for a reply that can't be used.
+
+        Returns:
+            How many sites will not answer better if they are asked again.
+        """
+        hopeless = len(self.refused)
         for reply in replies:
             node = nodes[reply.metadata.reply_to_message_id]
             offer = self.offers[node]
             self._held.pop(node, None)  # until its answer is used
-            outcome.bytes_up += body_bytes(reply)
+            self.outcome.bytes_up += body_bytes(reply)
             try:
-                answer = answer_of(reply, StepReply)
+                answer = answer_of(reply, kind)
                 if isinstance(answer, Refusal):
-                    self._note(offer, f"refused: {answer.reason}")
+                    self._note(offer, state_of(answer))
                     hopeless += answer.refused not in HEALING
                     continue
-                self._add(mean, offer, answer, reply, number)
+                use(offer, answer, reply)
             except ProtocolError as error:
                 log.warning("Site %s: reply not used: %s", offer.site, error)
-                self._note(offer, "unusable")
+                self._note(offer, SiteState.UNUSABLE)
                 hopeless += 1
                 continue
             if self._asked_for is not None:
                 self._held[node] = self._asked_for
-            self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
-            self._note(offer, "ok", answer, self._noise_and_rate(offer, number)[0])
-        if mean.sites < self._min_sites:
-            states = ", ".join(f"{name}: {site.status}" for name, site in outcome.sites.items())
+        return hopeless
+
+    def _check_enough(self, there: str, count: int, hopeless: int) -> None:
+        """Raises: RoundError, with what there is, if it is of fewer than `min_sites`."""
+        if count < self._min_sites:
             raise RoundError(
-                f"Round {number}: {mean.sites} usable replies, {self._min_sites} are needed"
-                f" (job.min_sites). {states}.",
+                f"{there}, {self._min_sites} are needed (job.min_sites). {self._states()}.",
                 may_heal=self._sites - hopeless >= self._min_sites,
             )
-        noise, units = mean.noise_variance, mean.units  # of what is taken next
-        self._move(number, Aggregate(mean.take(), noise, units))
+
+    def _states(self) -> str:
+        return ", ".join(f"{name}: {site.status}" for name, site in self.outcome.sites.items())
 
     def _note(
         self, offer: Offer, status: str, told: StepReply | None = None, noise: float | None = None

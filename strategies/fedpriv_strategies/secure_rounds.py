@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedpriv.errors import FedprivError, PausedError, ProtocolError, RoundError
+from fedpriv.errors import FedprivError, ProtocolError, RoundError
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.protocol import (
     VECTOR,
@@ -24,6 +24,7 @@ from fedpriv.protocol import (
     StepRequest,
 )
 from fedpriv.public_update.update import Aggregate
+from fedpriv.report.rundir import SiteState
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.ready import Member, SlotId, check_member
 from fedpriv.secure_sum.roster import Roster
@@ -35,11 +36,10 @@ from fedpriv_strategies.messages import (
     message,
     payload_bytes,
 )
-from fedpriv_strategies.rounds import HEALING, RoundOutcome, Rounds
+from fedpriv_strategies.rounds import WAITING, RoundOutcome, Rounds, state_of
 from fedpriv_strategies.sum_of_set import SumOfSet
 
 log = logging.getLogger(__name__)
-_PAUSED = frozenset({PausedError.code})  # a share may still come
 TRIES = 2  # to get all shares of a set, before a spare slot is taken where there is one
 
 
@@ -144,9 +144,6 @@ class SecureRounds(Rounds):
         rounds_left = self.proposal.rounds - number
         return self._state.slot + 1 + rounds_left < self.proposal.training_steps
 
-    def _states(self) -> str:
-        return ", ".join(f"{name}: {site.status}" for name, site in self.outcome.sites.items())
-
     def _sum(self, number: int, grid: Grid) -> None:
         request = self._state.request
         if request is None:
@@ -162,7 +159,7 @@ class SecureRounds(Rounds):
             bytes_down=payload_bytes(messages), decision=self._decision(number)
         )
         for offer in self.offers.values():
-            self._note(offer, "absent")
+            self._note(offer, SiteState.ABSENT)
 
     def _form_set(self, number: int, grid: Grid) -> SetRequest:
         """All who are ready, as the set of the slot.
@@ -177,36 +174,16 @@ class SecureRounds(Rounds):
         nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
         del asked  # with their vectors
         for node in nodes.values():
-            self._note(self.offers[node], "no reply")
+            self._note(self.offers[node], SiteState.NO_REPLY)
         ready: dict[str, Member] = {}
-        hopeless = len(self.refused)
-        for reply in replies:
-            node = nodes[reply.metadata.reply_to_message_id]
-            offer = self.offers[node]
-            self._held.pop(node, None)  # until its answer is used
-            self.outcome.bytes_up += body_bytes(reply)
-            try:
-                answer = answer_of(reply, Ready)
-                if isinstance(answer, Refusal):
-                    self._note(offer, f"refused: {answer.reason}")
-                    hopeless += answer.refused not in HEALING
-                    continue
-                self._check_ready(answer, offer, slot_id)
-            except ProtocolError as error:
-                log.warning("Site %s: not in the sum: %s", offer.site, error)
-                self._note(offer, "unusable")
-                hopeless += 1
-                continue
-            if self._asked_for is not None:
-                self._held[node] = self._asked_for
-            self._note(offer, "ready")
+
+        def use(offer: Offer, answer: Ready, reply: Message) -> None:
+            self._check_ready(answer, offer, slot_id)
+            self._note(offer, SiteState.READY)
             ready[offer.site] = answer.member
-        if len(ready) < self._min_sites:
-            raise RoundError(
-                f"Round {number}: {len(ready)} sites are ready, {self._min_sites} are needed"
-                f" (job.min_sites). {self._states()}.",
-                may_heal=self._sites - hopeless >= self._min_sites,
-            )
+
+        hopeless = self._hear(replies, nodes, Ready, use)
+        self._check_enough(f"Round {number}: {len(ready)} sites are ready", len(ready), hopeless)
         chosen = set(ready) - self._failed  # who failed at once may fail again
         if len(chosen) < self._min_sites:
             chosen = set(ready)
@@ -257,6 +234,7 @@ class SecureRounds(Rounds):
             for node in nodes
         ]
         self.outcome.bytes_down += payload_bytes(asked)
+        log.info("Round %d: waiting for the shares of %s.", number, self._names(nodes))
         replies = grid.send_and_receive(asked, timeout=self._timeout)
         of = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
         for reply in replies:
@@ -288,12 +266,12 @@ class SecureRounds(Rounds):
         """
         self.outcome.bytes_up += body_bytes(reply)
         if reply.has_error():
-            self._note(offer, "no reply")
+            self._note(offer, SiteState.NO_REPLY)
             return
         answer = answer_of(reply, StepReply)
         if isinstance(answer, Refusal):
-            self._note(offer, f"refused: {answer.reason}")
-            if answer.refused in _PAUSED:
+            self._note(offer, state_of(answer))
+            if answer.refused in WAITING:  # a share may still come
                 return
             raise ProtocolError(f"It refused its share: {answer.reason}.")
         arrays = reply.content.array_records.get(VECTOR)
@@ -305,4 +283,4 @@ class SecureRounds(Rounds):
         finally:
             self.outcome.bytes_up += masked.bytes_read
         self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
-        self._note(offer, "ok", answer)
+        self._note(offer, SiteState.OK, answer)

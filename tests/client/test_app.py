@@ -14,7 +14,7 @@ from flwr.common.serde import message_to_proto
 
 import fedpriv.errors
 from fedpriv import wire as wire_module
-from fedpriv.errors import BudgetError, ConfigError, DataError, FedprivError
+from fedpriv.errors import BudgetError, ConfigError, DataError, FedprivError, PausedError
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.names import Wire
 from fedpriv.privacy.config import PrivacySection
@@ -173,6 +173,19 @@ def test_a_marker_that_leaves_would_be_seen() -> None:
     """The mutation: an answer that says it is caught by the same look at the wire."""
     leaky = SimpleNamespace(consider=lambda _: Offer.model_construct(site=MARKER, epsilon=1.0))
     assert MARKER.encode() in wire(reply(leaky, QUERY))
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(PausedError("no yes yet"), "INFO"), (BudgetError("no"), "ERROR")]
+)
+def test_waiting_for_a_person_is_no_error(
+    error: FedprivError, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        answer = reply(SimpleNamespace(consider=raises(error)), QUERY)
+    assert body(answer)["refused"] == error.code
+    [told] = [record for record in caplog.records if str(error) in record.getMessage()]
+    assert told.levelname == level
 
 
 def test_names_that_somebody_else_chose_do_not_leave() -> None:

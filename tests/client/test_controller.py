@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 
 from fedpriv.config.groups import MIN_SHARE, Decision, Grouping, GroupTerms
 from fedpriv.config.looks import LooksSection
-from fedpriv.errors import BudgetError, FedprivError, ProtocolError, SlotError, StepFailedError
+from fedpriv.errors import (
+    BudgetError,
+    FedprivError,
+    LimitError,
+    ProtocolError,
+    SlotError,
+    StepFailedError,
+)
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.accounting.filter import calibrate_filtered
 from fedpriv.privacy.accounting.rdp import rdp
@@ -261,7 +268,7 @@ def test_no_controller_spends_more_than_the_ledger_has_or_exceeds_a_limit_of_the
         (grouped(adaptive=True), None, ProtocolError, "disagree about a controller"),
         (grouped(adaptive=True), decision(), ProtocolError, "adaptive noise"),
         (grouped(adaptive=True), decision(1, share=0.1), ProtocolError, "expected 2 groups"),
-        (grouped(adaptive=True), decision(share=1.0), BudgetError, "allow.min_noise"),
+        (grouped(adaptive=True), decision(share=1.0), LimitError, "allow.min_noise"),
     ],
     ids=[
         "no controller", "no decision", "other groups", "a share", "a rate",

@@ -23,7 +23,7 @@ from fedpriv.protocol import Handover, ReportRequest, StepRequest, values_digest
 from fedpriv_client import disk_space, held_space
 from fedpriv_client.app import client_app
 from fedpriv_client.disk_space import FILES, REPLIES, ROWS, files_taken
-from fedpriv_client.held_space import LARGEST, HeldSpace, write_beside
+from fedpriv_client.held_space import LARGEST, HeldSpace, full_disk, write_beside
 from fedpriv_client.proposals import kept_proposals
 from fedpriv_client.site import Site
 from fedpriv_simulation.inline import InlineGrid
@@ -101,6 +101,14 @@ def test_a_full_disk_changes_no_answer(setting: Setting, small_disk: Path, witne
         assert report["ledger_rows"] == site.ledger.head.rows
     assert '"refused"' not in "".join(expected)
     site.close()
+
+
+def test_a_full_disk_is_named_with_what_is_free(small_disk: Path) -> None:
+    assert full_disk(small_disk) == ""
+    with filled(small_disk):
+        assert full_disk(small_disk).startswith(
+            f"{small_disk}: the disk is full (0 bytes are free)"
+        )
 
 
 def test_what_is_held_is_allocated_and_given_where_it_is_needed(

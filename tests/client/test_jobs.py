@@ -11,6 +11,7 @@ from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger import administration
 from fedpriv_client.account import write_account
 from fedpriv_client.orders import Orders
+from fedpriv_client.site_settings import adapters_folder
 from tests.client.page_setting import PROPOSAL, Place
 
 
@@ -35,6 +36,18 @@ def test_a_job_is_what_its_proposal_its_orders_and_the_ledger_say(tmp_path: Path
     with place.ledger() as ledger:
         administration.close_job(ledger, "summer-12ab34cd")
     assert states(place)["summer"] == "closed"
+
+
+def test_a_job_whose_adapter_came_is_finished_whatever_was_left_of_its_plan(
+    tmp_path: Path,
+) -> None:
+    """Spare slots of a secure sum, say, are paid for and never asked for."""
+    place = Place(tmp_path).with_history()
+    (adapters_folder(place.state) / "summer-12ab34cd").mkdir(parents=True)
+    assert states(place)["summer"] == "finished"
+    with place.ledger() as ledger:
+        administration.close_job(ledger, "summer-12ab34cd")
+    assert states(place)["summer"] == "finished"
 
 
 def test_a_job_that_began_before_people_were_asked_waits_for_them(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpriv.errors import BudgetError, ProtocolError
+from fedpriv.errors import LimitError, ProtocolError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.digest import quantised_digest
@@ -17,7 +17,7 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.privacy.ledger.rules import SumRule
-from fedpriv.protocol import Proposal, SharedNoise
+from fedpriv.protocol import Proposal, Refusal, SharedNoise
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv_client.limits import Limits
 
@@ -88,7 +88,7 @@ def test_both_claims_of_a_job_have_a_limit() -> None:
     assert alone > 6.0 >= epsilon_upper([plan.event()], 1e-3)
     assert limits(roster=roster, per_job_alone=alone).plan(proposal, terms) == plan
     less = math.nextafter(alone, 0)
-    with pytest.raises(BudgetError, match=r"worked with the server.*\(budget\.per_job_alone\)"):
+    with pytest.raises(LimitError, match=r"worked with the server.*\(budget\.per_job_alone\)"):
         limits(roster=roster, per_job_alone=less).plan(proposal, terms)
 
 
@@ -99,7 +99,7 @@ def test_a_sites_own_share_of_the_noise_has_a_limit(sites: int) -> None:
     assert own <= calibrate_noise(5.0, 1e-3, 0.5, 4) / math.sqrt(sites - 1)
     limits(roster=roster, min_noise_alone=own).plan(proposal, terms)
     more = math.nextafter(own, math.inf)
-    with pytest.raises(BudgetError, match=r"\(allow\.min_noise_alone\)"):
+    with pytest.raises(LimitError, match=r"\(allow\.min_noise_alone\)"):
         limits(roster=roster, min_noise_alone=more).plan(proposal, terms)
 
 
@@ -116,24 +116,26 @@ def test_a_plan_is_what_was_proposed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exact", "less", "error", "words"),
+    ("exact", "less", "limit", "words"),
     [
-        ({"max_rate": 0.5}, {"max_rate": 0.4}, BudgetError, "rate of 0.5"),
-        ({"max_steps": 4}, {"max_steps": 3}, BudgetError, "4 steps"),
-        ({"max_length": 32}, {"max_length": 31}, ProtocolError, "32 is more than this site"),
-        ({"methods": ("dp-lora",)}, {"methods": ()}, ProtocolError, "not allowed here"),
-        ({"labels": ()}, {"labels": ("no", "yes")}, ProtocolError, "not this site's labels"),
-        ({"numerics": ("default",)}, {"numerics": ("strict",)}, ProtocolError, "numerics"),
-        ({"base_digest": BASE}, {"base_digest": BASE[:-1] + "b"}, ProtocolError, "base model"),
-        ({"max_r": 8}, {"max_r": 7}, ProtocolError, "8 is more than this site allows, 7"),
+        ({"max_rate": 0.5}, {"max_rate": 0.4}, "max-rate", "rate of 0.5"),
+        ({"max_steps": 4}, {"max_steps": 3}, "max-steps", "4 steps"),
+        ({"max_length": 32}, {"max_length": 31}, "max-length", "32 is more than this site"),
+        ({"methods": ("dp-lora",)}, {"methods": ()}, "methods", "not allowed here"),
+        ({"labels": ()}, {"labels": ("no", "yes")}, "labels", "not this site's labels"),
+        ({"numerics": ("default",)}, {"numerics": ("strict",)}, "numerics", "numerics"),
+        ({"base_digest": BASE}, {"base_digest": BASE[:-1] + "b"}, "model-digest", "base model"),
+        ({"max_r": 8}, {"max_r": 7}, "max-r", "8 is more than this site allows, 7"),
     ],
 )
 def test_what_a_site_does_not_allow_is_refused(
-    exact: Any, less: Any, error: Any, words: str
+    exact: Any, less: Any, limit: str, words: str
 ) -> None:
+    """Each limit has its own code, and the code is all that a coordinator hears of it."""
     limits(**exact).plan(PROPOSAL, TERMS)
-    with pytest.raises(error, match=words):
+    with pytest.raises(LimitError, match=words) as caught:
         limits(**less).plan(PROPOSAL, TERMS)
+    assert Refusal.of(caught.value) == Refusal(refused=limit, kind="LimitError")
 
 
 def test_a_job_begins_at_the_adapter_that_a_site_names_or_at_none() -> None:

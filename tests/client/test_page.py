@@ -149,6 +149,18 @@ def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert "No job has begun here yet." in text_of(out.read_text())
 
 
+def test_a_full_disk_and_the_last_refusal_are_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path)
+    monkeypatch.setattr("fedpriv_client.page.full_disk", lambda folder: f"{folder}: full")
+    Status(place.state, connection="connected", activity="stopped", refusal="max-r (LimitError)")
+    with only_process(place.state):
+        seen = text_of(page(place.file, place.config))
+    assert f"{place.state}: full" in seen
+    assert "It refused what it was asked last: max-r (LimitError)." in seen
+
+
 def test_nothing_of_the_sites_own_models_or_faults_is_on_the_page(tmp_path: Path) -> None:
     """What never leaves is on no page that is made to be shown (law 16)."""
     place = Place(tmp_path).with_history()

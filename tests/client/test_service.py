@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.fleet_pb2 import ActivateNodeResponse
 
 import fedpriv_client.service as service_module
-from fedpriv.errors import AdmissionError, CertificateError, ClockError
+from fedpriv.errors import AdmissionError, CertificateError, ClockError, LimitError
 from fedpriv.pki.keys import new_key
 from fedpriv.process import Status, read_status
+from fedpriv.protocol import BODY, Refusal
 from fedpriv_client.connection import ServerConnection
 from fedpriv_client.mailbox import MOST, Mailbox
-from fedpriv_client.service import Service
+from fedpriv_client.service import ANEW, DONE, Service
 from tests.waiting import CEILING, wait_until
 
 from .conftest import asked
@@ -32,6 +34,7 @@ class Running:
     Attributes:
         answered: bodies.
         gate: cleared, the app waits.
+        refusal: what it answers.
         failure: what ended the service.
     """
 
@@ -43,6 +46,7 @@ class Running:
         self.gate = threading.Event()
         self.gate.set()
         self.failure: BaseException | None = None
+        self.refusal: Refusal | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> Running:
@@ -61,6 +65,10 @@ class Running:
         def train(message: Message, context: Context) -> Message:
             return self._answer(message)
 
+        @app.query("adapter")
+        def adapter(message: Message, context: Context) -> Message:
+            return self._answer(message)
+
         try:
             self.service.run(app)
         except BaseException as error:
@@ -69,7 +77,8 @@ class Running:
     def _answer(self, message: Message) -> Message:
         self.gate.wait(CEILING)
         self.answered.append(str(message.content["fedpriv"]["body"]))  # type: ignore[index]
-        return Message(RecordDict(), reply_to=message)
+        body = self.refusal and ConfigRecord({"body": self.refusal.model_dump_json()})
+        return Message(RecordDict({BODY: body} if body else {}), reply_to=message)
 
     def close(self) -> None:
         self.gate.set()
@@ -190,6 +199,59 @@ def test_a_key_that_is_refused_for_a_moment_does_not(server: Any, site: Running)
     wait_until(lambda: not refusals)
     server.say(asked("good"))
     wait_until(lambda: "good" in site.answered)
+
+
+@pytest.mark.parametrize("path", ["pull-messages", "push-messages"])
+def test_a_server_that_started_again_is_no_attack(
+    server: Any, site: Running, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It knows no connection of before; that it refuses our key shows when we connect anew."""
+    once = iter([(401, b"{}", {}), (400, b"{}", {})])
+    server.script[path] = lambda *_: next(once, None)
+    server.say(asked("first"))
+    site.start()
+    wait_until(lambda: server.asked.count("activate-node") >= 2)
+    wait_until(lambda: server.say(asked("again")) and server.replies)
+    assert ANEW in caplog.text
+    assert "this site's key" not in caplog.text
+
+
+def test_a_reply_to_an_earlier_start_of_the_server_is_not_sent(
+    server: Any, site: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the name of another node it would look like a forgery."""
+    node = ActivateNodeResponse(node_id=6).SerializeToString()
+    server.script["activate-node"] = lambda *_: (200, node, {})
+    server.say(asked("earlier"))
+    site.start()
+    wait_until(lambda: server.asked.count("activate-node") == 2)
+    assert site.answered == ["earlier"]
+    assert not server.replies
+    assert f"stays in the outbox until it is asked for: {ANEW}" in caplog.text
+
+
+def test_a_job_that_is_finished_ends_without_an_alarm(
+    server: Any, site: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.say(asked("the adapter", kind="query.adapter"))
+    site.start()
+    wait_until(lambda: read_status(site.folder).get("activity") == "waiting for the next job")
+    with caplog.at_level("INFO"):
+        server.script["activate-node"] = server.script["pull-messages"] = lambda *_: (503, b"", {})
+        wait_until(lambda: read_status(site.folder)["connection"] == "waiting")
+        wait_until(lambda: DONE in caplog.text)
+    assert read_status(site.folder)["problem"] == DONE
+    assert not [record for record in caplog.records if record.levelname != "INFO"]
+
+
+def test_status_says_what_was_refused_last(server: Any, site: Running) -> None:
+    site.refusal = Refusal.of(LimitError("more steps than 1", "max-steps"))
+    server.say(asked("refused"))
+    site.start()
+    wait_until(lambda: read_status(site.folder).get("refusal") == "max-steps (LimitError)")
+    site.refusal = None
+    server.say(asked("good"))
+    wait_until(lambda: read_status(site.folder)["refusal"] == "")
 
 
 def test_an_asking_thread_that_can_not_go_on_ends_the_process(

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.errors import (
-    BudgetError,
     ConfigError,
     FedprivError,
+    LimitError,
     ProtocolError,
     SetError,
     ShareLostError,
@@ -327,14 +327,14 @@ def test_nothing_of_a_released_sum_goes_out_without_its_masks(
 @pytest.mark.parametrize(
     ("changes", "limits", "error", "words"),
     [
-        ({"roster": "sha256:" + "0" * 64}, {}, ProtocolError, "secure_sum.digest"),
-        ({}, {"roster": None}, ProtocolError, "roster is none"),
-        ({"sites": 4}, {}, ProtocolError, "counts 4 sites"),
-        ({"max_colluding": 0}, {"max_colluding_at_least": 1}, ProtocolError, "insists on, 1"),
-        ({"noise_multiplier": 0.2}, {}, BudgetError, r"allow\.min_noise\)"),
-        ({"noise_multiplier": 0.5}, {}, BudgetError, r"budget\.per_job\)"),
-        ({}, {"min_noise_alone": 2.0}, BudgetError, r"allow\.min_noise_alone\)"),
-        ({}, {"per_job_alone": 5.0}, BudgetError, r"budget\.per_job_alone\)"),
+        ({"roster": "sha256:" + "0" * 64}, {}, LimitError, "secure_sum.digest"),
+        ({}, {"roster": None}, LimitError, "roster is none"),
+        ({"sites": 4}, {}, LimitError, "counts 4 sites"),
+        ({"max_colluding": 0}, {"max_colluding_at_least": 1}, LimitError, "insists on, 1"),
+        ({"noise_multiplier": 0.2}, {}, LimitError, r"allow\.min_noise\)"),
+        ({"noise_multiplier": 0.5}, {}, LimitError, r"budget\.per_job\)"),
+        ({}, {"min_noise_alone": 2.0}, LimitError, r"allow\.min_noise_alone\)"),
+        ({}, {"per_job_alone": 5.0}, LimitError, r"budget\.per_job_alone\)"),
     ],
 )
 def test_what_a_site_does_not_allow_it_refuses(
@@ -351,7 +351,7 @@ def test_what_a_site_does_not_allow_it_refuses(
 def test_a_ledger_without_a_second_budget_takes_no_secure_sum(sharing: Sharing) -> None:
     settings = dataclasses.replace(sharing.settings("clinic"), terms=TERMS)
     site = Site(settings, sharing.pool, sharing.site_csprng)
-    with pytest.raises(BudgetError, match="epsilon_alone"):
+    with pytest.raises(LimitError, match="epsilon_alone"):
         site.consider(sharing.sharing)
     site.close()
 

@@ -31,6 +31,7 @@ from fedpriv.errors import (
     FedprivError,
     LedgerCorruptError,
     LedgerError,
+    LimitError,
     OverlapError,
     ProtocolError,
     SlotError,
@@ -74,16 +75,16 @@ def setting(tmp_path: Path, model_folder: Make) -> Setting:
 @pytest.mark.parametrize(
     ("limits", "error", "words"),
     [
-        ({"methods": ("pe-sgd",)}, ProtocolError, "not allowed here"),
-        ({"base_digest": "sha256:" + "f" * 64}, ProtocolError, "base model this site allows"),
-        ({"max_rate": 0.4}, BudgetError, "rate of 0.5"),
-        ({"max_steps": 3}, BudgetError, "4 steps"),
-        ({"max_length": 31}, ProtocolError, "32 is more than this site allows"),
-        ({"labels": ("no", "yes")}, ProtocolError, "not this site's labels"),
-        ({"numerics": ("strict",)}, ProtocolError, "'default' is not allowed here, only strict"),
-        ({"max_r": 1}, ProtocolError, "2 is more than this site allows, 1"),
-        ({"targets": ("v_proj",)}, ProtocolError, "q_proj may get no adapter here"),
-        ({"max_trainable": 255}, ProtocolError, "would train 256 parameters"),
+        ({"methods": ("pe-sgd",)}, LimitError, "not allowed here"),
+        ({"base_digest": "sha256:" + "f" * 64}, LimitError, "base model this site allows"),
+        ({"max_rate": 0.4}, LimitError, "rate of 0.5"),
+        ({"max_steps": 3}, LimitError, "4 steps"),
+        ({"max_length": 31}, LimitError, "32 is more than this site allows"),
+        ({"labels": ("no", "yes")}, LimitError, "not this site's labels"),
+        ({"numerics": ("strict",)}, LimitError, "'default' is not allowed here, only strict"),
+        ({"max_r": 1}, LimitError, "2 is more than this site allows, 1"),
+        ({"targets": ("v_proj",)}, LimitError, "q_proj may get no adapter here"),
+        ({"max_trainable": 255}, LimitError, "would train 256 parameters"),
     ],
 )
 def test_the_site_decides(setting: Setting, limits: Any, error: Any, words: str) -> None:
@@ -479,7 +480,7 @@ def ask(site: Site, body: Any, kind: str, vector: Any = None) -> dict[str, Any]:
 
 def test_a_refusal_is_a_code_with_its_class_and_nothing_else(setting: Setting) -> None:
     site = setting.site(max_steps=1)
-    assert ask(site, setting.proposal, QUERY) == {"refused": "budget", "kind": "BudgetError"}
+    assert ask(site, setting.proposal, QUERY) == {"refused": "max-steps", "kind": "LimitError"}
     assert ask(site, request(), TRAIN, setting.vector) == UNFIT
     assert ask(site, request(), TRAIN) == UNFIT
     site.close()

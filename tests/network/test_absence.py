@@ -133,7 +133,7 @@ def test_an_administrator_pauses_a_site_and_lets_it_go_on(
     assert "paused" in federation.ask(1, "pause").stdout
     assert json.loads(federation.ask(1, "status", "--json").stdout)["paused"] is True
     federation.let_go(0)
-    federation.until(problem="site-1: refused: paused")
+    federation.until(problem="site-1: waits for a person's yes (paused)")
     assert "Asking again" in server.text
     assert federation.ask(1, "resume").exit_code == 0
     federation.finish(server)
@@ -170,7 +170,7 @@ def test_a_site_is_paused_before_the_job_and_joins_when_it_is_resumed(
     federation.client(0)
     federation.client(1)
     federation.until(problem="1 sites accept the job")
-    assert "takes no part for now: paused" in server.text
+    assert "takes no part for now: waits for a person's yes" in server.text
     federation.ask(1, "resume")
     federation.finish(server)
     assert federation.totals(0) == federation.totals(1) == expected
@@ -190,7 +190,7 @@ def test_a_job_waits_until_somebody_at_a_site_has_approved_it(
     client = federation.client(1)
     federation.until_asks(1)
     federation.until(state="waiting", problem="1 sites accept the job")
-    assert "takes no part for now: paused (PausedError)" in server.text
+    assert "takes no part for now: waits for a person's yes (paused)" in server.text
     [job] = json.loads(federation.ask(1, "jobs", "--json").stdout)
     assert (job["state"], job["paid"]) == ("waits for approval", 0)
     assert server.code is None

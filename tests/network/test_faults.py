@@ -84,8 +84,10 @@ def test_a_server_that_is_killed_and_restarted_goes_on(
 ) -> None:
     federation.only(2, needed=2)
     server = federation.server(fault)
-    federation.client(0)
-    federation.client(1)
+    clients = [federation.client(0), federation.client(1)]
     assert server.wait() == KILLED
-    federation.finish(federation.server())
+    server = federation.server()
+    federation.finish(server)
     assert federation.totals(0) == federation.totals(1) == expected
+    assert not any("this site's key" in client.text for client in clients)  # as if it were revoked
+    assert "Not a reply of one's own" not in server.text  # as if it were forged

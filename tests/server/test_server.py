@@ -276,7 +276,7 @@ def test_too_few_offers_stop_the_job_before_anything_is_spent(
 ) -> None:
     setting = Setting(federation(rounds=2), tmp_path / "run")
     object.__setattr__(setting.sites[1].settings.limits, "max_steps", 1)
-    why = r"node 3: budget \(BudgetError\)"
+    why = r"node 3: refused: max-steps \(LimitError\)"
     with InlineGrid(setting.apps, 1) as grid, pytest.raises(RoundError, match=why):
         setting.job.execute(grid, lambda row: None)
     assert all(site.ledger.epsilon_allocated == 0 for site in setting.sites)

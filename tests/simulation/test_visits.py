@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Context, Message
 
 from fedpriv.config.load import load_job
-from fedpriv.errors import PausedError
+from fedpriv.errors import BusyError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Refusal
 from fedpriv_server.run_directory import site_folder
@@ -129,7 +129,7 @@ def test_a_message_that_waited_in_vain_is_refused_for_now_and_pays_nothing(
         progress=Progress(round_done=release),
     )
     refused, answered = (row["sites"]["site-0"]["status"] for row in found.rounds)
-    assert refused == f"refused: {Refusal.of(PausedError('')).reason}"
+    assert refused == f"refused: {Refusal.of(BusyError('')).reason}"
     assert answered == "ok"
     assert [event.count for event in found.budgets["site-0"].events] == [1]
 

@@ -142,7 +142,7 @@ def test_who_may_answer_yet_is_asked_again_in_the_same_words(error: Any) -> None
     [
         (lambda request: None, "no reply", TRIES),
         (lambda request: BudgetError("no"), "refused: budget (BudgetError)", 1),
-        (lambda request: PausedError("no"), "refused: paused (PausedError)", TRIES),
+        (lambda request: PausedError("no"), "waits for a person's yes (paused)", TRIES),
         (lambda request: (reply(request.slot, kind="gradient-sum"), [1.0, 1.0]), "unusable", 1),
         (lambda request: (reply(request.slot + 4), [1.0, 1.0]), "unusable", 1),
         (lambda request: (reply(request.slot), [1.0, 1.0, 1.0]), "unusable", 1),

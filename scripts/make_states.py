@@ -1,0 +1,132 @@
+#!/usr/bin/env python
+"""Write docs/states.md: every state of site, coordinator, job, slot and ledger, and what tells it.
+
+    python scripts/make_states.py             # writes it
+    python scripts/make_states.py --check     # 1 if the file is not what would be written
+
+The states are read from the code: its enumerations, its errors, and the kinds of a ledger's rows.
+What people are told of each stands in states.toml beside this script. A state without a row there,
+a row of a state that is gone, or a word in the code that no enumeration has, is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from written_page import table, write_or_check
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "states.md"
+ROWS = Path(__file__).with_name("states.toml")
+TOLD = ("state", "log", "`status` and page", "exit code")
+HEAD = """\
+# States
+
+<!-- Written by scripts/make_states.py, and scripts/states.toml: change those. -->
+
+What log, `status`, page and exit code say of each state. The lists are read from the code.
+On a full disk the site's log, `status` and page say `FOLDER: the disk is full (N bytes are free)`;
+the coordinator hears nothing of it, or the one constant refusal `failed`.
+"""
+
+
+def states() -> dict[str, tuple[str, Sequence[str]]]:
+    """Return, by its table in the file of rows, the title of each list of states, and the list."""
+    from fedpriv import process
+    from fedpriv.report.rundir import Run, SiteState
+    from fedpriv_client import jobs
+
+    runs = ("preparing", *get_args(Run.model_fields["status"].annotation))
+    return {
+        "connection": ("A site's connection", get_args(process.Connection)),
+        "activity": ("What a site does", get_args(process.Activity)),
+        "job": ("A job at a site", get_args(jobs.State)),
+        "site": ("A site, as the coordinator knows it", [state.value for state in SiteState]),
+        "server": ("A coordinator", get_args(process.ServerState)),
+        "run": ("A run directory", runs),
+        "ledger": ("A slot, and its ledger: the newest row", ["terms", *row_kinds()]),
+    }
+
+
+def row_kinds() -> list[str]:
+    """Return the kinds of rows that a ledger's history reads after the first."""
+    path = ROOT / "fedpriv" / "privacy" / "ledger" / "history.py"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "readers":
+            assert isinstance(node.value, ast.Dict)
+            return [ast.literal_eval(key) for key in node.value.keys if key is not None]
+    sys.exit(f"{path}: has no table of readers any more.")
+
+
+def check_words(known: dict[str, tuple[str, Sequence[str]]]) -> None:
+    """Check that what processes say of themselves is a state.
+
+    Raises:
+        SystemExit: it is another word.
+    """
+    words = {"connection": "connection", "activity": "activity", "state": "server"}
+    allowed = {key: set(known[name][1]) for key, name in words.items()}
+    folders = (ROOT / "client" / "fedpriv_client", ROOT / "server" / "fedpriv_server")
+    for path in sorted(file for folder in folders for file in folder.glob("*.py")):
+        for key, word in _said(ast.parse(path.read_text(encoding="utf-8"))):
+            if word not in allowed.get(key, {word}):
+                sys.exit(f"{path}: {key}={word!r} is in no enumeration of states.")
+
+
+def _said(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """What is said by name to a `Status`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and "status" in ast.unparse(node.func).lower():
+            for item in node.keywords:
+                for part in ast.walk(item.value):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        yield str(item.arg), part.value
+
+
+def refusals() -> Iterator[tuple[str, ...]]:
+    """Rows of the errors: the code, when, and with what a command ends."""
+    from fedpriv import errors
+
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.FedprivError):
+            about = (kind.__doc__ or "").split("\n")[0]
+            codes = sorted(errors.LIMITS) if kind is errors.LimitError else [kind.code]
+            shown = ", ".join(f"`{code}`" for code in codes)
+            yield f"{shown} ({kind.__name__})", about, str(kind.exit_code)
+
+
+def page() -> str:
+    """Return the whole page.
+
+    Raises:
+        SystemExit: a state has no row, or a row no state.
+    """
+    file: dict[str, dict[str, Any]] = tomllib.loads(ROWS.read_text(encoding="utf-8"))
+    known, parts = states(), [HEAD]
+    check_words(known)
+    for name, (title, members) in known.items():
+        rows = file.pop(name, {})
+        if set(rows) != set(members):
+            differ = sorted(set(rows) ^ set(members))
+            sys.exit(f"{ROWS.name}: [{name}] and the code differ about {differ}.")
+        head = TOLD if name not in ("run", "ledger") else ("state", "what it says", *TOLD[2:])
+        told = ((f"`{one}`", *(cell or "–" for cell in rows[one])) for one in members)
+        parts += [f"## {title}\n", table(head, told)]
+    if file:
+        sys.exit(f"{ROWS.name}: has tables of what is gone: {sorted(file)}.")
+    text = (
+        "A site's log says `Refused (CODE): …` and why; the coordinator hears code and class alone,"
+        " and `status` of both shows these.\n"
+    )
+    parts += ["## Errors, and why a site refuses\n", text]
+    parts.append(table(("code and class", "when", "exit code"), refusals()))
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check(PAGE, page(), Path(__file__).name, __doc__))
