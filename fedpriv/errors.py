@@ -14,6 +14,7 @@
     ├── RunningError           a folder in which another process works
     ├── PausedError            a site whose administrator paused it
     ├── JobRefusedError        a job that the site's administrator wants no part in
+    ├── StatementError         a proposal that nobody stands for any more, or never did
     ├── NetworkError           a connection that can't be used
     │   ├── UnreachableError       … because nobody answers; may heal by itself
     │   ├── CertificateError       … because the other side is not whom it should be
@@ -61,6 +62,7 @@ class FedprivError(Exception):
 
     code = "error"
     exit_code = 2
+    verdict = ""  # of a check that ended with it: the last line that a command prints
 
 
 class ConfigError(FedprivError):
@@ -187,6 +189,12 @@ class JobRefusedError(FedprivError):
     """The site's administrator wants no part in this job."""
 
     code = "refused"
+
+
+class StatementError(FedprivError):
+    """A proposal that has expired, or lacks the statement or the signature that a site wants."""
+
+    code = "statement"
 
 
 class NetworkError(FedprivError):

@@ -32,9 +32,9 @@ from fedpriv.protocol import (
 )
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.report.budget import BudgetEvent, BudgetReport
+from fedpriv.section import Section
 from fedpriv.secure_sum.ready import Member
 from fedpriv.secure_sum.roster import Roster, RosterEntry
-from fedpriv.section import Section
 
 A, B = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"  # of 32 zeros

@@ -17,7 +17,7 @@ import re
 import secrets
 import socket
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -31,15 +31,16 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.files import private_folder, write_atomic
+from fedpriv_client import persons
 from fedpriv_client.jobs import jobs_of
-from fedpriv_client.orders import Orders
+from fedpriv_client.orders import Orders, Said
 from fedpriv_client.page import page
 from fedpriv_client.settings import site_settings
 
 log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 NAMES = [HOST, "localhost"]  # under which a browser may ask for it
-MOST = 4096  # bytes of a form
+MOST = 2**14  # bytes of a form
 BY = "on the site's page"
 NONE = "'none'"
 _STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
@@ -116,7 +117,6 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
     """
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     form_key = secrets.token_urlsafe(32)
-    state_dir = file.site.state_dir
 
     @app.get("/")
     def show() -> Response:
@@ -125,24 +125,29 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
 
     @app.post("/approve")
     async def approve(request: Request) -> Response:
-        job, digest = await own_form(request, form_key)
-        waiting = {(one.name, one.digest) for one in jobs_of(site_settings(file, config)).waiting}
-        if (job, digest) not in waiting:
+        form = await own_form(request, form_key)
+        settings = site_settings(file, config)
+        for job in jobs_of(settings).waiting:
+            if (job.name, job.digest) == (form["job"], form["digest"]):
+                persons.approve(settings, job, await said_in(request, form))
+                break
+        else:
             raise HTTPException(409, "This proposal does not wait any more. Load the page again.")
-        Orders.change(state_dir, lambda stands: stands.approving(job, digest, BY))
-        log.info("Job %s was approved: %s.", job, digest)
+        log.info("Job %s was approved: %s.", job.name, job.digest)
         return RedirectResponse("/", 303)
 
     @app.post("/refuse")
     async def refuse(request: Request) -> Response:
-        job, _ = await own_form(request, form_key)
-        Orders.change(state_dir, lambda stands: stands.refusing(job))
-        log.info("Job %s was refused.", job)
+        form = await own_form(request, form_key)
+        said = await said_in(request, form)
+        Orders.change(file.site.state_dir, lambda stands: stands.refusing(form["job"], said))
+        log.info("Job %s was refused.", form["job"])
         return RedirectResponse("/", 303)
 
     @app.exception_handler(FedprivError)
     async def wrong(request: Request, error: Exception) -> Response:
-        return PlainTextResponse(f"{error}\n", 503)
+        of_the_form = isinstance(error, ConfigError) and error.file is None
+        return PlainTextResponse(f"{error}\n", 422 if of_the_form else 503)
 
     @app.middleware("http")
     async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -171,8 +176,21 @@ async def check_token(request: Request, token: str) -> None:
         raise _BASIC.make_not_authenticated_error()
 
 
-async def own_form(request: Request, form_key: str) -> tuple[str, str]:
-    """The job and the digest of a form of this very page.
+async def said_in(request: Request, form: Mapping[str, str]) -> Said:
+    """Who decides, and why, by a form or else by the user name that the browser sent.
+
+    Raises:
+        ConfigError: as `persons.said_of`.
+    """
+    shown = await _BASIC(request)
+    user = shown.username if shown is not None and shown.username.isprintable() else ""
+    by = form.get("by") or ", ".join(filter(None, (user[:100], BY)))
+    reason, text = form.get("reason", ""), form.get("text", "")
+    return persons.said_of(by, reason, text, agreed=form.get("agreed") == "yes")
+
+
+async def own_form(request: Request, form_key: str) -> dict[str, str]:
+    """The fields of a form of this very page, with a job and a digest.
 
     Raises:
         HTTPException: it came from elsewhere, or is none.
@@ -190,7 +208,7 @@ async def own_form(request: Request, form_key: str) -> tuple[str, str]:
         raise HTTPException(403, "A form of an older page. Load the page again.")
     if not form.get("job") or not form.get("digest"):
         raise HTTPException(422, "A form without a job.")
-    return form["job"], form["digest"]
+    return form
 
 
 def _policy(text: str) -> str:

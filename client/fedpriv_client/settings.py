@@ -61,7 +61,10 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
         held_out=file.data.held_out,
         transform=file.data.transform,
         server=file.server.address,
+        authority=None if file.server.plain else file.server.ca,
         ask=allow.approve == "ask",
+        approvers=allow.approvers,
+        approvals=allow.approvals,
         max_empty=file.data.max_empty,
         preparation=file.site.preparation,
     )

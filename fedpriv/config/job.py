@@ -30,6 +30,7 @@ from fedpriv.config.run import (
 )
 from fedpriv.config.server import ServerSection
 from fedpriv.config.sites import SiteSection, check_delta, check_described, check_looks, check_names
+from fedpriv.config.statement import StatementSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.config.trust import check_trust, usual_max_colluding
 from fedpriv.controllers.config import ControllerSection
@@ -63,6 +64,7 @@ class JobConfig(Section):
     method: dict[str, JsonValue] = Field(
         {}, description="Settings of a method from another package, which checks them."
     )
+    statement: StatementSection | None = None
     evaluation: EvaluationSection
     personal: PersonalSection = PersonalSection()
     compute: ComputeSection = ComputeSection()

@@ -10,10 +10,14 @@ from fedpriv.report import received
 from fedpriv.report.page_parts import RULES, css_colours, fingerprint, score_names, templates
 
 
-def page_of(contents: Contents) -> bytes:
-    """The page of a dossier, made of its other files alone."""
+def page_of(contents: Contents, verdict: str = "") -> bytes:
+    """The page of a dossier, made of its other files alone.
+
+    Args:
+        verdict: of whoever checked the file; none in the file itself.
+    """
     template = templates("fedpriv.dossier").get_template("dossier.html.j2")
-    return (template.render(_context(contents)) + "\n").encode()
+    return (template.render(_context(contents), verdict=verdict) + "\n").encode()
 
 
 def _context(contents: Contents) -> dict[str, Any]:
@@ -26,6 +30,12 @@ def _context(contents: Contents) -> dict[str, Any]:
         "reports": reports,
         "rows": {name: len(rows) for name, rows in contents.rows.items()},
         "silent": [site.name for site in facts.sites if not site.report and site.rounds],
+        "approvals": {
+            name: row.body["approvals"]
+            for name, rows in contents.rows.items()
+            for row in rows
+            if row.kind == "approved" and row.body.get("job") == facts.job
+        },
         "simulated": [name for name, report in reports.items() if report.simulated],
         "claims": made.claims,
         "assumptions": list(assumptions_of(reports.values())),

@@ -58,6 +58,10 @@ def propose(
         ConfigError: no such method is installed, or it can't be used with the file's settings.
     """
     settings, public_records = method_settings(config)
+    statement = config.statement
+    if statement is not None and not statement.participants:
+        named = tuple(site.name for site in config.sites)
+        statement = statement.model_copy(update={"participants": named})
     local, count = None, config.job.sync
     if count > 1:
         local = LocalSteps(count=count, optimizer=config.optimizer, denoise=config.denoise)
@@ -80,6 +84,7 @@ def propose(
         evaluation=config.evaluation.sites,
         shared=None if roster is None else shared_noise(config, roster),
         groups=groups,
+        statement=statement,
     )
 
 

@@ -36,6 +36,7 @@ from fedpriv_server.number_format import settle
 from fedpriv_server.reports import collect_reports
 from fedpriv_server.roster import roster_of
 from fedpriv_server.run_directory import RunDirectory, only_run
+from fedpriv_server.signed import signature_of
 from fedpriv_server.site_keys import SiteKeys
 from fedpriv_server.tracking.tracking import check_installed
 
@@ -112,7 +113,7 @@ def _serve(
             stack.enter_context(door.watched())
             log.info("Listening on %s:%d%s.", address[0], port, "" if tls else " without TLS")
             healthy(True)
-            _run(config, run, grid, door, status, figures)
+            _run(config, run, grid, door, status, figures, tls)
     finally:
         run.discard()
 
@@ -124,6 +125,7 @@ def _run(
     door: _Door,
     status: Status,
     figures: RunFigures,
+    tls: ServerTls | None,
 ) -> None:
     names, pool = door.broker.names, WorkerPool(1)
     config = settle(config, run, pool, here=True)
@@ -134,6 +136,7 @@ def _run(
         site_of=lambda node: door.broker.names.get(node),
         roster=roster_of(config.privacy.roster, config.sites),
     )
+    job.strategy.signed = signature_of(job.proposal, run, tls)
     look_seldom()
     assembly = Assembly(config, grid, door, status, job)
 

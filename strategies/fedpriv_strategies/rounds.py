@@ -25,7 +25,7 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
-from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, StepReply, StepRequest
+from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, Signed, StepReply, StepRequest
 from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.post_processing import Found
 from fedpriv.public_update.schedule import learning_rate
@@ -92,6 +92,7 @@ class Rounds:
         offers: node → the site's terms.
         refused: node → why it made none. Who is taken out is asked again.
         heads: site → the newest ledger head seen of it, sent back to it as a witness.
+        signed: the coordinator's signature of the proposal; over the network alone.
         outcome: of the last round.
     """
 
@@ -115,6 +116,7 @@ class Rounds:
         self.offers: dict[int, Offer] = {}
         self.refused: dict[int, Refusal] = {}
         self.heads: dict[str, Head] = dict(heads or {})
+        self.signed: Signed | None = None
         self.outcome = RoundOutcome()
         self._sites, self._min_sites, self._site_of = sites, min_sites, site_of
         self._timeout = timeout
@@ -134,7 +136,7 @@ class Rounds:
         for node in [node for node in self.refused if self._is_dismissed(node)]:
             del self.refused[node]
         new = self._to_ask(grid.get_node_ids())
-        messages = [message(self.proposal, node, QUERY, "0") for node in new]
+        messages = [message(self.proposal, node, QUERY, "0", signed=self.signed) for node in new]
         # The first time a site loads its model; later nobody waits for those who come late.
         patience = LATE if len(self.offers) >= self._min_sites else self._timeout
         replies = grid.send_and_receive(messages, timeout=patience) if messages else []

@@ -50,7 +50,7 @@ def test_who_has_the_token_sees_the_page_and_decides(place: Place) -> None:
     answer = press(browser)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     yes = Orders.read(place.state).approved[PROPOSAL.digest()]
-    assert (yes.job, yes.by) == (PROPOSAL.job_id, "on the site's page")
+    assert (yes.job, yes.by) == (PROPOSAL.job_id, "anybody, on the site's page")
     assert "No job waits" in browser.get("/").text
 
 

@@ -87,7 +87,7 @@ def test_a_job_waits_is_approved_on_the_page_and_runs(
     assert federation.totals(0) == federation.totals(1) == expected
     [job] = json.loads(federation.ask(1, "jobs", "--json").stdout)
     assert job["state"] == "finished"
-    assert job["approved"]["by"] == "on the site's page"
+    assert job["approved"]["by"] == "x, on the site's page"
 
 
 def test_a_job_that_is_refused_on_one_site_goes_on_without_it(

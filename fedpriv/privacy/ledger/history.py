@@ -61,6 +61,7 @@ class History:
 
     Attributes:
         accounts: job → its plan and how far it is.
+        approvals: job → who approved it, where persons are named, each as a keyed digest.
         requests: reserved slot → digest of the request it was reserved for.
         choices: reserved slot of an adaptive plan → what it asked for.
         releases: released slot → digest of the reply.
@@ -83,6 +84,7 @@ class History:
         except (FedprivError, ArithmeticError, TypeError, KeyError) as error:
             raise ValueError(f"its terms can't be read ({error})") from None
         self.accounts: dict[str, Account] = {}
+        self.approvals: dict[str, list[dict[str, str]]] = {}
         self.requests: dict[Slot, str] = {}
         self.choices: dict[Slot, SlotChoice] = {}
         self.releases: dict[Slot, str] = {}
@@ -100,6 +102,7 @@ class History:
         fields = _fields(body)
         readers: dict[str, Callable[..., None]] = {
             "plan": self._plan,
+            "approved": self._approved,
             "reserve": self._reserve,
             "release": self._release,
             "close": self._close,
@@ -125,6 +128,16 @@ class History:
         self.accounts[plan.job] = account = Account(plan)
         self._charge(self._used, account, 1)
         self._charge(self._open, account, 1)
+
+    def _approved(self, job: str, approvals: list[dict[str, str]]) -> None:
+        if job not in self.accounts or job in self.approvals or not approvals:
+            raise ValueError
+        for one in approvals:
+            if not {"person", "reason"} <= one.keys() <= {"person", "reason", "name", "text"}:
+                raise ValueError
+            if not all(type(text) is str for text in one.values()):
+                raise ValueError
+        self.approvals[job] = approvals
 
     def _check_kind(self, plan: Plan) -> None:
         """Raises: BudgetError, when a plan is none that the terms can hold, whatever it costs."""
