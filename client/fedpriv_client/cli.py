@@ -122,6 +122,18 @@ def roster_entry(
 
 
 @app.command()
+def accept_roster(
+    roster: Annotated[Path, typer.Argument(help="The roster that follows this site's own.")],
+    config: Config = SITE,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Say yes to who joins a secure sum, who leaves it, and new keys, after they were shown."""
+    from fedpriv_client.accept_roster import accept
+
+    print(accept(_load(config), roster, lambda: yes or typer.confirm("Accept it?", abort=True)))
+
+
+@app.command()
 def init(
     config: Config = SITE,
     another: Annotated[

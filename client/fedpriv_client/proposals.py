@@ -124,7 +124,7 @@ def keep_proposal(
     allocated: tuple[float, float | None],
     is_decided: Callable[[KeptProposal], bool],
     signed: Signed | None = None,
-) -> None:
+) -> KeptProposal | None:
     """Keep a proposal that the site's limits allow; what is wrong with it is said here alone.
 
     Of those on which somebody has decided the newest stay, and of those on which nobody has.
@@ -133,6 +133,9 @@ def keep_proposal(
     Args:
         allocated: ε of the ledger with its plan, with trust and alone.
         is_decided: whether a person said yes or no to one, or it has begun.
+
+    Returns:
+        What was kept, if it is new; None otherwise.
     """
     try:
         folder = private_folder(proposals_folder(settings.state_dir))
@@ -160,8 +163,10 @@ def keep_proposal(
                 raise OSError(errno.EDQUOT, f"{len(waiting)} others wait for a decision")
         if known is None or path.read_text(encoding="utf-8") != text:
             write_beside(path, text, 0o600, held)
+        return kept if known is None else None
     except OSError as error:
         log.error("Job %s is on no list: %s.", proposal.job_id, error.strerror)
+        return None
 
 
 def kept_proposals(state_dir: Path) -> Iterator[KeptProposal]:

@@ -17,7 +17,7 @@ from fedpriv.data.identity import identities
 from fedpriv.data.population import Population, encode_population
 from fedpriv.data.read import UNIT
 from fedpriv.data.store import TokenFile
-from fedpriv.errors import ProtocolError, StepFailedError
+from fedpriv.errors import PausedError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
@@ -92,6 +92,7 @@ class Site:
 
     Attributes:
         files: the disk space that is held for what is written beside an answer.
+        notify: is given a proposal that is new and waits for a yes.
         distinct: statements that look-alikes in another ledger are different people: that
             ledger's data set, and who states it.
 
@@ -127,6 +128,7 @@ class Site:
         self._csprng = csprng
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: SiteJob | None = None
+        self.notify: Callable[[KeptProposal], None] = lambda kept: None
         self._held: list[HeldSpace] = []  # of the disk
         self._token_files: list[TokenFile] = []  # of the records that train, of those held out
         folder = private_folder(settings.state_dir)
@@ -245,10 +247,18 @@ class Site:
             said = len(yes) >= settings.approvals or orders.refuses(kept.job)
             return said or self.ledger.plan(kept.job) == kept.plan or kept.proposal.has_expired
 
+        new = None
         if settings.server is not None:
-            keep_proposal(settings, self.files, proposal, plan, allocated, is_decided, signed)
+            kept = (settings, self.files, proposal, plan, allocated, is_decided, signed)
+            new = keep_proposal(*kept)
         if settings.ask:
-            orders.check_approved(plan.job, plan.proposal, settings.approvers, settings.approvals)
+            asked = (plan.job, plan.proposal, settings.approvers, settings.approvals)
+            try:
+                orders.check_approved(*asked)
+            except PausedError:
+                if new is not None:
+                    self.notify(new)
+                raise
 
     def _approvals(self, plan: Plan) -> list[dict[str, str]]:
         """What the ledger keeps of the named persons who approved a plan."""

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from fedpriv.config.looks import check_held_out, held_out_units
 from fedpriv.config.sources import OtherSources, Source
@@ -295,6 +295,20 @@ class SecureSumSection(Section):
     )
 
 
+class NotifySection(Section):
+    """Who is told that a job waits for a yes. A notice holds public facts alone."""
+
+    urls: tuple[SecretStr, ...] = Field(
+        min_length=1,
+        max_length=20,
+        description="Where notices go, as [Apprise](https://appriseit.com) writes it: `mailto://…`"
+        " for mail, `jsons://…` for a webhook. It needs the extra `notify`.",
+    )
+    page: str = Field(
+        "the site's page", description="Where people find the site's page, told in a notice."
+    )
+
+
 class SiteFile(Section):
     """A site file, as far as the process that serves reads it; `OwnSiteFile` is all of it."""
 
@@ -306,6 +320,7 @@ class SiteFile(Section):
     personal: Section = Section()
     compute: ComputeSection = ComputeSection()
     secure_sum: SecureSumSection | None = None
+    notify: NotifySection | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> SiteFile:
@@ -329,6 +344,10 @@ class SiteFile(Section):
                 " could read and change what is sent; leave plain out"
             )
         allow = self.allow
+        if self.notify is not None and allow.approve != "ask":
+            raise ValueError(
+                "notify: nobody's yes is waited for; it belongs to allow.approve = 'ask'"
+            )
         if allow.approvers and allow.approve != "ask":
             raise ValueError("allow.approvers: are asked with allow.approve = 'ask' alone")
         if len(set(allow.approvers)) < allow.approvals > 1:

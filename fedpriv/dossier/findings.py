@@ -53,7 +53,8 @@ def verdict(found: Iterable[Finding], signer: str | None) -> str:
         f", {left} could be checked and {'was' if left == 1 else 'were'} not" if left else ""
     )
     return (
-        f"VERIFIED{'' if signer else ', but not who signed it'}: {kinds.count('holds')} statements hold by computation,"
+        f"VERIFIED{'' if signer else ', but not who signed it'}:"
+        f" {kinds.count('holds')} statements hold by computation,"
         f" {kinds.count('word')} are only somebody's word{unchecked}."
     )
 

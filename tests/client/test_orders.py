@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
-from fedpriv_client.orders import Orders
+from fedpriv_client.orders import Orders, Said
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -47,6 +47,26 @@ def test_a_yes_is_read_as_it_was_written(tmp_path: Path) -> None:
     stands.check_approved("notes-1", DIGEST)
     with pytest.raises(PausedError, match="fedpriv-client approve notes-1"):
         stands.check_approved("notes-1", DIGEST.replace("0", "1"))
+
+
+def test_of_two_persons_each_has_said_yes_once(tmp_path: Path) -> None:
+    for by in ("Ada", "Ada", "Bea", "Ada"):
+        Orders.change(tmp_path, lambda stands, by=by: stands.approving("n-1", DIGEST, by))
+    stands = Orders.read(tmp_path)
+    assert [one.by for one in stands.persons(DIGEST)] == ["Bea", "Ada"]
+    assert [one.by for one in stands.persons(DIGEST, ["Ada"])] == ["Ada"]
+    stands.check_approved("n-1", DIGEST, needed=2)
+    with pytest.raises(PausedError):
+        stands.check_approved("n-1", DIGEST, ["Ada", "Carl"], needed=2)
+
+
+def test_why_a_job_was_refused_is_kept_until_that_is_taken_back(tmp_path: Path) -> None:
+    said = Said(by="Ada", reason="purpose")
+    stands = Orders.change(tmp_path, lambda stands: stands.refusing("notes", said))
+    no = Orders.read(tmp_path).refusal("notes-1a2b3c4d")
+    assert no is not None and (no.by, no.reason) == ("Ada", "purpose")
+    assert stands.refusing("notes").refusal("notes") == no  # said again, without a reason
+    assert stands.not_refusing("notes") == Orders()
 
 
 @pytest.mark.parametrize("refused", ["notes-1a2b3c4d", "notes"])
