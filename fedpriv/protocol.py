@@ -24,17 +24,15 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import (
     AwareDatetime,
     Field,
     JsonValue,
-    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -157,6 +155,7 @@ class Proposal(Body):
         statement: what it is for and who answers for it; older coordinators state none.
     """
 
+    later: ClassVar[tuple[str, ...]] = ("statement",)
     job_id: JobId
     method: str = Field(max_length=64)
     steps: int = Field(ge=1, le=MAX_JOB_STEPS)
@@ -209,13 +208,6 @@ class Proposal(Body):
                 if is_there and getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name}: is not for a job with {part}")
         return self
-
-    @model_serializer(mode="wrap")
-    def _as_older_sites_read_it(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = dump(self)
-        if self.statement is None:
-            del fields["statement"]
-        return fields
 
     @property
     def has_expired(self) -> bool:

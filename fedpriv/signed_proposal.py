@@ -19,23 +19,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedpriv.errors import EnrolmentError, StatementError
 from fedpriv.files import canonical_json
 from fedpriv.pki.certificates import check_certificate, load_certificate, parse_certificate
-from fedpriv.pki.keys import PrivateKey, is_p256
+from fedpriv.pki.keys import is_p256
 from fedpriv.protocol import Proposal, Signed
 
 AHEAD = timedelta(minutes=5)  # that the coordinator's clock may be, before its word is refused
 _LABEL = "fedpriv-proposal-1"
-_ECDSA = ec.ECDSA(hashes.SHA256())
-
-
-def sign_proposal(proposal: Proposal, key: PrivateKey, certificate: bytes) -> Signed:
-    """Sign a proposal now.
-
-    Args:
-        certificate: the server's, in PEM; `key` is its private half.
-    """
-    at = datetime.now(UTC).replace(microsecond=0)
-    signature = key.sign(_content(proposal, at), _ECDSA).hex()
-    return Signed(at=at, certificate=certificate.decode("ascii"), signature=signature)
+ECDSA = ec.ECDSA(hashes.SHA256())
 
 
 def check_signed(proposal: Proposal, signed: Signed, authority: Path) -> None:
@@ -56,7 +45,7 @@ def check_signed(proposal: Proposal, signed: Signed, authority: Path) -> None:
         check_certificate(certificate, ca, use="server", path=whose, now=signed.at)
         key = certificate.public_key()
         assert is_p256(key)  # or it had not been parsed
-        key.verify(bytes.fromhex(signed.signature), _content(proposal, signed.at), _ECDSA)
+        key.verify(bytes.fromhex(signed.signature), signed_content(proposal, signed.at), ECDSA)
     except InvalidSignature:
         raise StatementError(f"{whose}: is of another proposal, or was changed.") from None
     except EnrolmentError as error:
@@ -65,5 +54,6 @@ def check_signed(proposal: Proposal, signed: Signed, authority: Path) -> None:
         raise StatementError(f"{whose}: was made at {signed.at}, which is still to come.")
 
 
-def _content(proposal: Proposal, at: datetime) -> bytes:
+def signed_content(proposal: Proposal, at: datetime) -> bytes:
+    """Return what the coordinator signs."""
     return canonical_json([_LABEL, proposal.digest(), at.astimezone(UTC).isoformat()])

@@ -12,7 +12,8 @@ from fedpriv.errors import StatementError
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.keys import load_key
 from fedpriv.protocol import Proposal, Signed
-from fedpriv.signed_proposal import check_signed, sign_proposal
+from fedpriv.signed_proposal import check_signed
+from fedpriv_server.signed import sign_proposal
 from tests.golden_messages import PROPOSAL
 from tests.pki.conftest import NOW, Authority
 

@@ -15,7 +15,7 @@ descriptions here by `scripts/make_config_reference.py`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -51,6 +51,7 @@ from fedpriv.synthetic.config import SyntheticSection
 class JobConfig(Section):
     """A whole federation file."""
 
+    later: ClassVar[tuple[str, ...]] = ("statement",)
     job: JobSection
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()

@@ -374,13 +374,11 @@ def digest(job: JobConfig) -> str:
     """SHA-256 of `settings_of` a job, for telling one run's settings from another's.
 
     The engine "auto" counts as "fedpriv", and a job that begins at no adapter has no key for one,
-    as in older runs. So it is with a job that states nothing.
+    as in older runs.
     """
     settings = settings_of(job)
     if job.compute.engine == "auto":
         settings["compute"]["engine"] = "fedpriv"
     if job.model.begin is None:
         del settings["model"]["begin"], settings["model"]["begin_as"]
-    if job.statement is None:
-        del settings["statement"]
     return sha256(json.dumps(settings, sort_keys=True).encode())

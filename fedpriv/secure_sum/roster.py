@@ -13,15 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import ClassVar, Literal, Self, TypeVar
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    field_validator,
-    model_serializer,
-)
+from pydantic import Field, ValidationError, field_validator
 
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256, write_json
@@ -48,16 +42,10 @@ class RosterEntry(Section):
 class Roster(Section):
     """The content of ``roster.json``: entries in the order of their names."""
 
+    later: ClassVar[tuple[str, ...]] = ("predecessor",)
     format: Literal[1] = 1
     entries: tuple[RosterEntry, ...] = Field(max_length=MAX_MEMBERS)
     predecessor: Digest | None = Field(None, description="digest of the roster that this follows")
-
-    @model_serializer(mode="wrap")
-    def _as_older_sites_read_it(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = dump(self)
-        if self.predecessor is None:
-            del fields["predecessor"]
-        return fields
 
     @field_validator("entries")
     @classmethod

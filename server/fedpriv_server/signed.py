@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from pydantic import ValidationError
 
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.files import write_json
-from fedpriv.pki.keys import load_key
+from fedpriv.pki.keys import PrivateKey, load_key
 from fedpriv.protocol import Proposal, Signed
-from fedpriv.signed_proposal import sign_proposal
+from fedpriv.signed_proposal import ECDSA, signed_content
 from fedpriv_server.listen import ServerTls
 from fedpriv_server.run_directory import RunDirectory
 
@@ -42,3 +44,14 @@ def signature_of(proposal: Proposal, run: RunDirectory, tls: ServerTls | None) -
     signed = sign_proposal(proposal, load_key(tls.key), tls.certificate.read_bytes())
     write_json(path, signed.model_dump(mode="json"))
     return signed
+
+
+def sign_proposal(proposal: Proposal, key: PrivateKey, certificate: bytes) -> Signed:
+    """Sign a proposal now.
+
+    Args:
+        certificate: the server's, in PEM; `key` is its private half.
+    """
+    at = datetime.now(UTC).replace(microsecond=0)
+    signature = key.sign(signed_content(proposal, at), ECDSA).hex()
+    return Signed(at=at, certificate=certificate.decode("ascii"), signature=signature)
