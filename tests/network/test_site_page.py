@@ -66,7 +66,9 @@ def test_a_job_waits_is_approved_on_the_page_and_runs(
     browser = Browser(tmp_path)
     try:
         browser.open(where)
-        assert "The client is running: connected" in browser.value("document.body.innerText")
+        text = browser.value("document.body.innerText")
+        assert "The client is running: connected" in text and "Signed on " in text
+        assert (federation.out / "signed.json").exists()
         browser.key("Tab")
         browser.key("Tab")
         browser.key("Enter", loads=True)
