@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fedpriv.dossier.answers import answers, assumptions_of
-from fedpriv.dossier.facts import Contents, Scores
+from fedpriv.dossier.facts import Contents, Scores, ledger_file
+from fedpriv.privacy.ledger.ledger import read_history
 from fedpriv.report import received
 from fedpriv.report.page_parts import RULES, css_colours, fingerprint, score_names, templates
 
@@ -31,10 +33,9 @@ def _context(contents: Contents) -> dict[str, Any]:
         "rows": {name: len(rows) for name, rows in contents.rows.items()},
         "silent": [site.name for site in facts.sites if not site.report and site.rounds],
         "approvals": {
-            name: row.body["approvals"]
+            name: read_history(rows, Path(ledger_file(name))).approvals.get(facts.job, [])
             for name, rows in contents.rows.items()
-            for row in rows
-            if row.kind == "approved" and row.body.get("job") == facts.job
+            if any(row.kind == "approved" for row in rows)
         },
         "simulated": [name for name, report in reports.items() if report.simulated],
         "claims": made.claims,
