@@ -50,7 +50,10 @@ def notifier(file: SiteFile) -> Callable[[KeptProposal], None]:
         told.append(f"Decide: fedpriv-client approve {kept.job}, or {section.page}")
         for index, sender in enumerate(senders):
             asked = index, sender, title, "\n".join(told)
-            threading.Thread(target=_send, args=asked, name="notice", daemon=True).start()
+            try:
+                threading.Thread(target=_send, args=asked, name="notice", daemon=True).start()
+            except RuntimeError:  # no thread is left, and the server hears the same (law 18)
+                log.warning("A notice was not sent: notify.urls.%d, for lack of a thread.", index)
 
     return notify
 
