@@ -128,8 +128,8 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
 
     def job(plan: Plan, row: Mapping[str, Any] | None = None) -> Job:
         kept, yes = proposals.get(plan.proposal), orders.approved.get(plan.proposal)
-        waits = len(orders.persons(plan.proposal, settings.approvers)) < settings.approvals
-        waits = waits and settings.ask and kept is not None
+        approved = orders.is_approved(plan.proposal, settings.approvers, settings.approvals)
+        waits = settings.ask and kept is not None and not approved
         expired = kept is not None and kept.proposal.has_expired
         state = _state(plan, row, orders, waits=waits, expired=expired)
         paid = 0 if row is None else row["reserved"]

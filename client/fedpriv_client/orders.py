@@ -160,6 +160,10 @@ class Orders(Section):
         """Whether the administrator wants no part in a job."""
         return job in self.refused or job.rpartition("-")[0] in self.refused
 
+    def is_approved(self, digest: str, approvers: Sequence[str] = (), needed: int = 1) -> bool:
+        """Whether so many persons said yes to a proposal."""
+        return len(self.persons(digest, approvers)) >= needed
+
     def refusal(self, job: str) -> Approval | None:
         """Who refused a job, if somebody said who that was."""
         return self.reasons.get(job) or self.reasons.get(job.rpartition("-")[0])
@@ -187,7 +191,7 @@ class Orders(Section):
             PausedError: nobody has yet. Asked again later, the answer may be another; and a server
                 can't tell it from that of a site that is paused.
         """
-        if len(self.persons(digest, approvers)) < needed:
+        if not self.is_approved(digest, approvers, needed):
             raise PausedError(
                 f"Job {job!r} waits for somebody to approve it (allow.approve): fedpriv-client jobs"
                 f" shows it, fedpriv-client approve {job} says yes."
@@ -195,7 +199,4 @@ class Orders(Section):
 
 
 def _now(job: str, said: Said) -> Approval:
-    at = datetime.now(UTC).replace(microsecond=0)
-    return Approval(
-        job=job, at=at, by=said.by, reason=said.reason, text=said.text, agreed=said.agreed
-    )
+    return Approval(job=job, at=datetime.now(UTC).replace(microsecond=0), **dict(said))

@@ -40,7 +40,7 @@ def approve(settings: SiteSettings, job: Job, said: Said) -> str:
     stands = Orders.change(
         settings.state_dir, lambda stands: stands.approving(job.name, job.digest, said)
     )
-    if len(stands.persons(job.digest, allowed)) < settings.approvals:
+    if not stands.is_approved(job.digest, allowed, settings.approvals):
         return f"Job {job.name} waits for another person's yes."
     return f"Job {job.name} begins when the server asks again, within a minute or so."
 

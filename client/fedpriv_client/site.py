@@ -17,7 +17,7 @@ from fedpriv.data.identity import identities
 from fedpriv.data.population import Population, encode_population
 from fedpriv.data.read import UNIT
 from fedpriv.data.store import TokenFile
-from fedpriv.errors import PausedError, ProtocolError, StepFailedError
+from fedpriv.errors import ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
@@ -242,23 +242,19 @@ class Site:
         settings = self.settings
         orders = Orders.read(settings.state_dir)
 
+        persons = settings.approvers, settings.approvals
+
         def is_decided(kept: KeptProposal) -> bool:
-            yes = orders.persons(kept.digest, settings.approvers)
-            said = len(yes) >= settings.approvals or orders.refuses(kept.job)
+            said = orders.is_approved(kept.digest, *persons) or orders.refuses(kept.job)
             return said or self.ledger.plan(kept.job) == kept.plan or kept.proposal.has_expired
 
-        new = None
+        kept, new = (proposal, plan, allocated, is_decided, signed), None
         if settings.server is not None:
-            kept = (settings, self.files, proposal, plan, allocated, is_decided, signed)
-            new = keep_proposal(*kept)
+            new = keep_proposal(settings, self.files, *kept)
         if settings.ask:
-            asked = (plan.job, plan.proposal, settings.approvers, settings.approvals)
-            try:
-                orders.check_approved(*asked)
-            except PausedError:
-                if new is not None:
-                    self.notify(new)
-                raise
+            if new is not None and not orders.is_approved(new.digest, *persons):
+                self.notify(new)
+            orders.check_approved(plan.job, plan.proposal, *persons)
 
     def _approvals(self, plan: Plan) -> list[dict[str, str]]:
         """What the ledger keeps of the named persons who approved a plan."""

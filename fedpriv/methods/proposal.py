@@ -8,7 +8,8 @@ from typing import Any
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.methods.registry import find_method, find_server_half
+from fedpriv.methods.registry import find_method
+from fedpriv.plugins import SERVER_HALVES, load
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import LocalSteps, Proposal, SharedNoise
@@ -34,7 +35,9 @@ def method_settings(config: JobConfig) -> tuple[Mapping[str, Any], int]:
         fix = f"With method {name!r}, such a set is for a warm_start."
         raise ConfigError("has nothing to do", key="synthetic", fix=fix)
     records = made_up.size if made_up is not None and method.needs_set else 0
-    settings = getattr(find_server_half(name), "settings", None)
+    problem = "has no half for a server"
+    half = load(SERVER_HALVES, name, key="job.method", problem=problem)
+    settings = getattr(half, "settings", None)
     return {} if settings is None else settings(config), records
 
 
