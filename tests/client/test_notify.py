@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,46 +18,12 @@ from fedpriv_client.orders import Orders
 from tests.client.client_setting import Setting
 from tests.client.page_setting import Place
 from tests.client.test_approval import asking
+from tests.client.webhook import SECRET, Webhook
 from tests.test_signed_proposal import STATED
 from tests.waiting import wait_until
 
 pytest.importorskip("apprise")
 Make = Callable[..., Any]
-SECRET = "a-token-in-the-url"
-
-
-class Webhook:
-    """What takes notices, on this machine: at once, or not before it is let go."""
-
-    def __init__(self) -> None:
-        self.taken: list[dict[str, Any]] = []
-        self.asked, self.free = threading.Event(), threading.Event()
-        hook = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                hook.asked.set()
-                hook.free.wait()
-                content = self.rfile.read(int(self.headers["content-length"]))
-                hook.taken.append(json.loads(content))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"json://127.0.0.1:{self._server.server_port}/{SECRET}?rto=60"
-
-    def close(self) -> None:
-        self.free.set()
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
