@@ -30,6 +30,8 @@ def run(app: typer.Typer) -> NoReturn:
         code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None
     except FedprivError as error:
         print(f"error: {error}", file=sys.stderr)
+        if error.verdict:
+            print(error.verdict)
         raise SystemExit(error.exit_code) from None
     except typer.Abort:
         raise SystemExit(130) from None

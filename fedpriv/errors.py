@@ -16,6 +16,7 @@
     ├── PausedError            a site that waits for a person's yes
     ├── BusyError              a site that is at an earlier request
     ├── JobRefusedError        a job that the site's administrator wants no part in
+    ├── StatementError         a proposal that nobody stands for any more, or never did
     ├── NetworkError           a connection that can't be used
     │   ├── UnreachableError       … because nobody answers; may heal by itself
     │   ├── CertificateError       … because the other side is not whom it should be
@@ -73,6 +74,7 @@ class FedprivError(Exception):
 
     code = "error"
     exit_code = 2
+    verdict = ""  # of a check that ended with it: the last line that a command prints
 
 
 class ConfigError(FedprivError):
@@ -219,6 +221,12 @@ class JobRefusedError(FedprivError):
     """The site's administrator wants no part in this job."""
 
     code = "refused"
+
+
+class StatementError(FedprivError):
+    """A proposal that has expired, or lacks the statement or the signature that a site wants."""
+
+    code = "statement"
 
 
 class NetworkError(FedprivError):

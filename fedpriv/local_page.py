@@ -104,7 +104,8 @@ def local_app(token: str) -> FastAPI:
 
     @app.exception_handler(FedprivError)
     async def wrong(request: Request, error: Exception) -> Response:
-        return PlainTextResponse(f"{error}\n", 503)
+        of_a_form = isinstance(error, ConfigError) and error.file is None
+        return PlainTextResponse(f"{error}\n", 422 if of_a_form else 503)
 
     @app.middleware("http")
     async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -131,6 +132,12 @@ async def check_token(request: Request, token: str) -> None:
     assert shown is not None
     if not hmac.compare_digest(shown.password.encode(), token.encode()):
         raise _BASIC.make_not_authenticated_error()
+
+
+async def user_of(request: Request) -> str:
+    """Return the user name that a browser sent, if it can be shown."""
+    shown = await _BASIC(request)
+    return shown.username[:100] if shown is not None and shown.username.isprintable() else ""
 
 
 def html(text: str) -> HTMLResponse:

@@ -1,6 +1,7 @@
 """What server and site say to each other, apart from the transport.
 
     server → site   Proposal      the job: method, model, privacy parameters (before round 1)
+                    Signed        beside it: the coordinator's signature
     site → server   Offer         the site's terms for it, all public; or Refusal
     server → site   StepRequest   one slot, with the current vector
     site → server   StepReply     the privatised vector, with the ledger's head; or Refusal
@@ -22,13 +23,22 @@ share, which is privatised once all shares of its set are added up (docs/secure-
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal, Self
+from datetime import UTC, datetime
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.config.looks import MAX_RANGE, LooksSection
+from fedpriv.config.statement import StatementSection
 from fedpriv.errors import LIMITS, FedprivError, LimitError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json, finite_json, sha256
 from fedpriv.models.config import LoraSection, ModelSection
@@ -48,6 +58,7 @@ MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistak
 
 # The records of a message, by name: the body as JSON, the vector, what changes the synthetic set.
 BODY, VECTOR, SYNTHETIC = "fedpriv", "arrays", "synthetic"
+SIGNED = "signed"  # beside a body
 # See `fedpriv.private_training.released`.
 Kind = Literal["gradient-sum", "move", "held-out-sum", "masked-share"]
 JobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -141,8 +152,10 @@ class Proposal(Body):
         evaluation: looks at held-out records; None without any.
         shared: None where each site adds all of its noise itself.
         groups: of trained parameters that a controller moves clip norms of; None without one.
+        statement: what it is for and who answers for it; older coordinators state none.
     """
 
+    later: ClassVar[tuple[str, ...]] = ("statement",)
     job_id: JobId
     method: str = Field(max_length=64)
     steps: int = Field(ge=1, le=MAX_JOB_STEPS)
@@ -161,6 +174,7 @@ class Proposal(Body):
     shared: SharedNoise | None = None
     groups: GroupTerms | None = None
     begin_digest: Digest | None = None
+    statement: StatementSection | None = None
 
     @field_validator("settings")
     @classmethod
@@ -196,6 +210,11 @@ class Proposal(Body):
         return self
 
     @property
+    def has_expired(self) -> bool:
+        """Whether it is too late to begin it."""
+        return self.statement is not None and datetime.now(UTC).date() > self.statement.expires
+
+    @property
     def training_steps(self) -> int:
         """Private steps that train, spare ones among them; those of looks come after them."""
         return self.steps - (0 if self.evaluation is None else self.evaluation.steps)
@@ -225,6 +244,19 @@ class Proposal(Body):
         if self.begin_digest is None:
             del fields["begin_digest"], fields["model"]["begin"], fields["model"]["begin_as"]
         return sha256(canonical_json(fields))
+
+
+class Signed(Body):
+    """The coordinator's signature of a proposal; see `fedpriv.signed_proposal`.
+
+    Attributes:
+        certificate: of the server, in PEM, for whose key the site's enrolment vouches.
+        signature: ECDSA, in hex.
+    """
+
+    at: AwareDatetime
+    certificate: str = Field(max_length=8192)
+    signature: str = Field(pattern=r"^[0-9a-f]{16,256}$")
 
 
 class Offer(Body):

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 
 class Section(BaseModel):
-    """A table of a file: unknown keys are refused, values can't be changed afterwards."""
+    """A table of a file: unknown keys are refused, values can't be changed afterwards.
+
+    Attributes:
+        later: fields that older versions don't know. Where one is None, it is not written at all,
+            so that they read the rest, and digests and signatures of older files stay.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    later: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _as_older_versions_read_it(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        return {k: v for k, v in fields.items() if v is not None or k not in self.later}

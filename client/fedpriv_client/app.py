@@ -14,6 +14,7 @@ from fedpriv.private_training.released import HeldOutSum
 from fedpriv.protocol import (
     BODY,
     FAILED,
+    SIGNED,
     SYNTHETIC,
     VECTOR,
     Body,
@@ -24,6 +25,7 @@ from fedpriv.protocol import (
     Refusal,
     ReportRequest,
     SetRequest,
+    Signed,
     StepReply,
     StepRequest,
 )
@@ -72,7 +74,9 @@ def client_app(site: Site, permit: Permit = lambda job: None) -> ClientApp:
 def _consider(site: Site, permit: Permit, message: Message) -> Result:
     proposal = Proposal.parse(_body(message))
     permit(proposal.job_id)
-    offer = site.consider(proposal)
+    signature = _body(message, SIGNED)
+    signed = None if signature is None else Signed.parse(signature)
+    offer = site.consider(proposal, signed)
     log.info(
         "Job %s: offered %d steps at ε = %.3f in all.",
         proposal.job_id,
@@ -174,9 +178,9 @@ def _reply(message: Message, body: Body | BudgetReport, arrays: ArrayRecord | No
     return Message(content, reply_to=message)
 
 
-def _body(message: Message) -> object:
+def _body(message: Message, part: str = "body") -> object:
     record = message.content.config_records.get(BODY)
-    return None if record is None else record.get("body")
+    return None if record is None else record.get(part)
 
 
 def _change(message: Message) -> SetChange | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from getpass import getuser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from fedpriv.environment import set_environment
 
 if TYPE_CHECKING:
     from fedpriv.config.personal import OwnSiteFile
-    from fedpriv_client.orders import Orders
+    from fedpriv_client.orders import Orders, Said
 
 app = typer.Typer(
     add_completion=False,
@@ -49,6 +50,20 @@ Field = Annotated[
     typer.Option("--field", help="Of a record, with its text.", show_default="the job's"),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, max=16, help="Texts at once.")]
+
+
+By = Annotated[str | None, typer.Option("--by", help="Who decides, as in allow.approvers.")]
+Why = Annotated[str, typer.Option("--reason", help="Of the list in docs/site-page.md.")]
+Text = Annotated[str, typer.Option("--text", help="More about the reason; it stays here.")]
+Agreed = Annotated[
+    bool, typer.Option("--agreed", help="My name and text may leave, with the ledger's rows.")
+]
+
+
+def _said(by: str | None, reason: str, text: str, agreed: bool = False) -> Said:
+    from fedpriv_client.persons import said_of
+
+    return said_of(by or f"{getuser()}, at the command line", reason, text, agreed=agreed)
 
 
 def _load(config: Path) -> OwnSiteFile:
@@ -129,6 +144,18 @@ def roster_entry(
     from fedpriv_client.roster_entry import write_entry
 
     print(write_entry(_load(config), out))
+
+
+@app.command()
+def accept_roster(
+    roster: Annotated[Path, typer.Argument(help="The roster that follows this site's own.")],
+    config: Config = SITE,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Say yes to who joins a secure sum, who leaves it, and new keys, after they were shown."""
+    from fedpriv_client.accept_roster import accept
+
+    print(accept(_load(config), roster, lambda: yes or typer.confirm("Accept it?", abort=True)))
 
 
 @app.command()
@@ -358,11 +385,16 @@ def approve(
         str | None, typer.Option(help="Of the proposal, where there are several.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask again.")] = False,
+    by: By = None,
+    reason: Why = "",
+    text: Text = "",
+    agreed: Agreed = False,
 ) -> None:
     """Say yes to a proposal that waits (allow.approve = "ask"), after it was shown."""
     from fedpriv_client.decide import approve as decide
 
-    decide(_load(config), config, job, digest, yes=yes)
+    said = _said(by, reason, text, agreed)
+    decide(_load(config), config, job, digest, said, yes=yes)
 
 
 @app.command()
@@ -370,9 +402,13 @@ def refuse(
     job: Annotated[str, typer.Argument(help="Id or name of the job, as jobs shows it.")],
     config: Config = SITE,
     undo: Annotated[bool, typer.Option("--undo", help="Take it back.")] = False,
+    by: By = None,
+    reason: Why = "",
+    text: Text = "",
 ) -> None:
     """Take no further part in a job; what was spent stays spent."""
-    _order(config, lambda stands: stands.not_refusing(job) if undo else stands.refusing(job))
+    said = _said(by, reason, text)
+    _order(config, lambda stands: stands.not_refusing(job) if undo else stands.refusing(job, said))
 
 
 @app.command()

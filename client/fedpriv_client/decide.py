@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 from pathlib import Path
@@ -14,10 +13,11 @@ from rich.table import Table
 
 from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.report.figures import upper, when
+from fedpriv.report.figures import upper
+from fedpriv_client import persons
 from fedpriv_client.job_words import cost, described
 from fedpriv_client.jobs import WAITS, Job, jobs_of
-from fedpriv_client.orders import Orders
+from fedpriv_client.orders import Said
 from fedpriv_client.settings import site_settings
 
 
@@ -33,7 +33,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
     table = Table()
     longest = max(len(job.name) for job in jobs.jobs)
     table.add_column("job", no_wrap=True, min_width=longest)  # to be copied
-    for name in ("state", "steps", "ε by itself", "approved"):
+    for name in ("state", "steps", "ε by itself", "decided by"):
         table.add_column(name)
     for job in jobs.jobs:
         alone = "" if job.epsilon_alone is None else f", alone {upper(job.epsilon_alone)}"
@@ -42,7 +42,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
             job.state,
             f"{job.paid} of {job.plan.steps}",
             f"{upper(job.epsilon)}{alone}",
-            "" if job.approval is None else f"{when(job.approval.at)} {job.approval.by}",
+            "; ".join(persons.persons(job)),
         )
     Console().print(table)
     if jobs.waiting:
@@ -57,8 +57,13 @@ def waiting(file: SiteFile, config: Path) -> list[str]:
         return []
 
 
-def approve(file: SiteFile, config: Path, name: str, digest: str | None, *, yes: bool) -> None:
+def approve(
+    file: SiteFile, config: Path, name: str, digest: str | None, said: Said, *, yes: bool
+) -> None:
     """Show a proposal and, if somebody says yes to it, let the site take part in it.
+
+    Args:
+        said: who says so, and why.
 
     Raises:
         ConfigError: there is no such job that waits, or nobody can be asked.
@@ -68,7 +73,7 @@ def approve(file: SiteFile, config: Path, name: str, digest: str | None, *, yes:
     jobs = jobs_of(settings)
     job = jobs.find(name, digest)
     if job.state == "refused":
-        jobs.orders.approving(job.name, job.digest, "")  # says how to take that back
+        jobs.orders.approving(job.name, job.digest, said)  # says how to take that back
     if job.state != WAITS:
         print(f"Job {job.name} does not wait for approval: {job.state}.")
         return
@@ -80,9 +85,7 @@ def approve(file: SiteFile, config: Path, name: str, digest: str | None, *, yes:
         if not is_asked():
             raise ConfigError("is needed where nobody can be asked", key="--yes")
         typer.confirm("Approve it?", abort=True)
-    by = f"{getpass.getuser()}, at the command line"
-    Orders.change(settings.state_dir, lambda stands: stands.approving(job.name, job.digest, by))
-    print(f"Approved. Job {job.name} begins when the server asks again, within a minute or so.")
+    print(f"Approved. {persons.approve(settings, job, said)}")
 
 
 def is_asked() -> bool:
@@ -104,4 +107,5 @@ def _facts(job: Job) -> dict[str, Any]:
         "server": None if kept is None else kept.server,
         "first_proposed": None if kept is None else kept.first.isoformat(),
         "approved": None if job.approval is None else job.approval.model_dump(mode="json"),
+        "refused": None if job.refusal is None else job.refusal.model_dump(mode="json"),
     }

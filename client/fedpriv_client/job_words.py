@@ -9,6 +9,7 @@ from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.protocol import Proposal
 from fedpriv.report.figures import small, upper, when
 from fedpriv_client.jobs import Job, Jobs
+from fedpriv_client.stated import stated
 
 METHODS = {
     "dp-lora": "the gradients of the records drawn, each clipped, are added up",
@@ -31,6 +32,7 @@ def described(job: Job, declared_size: int) -> Iterator[tuple[str, str]]:
         yield "What it is", "A job from before proposals were kept here; the ledger has its plan."
         return
     proposal, plan = kept.proposal, kept.plan
+    yield from stated(kept)
     yield "What it trains", _trains(proposal)
     yield "From what", _records(proposal)
     yield "How", _method(proposal, plan)

@@ -14,7 +14,9 @@ from fedpriv_client.orders import Approval, Orders
 from fedpriv_client.proposals import KeptProposal, kept_proposals
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
-State = Literal["waits for approval", "refused", "not begun", "begun", "finished", "closed"]
+State = Literal[
+    "waits for approval", "refused", "expired", "not begun", "begun", "finished", "closed"
+]
 STATES: tuple[State, ...] = get_args(State)
 WAITS: State = "waits for approval"
 
@@ -27,6 +29,7 @@ class Job:
         proposal: what was proposed; None of a job from before proposals were kept.
         paid: steps that are paid for.
         approval: who said yes to it; None if nobody did, or nobody was asked.
+        refusal: who said no to it, if that is known.
         delta: of the ledger.
         two_claims: the ledger has a budget for what holds alone, too.
     """
@@ -38,6 +41,7 @@ class Job:
     approval: Approval | None
     delta: float
     two_claims: bool
+    refusal: Approval | None = None
 
     @property
     def name(self) -> str:
@@ -125,10 +129,12 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
     def job(plan: Plan, row: Mapping[str, Any] | None = None) -> Job:
         kept, yes = proposals.get(plan.proposal), orders.approved.get(plan.proposal)
         handed = (adapters_folder(settings.state_dir) / plan.job).exists()
-        waits = settings.ask and kept is not None and yes is None
-        state = _state(plan, row, orders, handed=handed, waits=waits)
+        approved = orders.is_approved(plan.proposal, settings.approvers, settings.approvals)
+        waits = settings.ask and kept is not None and not approved
+        expired = kept is not None and kept.proposal.has_expired
+        state = _state(plan, row, orders, handed=handed, waits=waits, expired=expired)
         paid = 0 if row is None else row["reserved"]
-        return Job(plan, state, kept, paid, yes, delta, two)
+        return Job(plan, state, kept, paid, yes, delta, two, orders.refusal(plan.job))
 
     begun = {row["proposal"] for row in account["plans"]}
     new = [job(kept.plan) for kept in proposals.values() if kept.digest not in begun]
@@ -137,7 +143,13 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
 
 
 def _state(
-    plan: Plan, row: Mapping[str, Any] | None, orders: Orders, *, handed: bool, waits: bool
+    plan: Plan,
+    row: Mapping[str, Any] | None,
+    orders: Orders,
+    *,
+    handed: bool,
+    waits: bool,
+    expired: bool,
 ) -> State:
     """What became of a job.
 
@@ -146,6 +158,7 @@ def _state(
         handed: its adapter is here, so its last round is over.
         waits: nobody has approved it, and the site asks. One that began before the site did so
             waits, too, if it is to go on.
+        expired: it is too late to begin it.
     """
     if row is not None and (handed or row["reserved"] == plan.steps):
         return "finished"
@@ -153,6 +166,8 @@ def _state(
         return "closed"
     if orders.refuses(plan.job):
         return "refused"
+    if expired and row is None:
+        return "expired"
     if waits:
         return WAITS
     return "not begun" if row is None else "begun"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv.config.groups import Decision
-from fedpriv.errors import Limit, LimitError
+from fedpriv.errors import FedprivError, Limit, LimitError, StatementError
 from fedpriv.models.config import HEADS
 from fedpriv.models.digest import quantised_digest
 from fedpriv.privacy.accounting.accountant import epsilon_upper
@@ -53,6 +53,7 @@ class Limits:
         max_synthetic: public records that a method may have the site hold.
         max_basis: bytes of what it has to hold of them.
         targets: names of the layers that may get an adapter, or be trained whole; none for any.
+        statement: whether a job has to say what it is for, and be signed.
         evaluation: whether a job may look at held-out records.
         held_out: the declared number of units that are held out; None without one.
         controller: what a controller may move: nothing (``none``), how noise is divided among
@@ -79,6 +80,7 @@ class Limits:
     max_synthetic: int = MAX_PUBLIC_RECORDS
     max_basis: int = 16 << 30
     targets: tuple[str, ...] = ()
+    statement: bool = False
     evaluation: bool = False
     held_out: int | None = None
     controller: Literal["none", "fixed-noise", "adaptive"] = "adaptive"
@@ -98,9 +100,11 @@ class Limits:
             self.check_cost(plan, terms)
         return plan
 
-    def refusals(self, proposal: Proposal, terms: Terms) -> Iterator[LimitError]:
+    def refusals(self, proposal: Proposal, terms: Terms) -> Iterator[FedprivError]:
         """All that this site does not allow of a proposal, before a model is loaded for it."""
         yield from _foreign("methods", "method", proposal.method, self.methods)
+        if self.statement and proposal.statement is None:
+            yield StatementError("statement: is missing, and needed here (allow.statement).")
         yield from self.model_refusals(proposal)
         privacy = proposal.privacy
         yield from _foreign("numerics", "privacy.numerics", privacy.numerics, self.numerics)

@@ -6,29 +6,61 @@ Said by a file in the site's folder, so that it holds across restarts and needs 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable
+import hmac
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
-from fedpriv.files import private_folder, write_json
+from fedpriv.files import canonical_json, private_folder, write_json
 from fedpriv.section import Section
 
+Reason = Literal["agreement", "ethics", "usual", "purpose", "recipients", "cost", "other"]
 
-class Approval(Section):
-    """That a person said yes to a proposal.
+
+class Said(Section):
+    """Who decided about a job, and why.
+
+    Attributes:
+        by: who, or how.
+        reason: of the list; None where nobody was asked for one.
+        text: more about it, in the person's own words.
+        agreed: name and text may leave the site.
+    """
+
+    by: str = Field(max_length=200)
+    reason: Reason | None = None
+    text: str = Field("", max_length=1000)
+    agreed: bool = False
+
+
+class Approval(Said):
+    """That a person said yes to a proposal, or no to a job.
 
     Attributes:
         job: that it is for.
         at: when.
-        by: who, or how.
+        before: the yes of another person, which was there already.
     """
 
     job: str
     at: datetime
-    by: str
+    before: Approval | None = None
+
+    @property
+    def persons(self) -> tuple[Approval, ...]:
+        """All who said so, the first of them first."""
+        return (*(() if self.before is None else self.before.persons), self)
+
+    def as_row(self, key: bytes, proposal: str) -> dict[str, str]:
+        """What a ledger's row has of it: names that can be guessed are under a secret key."""
+        person = hmac.new(key, canonical_json([proposal, self.by]), sha256).hexdigest()
+        row = {"person": person, "reason": self.reason or "none"}
+        return {**row, "name": self.by, "text": self.text} if self.agreed else row
 
 
 class Orders(Section):
@@ -39,11 +71,13 @@ class Orders(Section):
         refused: jobs to which no request is answered any more, by id, or by the name that the
             coordinator gave them, which an id begins with.
         approved: digest of a proposal → that a person said yes to it, and to no other.
+        reasons: a refused job, as in `refused` → who said no, and why.
     """
 
     paused: bool = False
     refused: tuple[str, ...] = ()
     approved: dict[str, Approval] = Field({})  # which older versions don't know
+    reasons: dict[str, Approval] = Field({})  # nor this
 
     @classmethod
     def read(cls, folder: Path) -> Orders:
@@ -82,30 +116,57 @@ class Orders(Section):
             stands.write(folder)
             return stands
 
-    def refusing(self, job: str) -> Orders:
+    def refusing(self, job: str, said: Said | None = None) -> Orders:
         """These, and no part in a job, or in any of that name; a yes to one is forgotten."""
         stands = self.model_copy(update={"refused": tuple(sorted({*self.refused, job}))})
         approved = {d: yes for d, yes in self.approved.items() if not stands.refuses(yes.job)}
-        return stands.model_copy(update={"approved": approved})
+        reasons = self.reasons if said is None else {**self.reasons, job: _now(job, said)}
+        return stands.model_copy(update={"approved": approved, "reasons": reasons})
 
     def not_refusing(self, job: str) -> Orders:
         """These, but for that refusal."""
         refused = tuple(name for name in self.refused if name != job)
-        return self.model_copy(update={"refused": refused})
+        reasons = {name: no for name, no in self.reasons.items() if name != job}
+        return self.model_copy(update={"refused": refused, "reasons": reasons})
 
-    def approving(self, job: str, digest: str, by: str) -> Orders:
-        """These, and yes to the proposal of that digest.
+    def approving(self, job: str, digest: str, said: Said | str) -> Orders:
+        """These, and yes to the proposal of that digest, beside that of one other person.
+
+        Args:
+            said: who says so, and why; or who, or how, alone.
 
         Raises:
             JobRefusedError: its job is refused.
         """
         self._check_not_refused(job, "Take that back first: fedpriv-client refuse --undo.")
-        yes = Approval(job=job, at=datetime.now(UTC).replace(microsecond=0), by=by)
+        said = Said(by=said) if isinstance(said, str) else said
+        known = self.approved.get(digest)
+        others = [one for one in (known.persons if known else ()) if one.by != said.by]
+        before = others[-1].model_copy(update={"before": None}) if others else None
+        yes = _now(job, said).model_copy(update={"before": before})
         return self.model_copy(update={"approved": {**self.approved, digest: yes}})
+
+    def persons(self, digest: str, approvers: Sequence[str] = ()) -> tuple[Approval, ...]:
+        """Those whose yes to a proposal counts.
+
+        Args:
+            approvers: who may say so; without any, everybody who can give orders.
+        """
+        yes = self.approved.get(digest)
+        found = () if yes is None else yes.persons
+        return tuple(one for one in found if not approvers or one.by in approvers)
 
     def refuses(self, job: str) -> bool:
         """Whether the administrator wants no part in a job."""
         return job in self.refused or job.rpartition("-")[0] in self.refused
+
+    def is_approved(self, digest: str, approvers: Sequence[str] = (), needed: int = 1) -> bool:
+        """Whether so many persons said yes to a proposal."""
+        return len(self.persons(digest, approvers)) >= needed
+
+    def refusal(self, job: str) -> Approval | None:
+        """Who refused a job, if somebody said who that was."""
+        return self.reasons.get(job) or self.reasons.get(job.rpartition("-")[0])
 
     def _check_not_refused(self, job: str, advice: str = "") -> None:
         if self.refuses(job):
@@ -121,15 +182,21 @@ class Orders(Section):
         if self.paused:
             raise PausedError("This site is paused: fedpriv-client resume lets it go on.")
 
-    def check_approved(self, job: str, digest: str) -> None:
-        """Check that a person said yes to a proposal.
+    def check_approved(
+        self, job: str, digest: str, approvers: Sequence[str] = (), needed: int = 1
+    ) -> None:
+        """Check that so many persons said yes to a proposal.
 
         Raises:
             PausedError: nobody has yet. Asked again later, the answer may be another; and a server
                 can't tell it from that of a site that is paused.
         """
-        if digest not in self.approved:
+        if not self.is_approved(digest, approvers, needed):
             raise PausedError(
                 f"Job {job!r} waits for somebody to approve it (allow.approve): fedpriv-client jobs"
                 f" shows it, fedpriv-client approve {job} says yes."
             )
+
+
+def _now(job: str, said: Said) -> Approval:
+    return Approval(job=job, at=datetime.now(UTC).replace(microsecond=0), **dict(said))

@@ -23,6 +23,7 @@ from fedpriv.report.page_parts import RULES, templates
 from fedpriv_client.held_space import full_disk
 from fedpriv_client.job_words import cost, described
 from fedpriv_client.jobs import jobs_of
+from fedpriv_client.persons import REASONS, persons
 from fedpriv_client.settings import site_settings
 from fedpriv_client.site_settings import SiteSettings
 
@@ -60,6 +61,10 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
             limits=list(_limits(file, settings)),
             rule=RULES[jobs.account["rule"]["name"]],
             ask=settings.ask,
+            approvers=settings.approvers,
+            approvals=settings.approvals,
+            reasons=REASONS,
+            persons=persons,
             paused=jobs.orders.paused,
             status={"connection": "none", "activity": "", "refusal": ""} | status,
             full_disk=full_disk(settings.state_dir),
@@ -101,6 +106,10 @@ def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]
     """What a job may ask for here, as the site's file says."""
     allow, budget = file.allow, file.budget
     yield "ε of one job", f"at most {budget.per_job:g}"
+    if allow.statement:
+        yield "What it has to state", "what it is for and who answers for it, signed"
+    if allow.approvers:
+        yield "Who approves it", f"{allow.approvals} of {', '.join(allow.approvers)}"
     yield "Methods", ", ".join(allow.methods)
     yield "Base model", f"{allow.model}, {allow.model_digest}, and no other"
     if allow.begin is not None:

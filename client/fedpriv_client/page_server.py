@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -19,14 +20,15 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 from fedpriv.config.site_file import SiteFile
-from fedpriv.local_page import html, local_app, serve_locally
+from fedpriv.local_page import html, local_app, serve_locally, user_of
+from fedpriv_client import persons
 from fedpriv_client.jobs import jobs_of
-from fedpriv_client.orders import Orders
+from fedpriv_client.orders import Orders, Said
 from fedpriv_client.page import page
 from fedpriv_client.settings import site_settings
 
 log = logging.getLogger(__name__)
-MOST = 4096  # bytes of a form
+MOST = 2**14  # bytes of a form
 BY = "on the site's page"
 
 
@@ -52,7 +54,6 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
     """
     app = local_app(token)
     form_key = secrets.token_urlsafe(32)
-    state_dir = file.site.state_dir
 
     @app.get("/")
     def show() -> Response:
@@ -60,26 +61,41 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
 
     @app.post("/approve")
     async def approve(request: Request) -> Response:
-        job, digest = await own_form(request, form_key)
-        waiting = {(one.name, one.digest) for one in jobs_of(site_settings(file, config)).waiting}
-        if (job, digest) not in waiting:
+        form = await own_form(request, form_key)
+        settings = site_settings(file, config)
+        for job in jobs_of(settings).waiting:
+            if (job.name, job.digest) == (form["job"], form["digest"]):
+                persons.approve(settings, job, await said_in(request, form))
+                break
+        else:
             raise HTTPException(409, "This proposal does not wait any more. Load the page again.")
-        Orders.change(state_dir, lambda stands: stands.approving(job, digest, BY))
-        log.info("Job %s was approved: %s.", job, digest)
+        log.info("Job %s was approved: %s.", job.name, job.digest)
         return RedirectResponse("/", 303)
 
     @app.post("/refuse")
     async def refuse(request: Request) -> Response:
-        job, _ = await own_form(request, form_key)
-        Orders.change(state_dir, lambda stands: stands.refusing(job))
-        log.info("Job %s was refused.", job)
+        form = await own_form(request, form_key)
+        said = await said_in(request, form)
+        Orders.change(file.site.state_dir, lambda stands: stands.refusing(form["job"], said))
+        log.info("Job %s was refused.", form["job"])
         return RedirectResponse("/", 303)
 
     return app
 
 
-async def own_form(request: Request, form_key: str) -> tuple[str, str]:
-    """The job and the digest of a form of this very page.
+async def said_in(request: Request, form: Mapping[str, str]) -> Said:
+    """Who decides, and why, by a form or else by the user name that the browser sent.
+
+    Raises:
+        ConfigError: as `persons.said_of`.
+    """
+    by = form.get("by") or ", ".join(filter(None, (await user_of(request), BY)))
+    reason, text = form.get("reason", ""), form.get("text", "")
+    return persons.said_of(by, reason, text, agreed=form.get("agreed") == "yes")
+
+
+async def own_form(request: Request, form_key: str) -> dict[str, str]:
+    """The fields of a form of this very page, with a job and a digest.
 
     Raises:
         HTTPException: it came from elsewhere, or is none.
@@ -97,4 +113,4 @@ async def own_form(request: Request, form_key: str) -> tuple[str, str]:
         raise HTTPException(403, "A form of an older page. Load the page again.")
     if not form.get("job") or not form.get("digest"):
         raise HTTPException(422, "A form without a job.")
-    return form["job"], form["digest"]
+    return form

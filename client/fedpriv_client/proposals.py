@@ -19,11 +19,12 @@ from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, Field
 
-from fedpriv.errors import AccountingError, FedprivError
+from fedpriv.errors import AccountingError, FedprivError, StatementError
 from fedpriv.files import canonical_json, private_folder
 from fedpriv.privacy.ledger.plan import Plan
-from fedpriv.protocol import Proposal
+from fedpriv.protocol import Proposal, Signed
 from fedpriv.section import Section
+from fedpriv.signed_proposal import check_signed
 from fedpriv_client.held_space import HeldSpace, write_beside
 from fedpriv_client.site_settings import SiteSettings
 
@@ -42,6 +43,7 @@ class KeptProposal(Section):
         committed: the plan, as a ledger's row has it.
         allocated: ε of the ledger with this plan, as the ledger was when it was asked last.
         allocated_alone: the same of the claim alone, where the ledger has one.
+        signed: the coordinator's signature, which was checked when it came.
     """
 
     format: Literal[1] = 1
@@ -51,6 +53,7 @@ class KeptProposal(Section):
     allocated: float = Field(ge=0)
     allocated_alone: float | None = Field(None, ge=0)
     proposal: Proposal
+    signed: Signed | None = None
 
     @property
     def job(self) -> str:
@@ -87,6 +90,32 @@ def proposals_folder(state_dir: Path) -> Path:
     return state_dir / "proposals"
 
 
+def check_word(
+    settings: SiteSettings, proposal: Proposal, signed: Signed | None, *, begun: bool
+) -> Signed | None:
+    """Check that somebody stands for a proposal, as far as the site's own file asks.
+
+    Returns:
+        The signature, where the site's enrolment names an authority to check it by.
+
+    Raises:
+        StatementError: it has expired before it began here, or its signature is wrong or missing.
+    """
+    if proposal.has_expired and not begun:
+        assert proposal.statement is not None
+        raise StatementError(
+            f"Job {proposal.job_id!r} could be begun until {proposal.statement.expires}."
+            " The coordinator has to propose it anew."
+        )
+    if settings.authority is None:
+        return None
+    if signed is not None:
+        check_signed(proposal, signed, settings.authority)
+    elif settings.limits.statement:
+        raise StatementError(f"Job {proposal.job_id!r} is signed by nobody (allow.statement).")
+    return signed
+
+
 def keep_proposal(
     settings: SiteSettings,
     held: HeldSpace,
@@ -94,7 +123,8 @@ def keep_proposal(
     plan: Plan,
     allocated: tuple[float, float | None],
     is_decided: Callable[[KeptProposal], bool],
-) -> None:
+    signed: Signed | None = None,
+) -> KeptProposal | None:
     """Keep a proposal that the site's limits allow; what is wrong with it is said here alone.
 
     Of those on which somebody has decided the newest stay, and of those on which nobody has.
@@ -103,6 +133,9 @@ def keep_proposal(
     Args:
         allocated: ε of the ledger with its plan, with trust and alone.
         is_decided: whether a person said yes or no to one, or it has begun.
+
+    Returns:
+        What was kept, if it is new; None otherwise.
     """
     try:
         folder = private_folder(proposals_folder(settings.state_dir))
@@ -115,6 +148,7 @@ def keep_proposal(
             allocated=allocated[0],
             allocated_alone=allocated[1],
             proposal=proposal,
+            signed=signed,
         )
         text = canonical_json(kept.model_dump(mode="json")).decode() + "\n"
         decided = [at for at, one in others.items() if not one or is_decided(one)]
@@ -129,8 +163,10 @@ def keep_proposal(
                 raise OSError(errno.EDQUOT, f"{len(waiting)} others wait for a decision")
         if known is None or path.read_text(encoding="utf-8") != text:
             write_beside(path, text, 0o600, held)
+        return kept if known is None else None
     except OSError as error:
         log.error("Job %s is on no list: %s.", proposal.job_id, error.strerror)
+        return None
 
 
 def kept_proposals(state_dir: Path) -> Iterator[KeptProposal]:

@@ -114,6 +114,8 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     with until_tick(preparation(settings)) if settings.limits.ticks else contextlib.nullcontext():
         site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
     stack.callback(site.close)
+    if file.notify is not None:
+        site.notify = load_part("notify.urls")(file)
     # What a hub sends now would be loaded for a proposal, if there is room for it (law 18).
     stack.callback(setattr, constants, "HF_HUB_OFFLINE", constants.HF_HUB_OFFLINE)
     constants.HF_HUB_OFFLINE = True

@@ -10,7 +10,7 @@ from fedpriv.config.looks import held_out_units
 from fedpriv.config.site_file import AllowSection, SiteFile
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Terms
-from fedpriv.secure_sum.roster import Roster
+from fedpriv.secure_sum.roster import Roster, accepted
 from fedpriv.secure_sum.roster import read as read_roster
 from fedpriv_client.limits import Limits
 from fedpriv_client.site_settings import SiteSettings
@@ -49,7 +49,7 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
             labels=file.data.labels,
             ticks=file.site.ticks and file.compute.devices == 1,
             held_out=held_out_units(file.data.held_out, file.data.size, file.data.held_out_size),
-            roster=_roster(file),
+            roster=roster_of(file),
             **{key: value for key, value in allow if key in SAME},
             max_basis=int(allow.max_basis * 1e9),
         ),
@@ -61,7 +61,10 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
         held_out=file.data.held_out,
         transform=file.data.transform,
         server=file.server.address,
+        authority=None if file.server.plain else file.server.ca,
         ask=allow.approve == "ask",
+        approvers=allow.approvers,
+        approvals=allow.approvals,
         max_empty=file.data.max_empty,
         preparation=file.site.preparation,
     )
@@ -131,7 +134,12 @@ def _only_ledger(file: SiteFile, config_path: Path) -> str:
     return next(iter(found))
 
 
-def _roster(file: SiteFile) -> Roster | None:
+def accepted_path(file: SiteFile) -> Path:
+    """Where the roster is that was accepted after the one that the file states."""
+    return file.site.state_dir / "roster.json"
+
+
+def roster_of(file: SiteFile) -> Roster | None:
     """The sites that this one may be added up with, as its administrator compared them.
 
     Raises:
@@ -140,7 +148,7 @@ def _roster(file: SiteFile) -> Roster | None:
     section = file.secure_sum
     if section is None:
         return None
-    roster = read_roster(section.roster, section.digest)
+    roster = accepted(accepted_path(file), read_roster(section.roster, section.digest))
     if roster.key_of(file.site.name) is None:
         raise ConfigError(
             f"does not name this site, {file.site.name!r}",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from fedpriv.data.held_out import OwnRecords
@@ -49,6 +50,7 @@ from fedpriv.protocol import (
     Proposal,
     Ready,
     SetRequest,
+    Signed,
     StepReply,
     StepRequest,
 )
@@ -58,7 +60,7 @@ from fedpriv_client.handover import keep_adapter
 from fedpriv_client.held_space import HeldSpace
 from fedpriv_client.orders import Orders
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
-from fedpriv_client.proposals import KeptProposal, keep_proposal
+from fedpriv_client.proposals import KeptProposal, check_word, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_job import (
     SiteJob,
@@ -90,6 +92,7 @@ class Site:
 
     Attributes:
         files: the disk space that is held for what is written beside an answer.
+        notify: is given a proposal that is new and waits for a yes.
         distinct: statements that look-alikes in another ledger are different people: that
             ledger's data set, and who states it.
 
@@ -125,11 +128,13 @@ class Site:
         self._csprng = csprng
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: SiteJob | None = None
+        self.notify: Callable[[KeptProposal], None] = lambda kept: None
         self._held: list[HeldSpace] = []  # of the disk
         self._token_files: list[TokenFile] = []  # of the records that train, of those held out
         folder = private_folder(settings.state_dir)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = open_ledger(settings)
+        self.ledger.approvals = self._approvals
         try:
             self._records = self._read_records()
             if not settings.terms.simulated and settings.model is not None:
@@ -177,11 +182,14 @@ class Site:
     def _cache(self) -> Path:
         return cache_folder(self.settings.state_dir)
 
-    def consider(self, proposal: Proposal) -> Offer:
+    def consider(self, proposal: Proposal, signed: Signed | None = None) -> Offer:
         """Check a proposal against the site's limits and budget; nothing is committed yet.
 
         Loads the model and prepares the records for it, so that whatever is wrong with the
         model shows before the first slot is paid.
+
+        Args:
+            signed: the coordinator's signature; it counts where an authority vouches for it.
 
         Raises:
             FedprivError: the site refuses, or waits for a person; the message is for the site
@@ -195,9 +203,10 @@ class Site:
         plan = settings.limits.plan(proposal, ledger.terms)
         if (begun := ledger.plan(plan.job)) is not None:  # a job keeps what it began with
             plan = replace(plan, ticks=begun.ticks)
+        signed = check_word(settings, proposal, signed, begun=begun is not None)
         allocated = epsilon, epsilon_alone = ledger.check_both(plan)
         check_fields(proposal, settings)
-        self._ask_people(proposal, plan, allocated)
+        self._ask_people(proposal, signed, plan, allocated)
         with self._lock:
             if self._job is None or self._job.plan != plan:
                 self._job = self._prepare(proposal, plan)
@@ -218,7 +227,11 @@ class Site:
         )
 
     def _ask_people(
-        self, proposal: Proposal, plan: Plan, allocated: tuple[float, float | None]
+        self,
+        proposal: Proposal,
+        signed: Signed | None,
+        plan: Plan,
+        allocated: tuple[float, float | None],
     ) -> None:
         """Keep a proposal for people to read and, if the site's file says so, wait for their yes.
 
@@ -229,14 +242,28 @@ class Site:
         settings = self.settings
         orders = Orders.read(settings.state_dir)
 
-        def is_decided(kept: KeptProposal) -> bool:
-            said = kept.digest in orders.approved or orders.refuses(kept.job)
-            return said or self.ledger.plan(kept.job) == kept.plan
+        persons = settings.approvers, settings.approvals
 
+        def is_decided(kept: KeptProposal) -> bool:
+            said = orders.is_approved(kept.digest, *persons) or orders.refuses(kept.job)
+            return said or self.ledger.plan(kept.job) == kept.plan or kept.proposal.has_expired
+
+        kept, new = (proposal, plan, allocated, is_decided, signed), None
         if settings.server is not None:
-            keep_proposal(settings, self.files, proposal, plan, allocated, is_decided)
+            new = keep_proposal(settings, self.files, *kept)
         if settings.ask:
-            orders.check_approved(plan.job, plan.proposal)
+            if new is not None and not orders.is_approved(new.digest, *persons):
+                self.notify(new)
+            orders.check_approved(plan.job, plan.proposal, *persons)
+
+    def _approvals(self, plan: Plan) -> list[dict[str, str]]:
+        """What the ledger keeps of the named persons who approved a plan."""
+        settings = self.settings
+        if not (settings.ask and settings.approvers):
+            return []
+        key = sha256(b"fedpriv-approvals-1" + self.signing_key.private_bytes_raw()).digest()
+        persons = Orders.read(settings.state_dir).persons(plan.proposal, settings.approvers)
+        return [one.as_row(key, plan.proposal) for one in persons]
 
     def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:
         settings, half = self.settings, half_of(proposal)

@@ -36,7 +36,9 @@ class SiteSettings:
         held_out: records that no job trains on: a file of further ones, or a share of the units.
         transform: the function that every text goes through, ``package.module:function``.
         server: host:port from which proposals come; None in a simulation, which keeps none.
-        ask: a job waits until a person has approved its proposal.
+        authority: file of the certificate that vouches for the coordinator; None without TLS.
+        ask: a job waits until `approvals` persons have approved its proposal.
+        approvers: the names of those who may; none: all who can give orders.
         report_folder: where the newest report is put, to be handed on; None: in `state_dir`.
         max_empty: the largest share of the records that may give no example.
         preparation: seconds after which records are ready for a proposal, where there are ticks.
@@ -57,7 +59,10 @@ class SiteSettings:
     held_out: Path | float | None = None
     transform: str | None = None
     server: str | None = None
+    authority: Path | None = None
     ask: bool = False
+    approvers: tuple[str, ...] = ()
+    approvals: int = 1
     report_folder: Path | None = None
     max_empty: float = usual.MAX_EMPTY
     preparation: float | None = None

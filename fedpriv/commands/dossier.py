@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedpriv.errors import ConfigError, RunError
+from fedpriv.errors import ConfigError, FedprivError, RunError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -139,9 +139,10 @@ def verify(
 ) -> None:
     """Check a dossier without a network, and say what holds and what is only somebody's word.
 
-    The exit code is 0 if all that it states holds; 3 if another key signed; 4 if anything is not
-    so; 2 if it can't be read.
+    The last line is the verdict. The exit code is 0 if all that the dossier states holds; 3 if
+    another key signed; 4 if anything is not so; 2 if it can't be read.
     """
+    from fedpriv.dossier.findings import verdict
     from fedpriv.dossier.verify import Given, own_page, verify_file
     from fedpriv.files import write_atomic
     from fedpriv.secure_sum.roster import read
@@ -153,27 +154,32 @@ def verify(
         adapter=adapter,
         earlier=earlier,
     )
-    findings = verify_file(path, given)
+    found: list[Finding] = []
+    try:
+        for finding in verify_file(path, given):
+            if not as_json:
+                _show(finding, first=not found or found[-1].site != finding.site)
+            found.append(finding)
+        if page is not None:
+            write_atomic(page, own_page(path, verdict(found, signer)))
+    except FedprivError as error:
+        error.verdict = "" if as_json else f"NOT VERIFIED: {path}"
+        raise
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print(json.dumps([asdict(finding) for finding in found], indent=2))
     else:
-        _show(findings)
-    if page is not None:
-        write_atomic(page, own_page(path))
+        print(f"{_MEANS}\n{verdict(found, signer)}")
 
 
-def _show(findings: Iterable[Finding]) -> None:
-    """Print each as it comes, those of a site under its name."""
+def _show(finding: Finding, *, first: bool) -> None:
+    """Print one as it comes, the first of a site under its name."""
     from rich.markup import escape
 
-    console, at = Console(highlight=False), None
-    for finding in findings:
-        if finding.site != at:
-            at = finding.site
-            console.print(f"[bold]{escape(at) or 'All of it'}[/]")
-        text = escape(f"{finding.text}.")
-        console.print(f"  {_MARKS[finding.kind]} {text}", soft_wrap=True)
-    console.print(_MEANS, soft_wrap=True)
+    console = Console(highlight=False)
+    if first:
+        console.print(f"[bold]{escape(finding.site) or 'All of it'}[/]")
+    text = escape(f"{finding.text}.")
+    console.print(f"  {_MARKS[finding.kind]} {text}", soft_wrap=True)
 
 
 def _pairs(option: str, value: str, given: list[str] | None) -> dict[str, str]:

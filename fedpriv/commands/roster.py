@@ -27,14 +27,25 @@ ADVICE = (
 @app.command()
 def make(
     entries: Annotated[
-        list[Path], typer.Argument(help="NAME.roster.json of each site, as it was sent.")
-    ],
+        list[Path] | None, typer.Argument(help="NAME.roster.json of each site, as it was sent.")
+    ] = None,
+    *,
     out: Annotated[Path, typer.Option("--out", help="The roster's file; it may not be there.")],
+    after: Annotated[
+        Path | None,
+        typer.Option(help="The roster that this one follows: name only what changes in it."),
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="With --after: a site that leaves. May repeat.")
+    ] = None,
 ) -> None:
     """Make a roster of the entries that sites sent, to be handed to each of them."""
-    from fedpriv.secure_sum.roster import Roster, read_entry, write
+    from fedpriv.secure_sum.roster import Roster, read, read_entry, write
+    from fedpriv.secure_sum.succession import changes, successor
 
-    roster = Roster.of(read_entry(path) for path in entries)
+    named = [read_entry(path) for path in entries or ()]
+    old = None if after is None else read(after)
+    roster = Roster.of(named) if old is None else successor(old, named, without or ())
     if out.exists():
         raise ConfigError(
             "is there already", file=out, fix="Move it away, or name another file with --out."
@@ -42,6 +53,9 @@ def make(
     write(out, roster)
     print(f"Made {out} of {len(roster)} sites.")
     _show(roster)
+    if old is not None:
+        print("\n".join(changes(old, roster)))
+        print("Each site in it says yes once: fedpriv-client accept-roster FILE.")
 
 
 @app.command()

@@ -15,7 +15,7 @@ descriptions here by `scripts/make_config_reference.py`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -30,6 +30,7 @@ from fedpriv.config.run import (
 )
 from fedpriv.config.server import ServerSection
 from fedpriv.config.sites import SiteSection, check_delta, check_described, check_looks, check_names
+from fedpriv.config.statement import StatementSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.config.trust import check_trust, usual_max_colluding
 from fedpriv.controllers.config import ControllerSection
@@ -50,6 +51,7 @@ from fedpriv.synthetic.config import SyntheticSection
 class JobConfig(Section):
     """A whole federation file."""
 
+    later: ClassVar[tuple[str, ...]] = ("statement",)
     job: JobSection
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
@@ -63,6 +65,7 @@ class JobConfig(Section):
     method: dict[str, JsonValue] = Field(
         {}, description="Settings of a method from another package, which checks them."
     )
+    statement: StatementSection | None = None
     evaluation: EvaluationSection
     personal: PersonalSection = PersonalSection()
     compute: ComputeSection = ComputeSection()

@@ -216,7 +216,7 @@ def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
     location = [str(part) for part in problem["loc"] if part != "[key]"]
     key = ".".join(location)
     message, value = str(problem["msg"]), problem["input"]
-    if location and _SECRET.search(location[-1]):
+    if location and (location[0] == "notify" or _SECRET.search(location[-1])):
         value = ...  # somebody may have typed it here
     if problem["type"] == "extra_forbidden":
         known = _known_keys(root, location[:-1])

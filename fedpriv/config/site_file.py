@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from fedpriv.config.looks import check_held_out, held_out_units
 from fedpriv.config.sources import OtherSources, Source
@@ -188,6 +188,21 @@ class AllowSection(Section):
         " fedpriv-client serve-page. Until then the server hears what it hears of a site that is"
         " paused, and nothing is spent.",
     )
+    approvers: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
+        (),
+        max_length=100,
+        description="Names of the persons who may approve a job, where `approve` is ask. The"
+        " ledger then keeps a keyed digest of each name and a reason beside the job's plan."
+        " Empty: whoever can give orders here.",
+    )
+    approvals: Literal[1, 2] = Field(
+        1, description="How many of the `approvers` have to approve a job."
+    )
+    statement: bool = Field(
+        False,
+        description="Whether a job has to say what it is for (`[statement]` of the federation"
+        " file), signed with the key of the server's certificate.",
+    )
     methods: tuple[str, ...] = Field(
         ("dp-lora",), min_length=1, description="Names of the methods that may be run."
     )
@@ -280,6 +295,20 @@ class SecureSumSection(Section):
     )
 
 
+class NotifySection(Section):
+    """Who is told that a job waits for a yes. A notice holds public facts alone."""
+
+    urls: tuple[SecretStr, ...] = Field(
+        min_length=1,
+        max_length=20,
+        description="Where notices go, as [Apprise](https://appriseit.com) writes it: `mailto://…`"
+        " for mail, `jsons://…` for a webhook. It needs the extra `notify`.",
+    )
+    page: str = Field(
+        "the site's page", description="Where people find the site's page, told in a notice."
+    )
+
+
 class SiteFile(Section):
     """A site file, as far as the process that serves reads it; `OwnSiteFile` is all of it."""
 
@@ -291,6 +320,7 @@ class SiteFile(Section):
     personal: Section = Section()
     compute: ComputeSection = ComputeSection()
     secure_sum: SecureSumSection | None = None
+    notify: NotifySection | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> SiteFile:
@@ -312,6 +342,19 @@ class SiteFile(Section):
             raise ValueError(
                 f"server.plain: {self.server.address} is another machine, and everyone in between"
                 " could read and change what is sent; leave plain out"
+            )
+        allow = self.allow
+        if self.notify is not None and allow.approve != "ask":
+            raise ValueError(
+                "notify: nobody's yes is waited for; it belongs to allow.approve = 'ask'"
+            )
+        if allow.approvers and allow.approve != "ask":
+            raise ValueError("allow.approvers: are asked with allow.approve = 'ask' alone")
+        if len(set(allow.approvers)) < allow.approvals > 1:
+            raise ValueError(f"allow.approvers: expected {allow.approvals} names or more")
+        if allow.statement and self.server.plain:
+            raise ValueError(
+                "allow.statement: nobody signs what comes by server.plain; leave it out"
             )
         if self.compute.gpus_per_site is not None:
             raise ValueError("compute.gpus_per_site: is for simulations; see compute.devices")

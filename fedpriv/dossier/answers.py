@@ -13,9 +13,9 @@ from pydantic import Field
 
 from fedpriv.dossier.clauses import Clause, clauses_of
 from fedpriv.dossier.facts import Contents
+from fedpriv.dossier.sentences import basis_of
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.received import claims_of
-from fedpriv.report.words import basis_of
 from fedpriv.section import Section
 
 NEIGHBOURS = (

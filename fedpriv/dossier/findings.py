@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,6 +39,24 @@ def holds(text: str, site: str = "") -> Finding:
 def word(text: str, site: str = "") -> Finding:
     """Only somebody's word says so."""
     return Finding("word", text, site)
+
+
+def verdict(found: Iterable[Finding], signer: str | None) -> str:
+    """Return what a check came to that found nothing wrong, in one line.
+
+    Args:
+        signer: the key that the coordinator was known by; None if nobody knew one.
+    """
+    kinds = [one.kind for one in found]
+    left = kinds.count("open")
+    unchecked = (
+        f", {left} could be checked and {'was' if left == 1 else 'were'} not" if left else ""
+    )
+    return (
+        f"VERIFIED{'' if signer else ', but not who signed it'}:"
+        f" {kinds.count('holds')} statements hold by computation,"
+        f" {kinds.count('word')} are only somebody's word{unchecked}."
+    )
 
 
 def left_open(text: str, site: str = "") -> Finding:

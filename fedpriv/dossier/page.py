@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fedpriv.dossier.answers import answers, assumptions_of
-from fedpriv.dossier.facts import Contents, Scores
+from fedpriv.dossier.facts import Contents, Scores, ledger_file
+from fedpriv.privacy.ledger.ledger import read_history
 from fedpriv.report import received
 from fedpriv.report.page_parts import RULES, css_colours, fingerprint, score_names, templates
 
 
-def page_of(contents: Contents) -> bytes:
-    """The page of a dossier, made of its other files alone."""
+def page_of(contents: Contents, verdict: str = "") -> bytes:
+    """The page of a dossier, made of its other files alone.
+
+    Args:
+        verdict: of whoever checked the file; none in the file itself.
+    """
     template = templates("fedpriv.dossier").get_template("dossier.html.j2")
-    return (template.render(_context(contents)) + "\n").encode()
+    return (template.render(_context(contents), verdict=verdict) + "\n").encode()
 
 
 def _context(contents: Contents) -> dict[str, Any]:
@@ -26,6 +32,11 @@ def _context(contents: Contents) -> dict[str, Any]:
         "reports": reports,
         "rows": {name: len(rows) for name, rows in contents.rows.items()},
         "silent": [site.name for site in facts.sites if not site.report and site.rounds],
+        "approvals": {
+            name: read_history(rows, Path(ledger_file(name))).approvals.get(facts.job, [])
+            for name, rows in contents.rows.items()
+            if any(row.kind == "approved" for row in rows)
+        },
         "simulated": [name for name, report in reports.items() if report.simulated],
         "claims": made.claims,
         "assumptions": list(assumptions_of(reports.values())),

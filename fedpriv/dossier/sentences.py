@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.statement import Statement
 from fedpriv.errors import DossierError, UnderstatedError, shown
 from fedpriv.privacy.ledger.history import UNKNOWN, History
-from fedpriv.report.words import Basis, basis_of
+from fedpriv.report.budget import TICKS, BudgetReport
+from fedpriv.report.words import DISTINCT, FILTER, GROWN, LOST_SUMS, ONE_RUN, Basis, words
 from fedpriv.software import software
+
+_DISTINCT = re.compile(re.escape(DISTINCT).replace(r"\{by\}", "(.+)").replace(r"\{other\}", "(.+)"))
 
 
 def check_sentences(said: Statement, history: History | None) -> Iterator[Finding]:
@@ -129,3 +133,22 @@ def _believed(said: Statement, basis: Basis, history: History | None) -> Iterato
         )
     if basis.one_run:
         yield word("that no other run used these records", said.name)
+
+
+def basis_of(report: BudgetReport) -> tuple[Basis, tuple[str, ...]]:
+    """What a report's sentences say that they follow from, and those fields that don't follow."""
+    said = report.assumptions
+    found = [match for text in said if (match := _DISTINCT.fullmatch(text)) is not None]
+    basis = Basis(
+        rule=report.rule,
+        adaptive=report.accountant.endswith(FILTER),
+        strict=report.numerics.startswith("strict"),
+        max_colluding=report.max_colluding,
+        lost_sums=LOST_SUMS in said,
+        distinct=tuple((match[2], match[1]) for match in found),
+        grown=GROWN in said,
+        one_run=ONE_RUN in said,
+        at_ticks=report.timing == TICKS,
+    )
+    made = words(basis)
+    return basis, tuple(field for field, text in made.items() if getattr(report, field) != text)

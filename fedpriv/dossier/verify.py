@@ -81,13 +81,16 @@ def verify_file(path: Path, given: Given) -> Iterator[Finding]:
     return verify_package(read(path, given.signer), path, given)
 
 
-def own_page(path: Path) -> bytes:
+def own_page(path: Path, verdict: str = "") -> bytes:
     """The page of a dossier as this fedpriv makes it, whatever page is in the file.
+
+    Args:
+        verdict: of the check, in one line.
 
     Raises:
         DossierError, ConfigError, LedgerError: as `verify_file`, of what can't be read.
     """
-    return page_of(contents_of(read(path).files, path))
+    return page_of(contents_of(read(path).files, path), verdict)
 
 
 def verify_package(package: Package, path: Path, given: Given) -> Iterator[Finding]:

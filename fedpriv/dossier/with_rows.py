@@ -142,6 +142,12 @@ def _check_plan(said: Statement, history: History) -> Iterator[Finding]:
         "the ledger committed to this very proposal, by its digest, before the job's first step",
         said.name,
     )
+    for one in history.approvals.get(said.facts.job, ()):
+        yield word(
+            f"that {one.get('name', 'a person')}, of whom the ledger has the keyed digest"
+            f" {one['person']}, approved the job; the reason given is {one['reason']!r}",
+            said.name,
+        )
 
 
 def _check_events(said: Statement, history: History) -> None:

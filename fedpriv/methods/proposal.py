@@ -8,7 +8,8 @@ from typing import Any
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.methods.registry import find_method, find_server_half
+from fedpriv.methods.registry import find_method
+from fedpriv.plugins import SERVER_HALVES, load
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import LocalSteps, Proposal, SharedNoise
@@ -34,7 +35,9 @@ def method_settings(config: JobConfig) -> tuple[Mapping[str, Any], int]:
         fix = f"With method {name!r}, such a set is for a warm_start."
         raise ConfigError("has nothing to do", key="synthetic", fix=fix)
     records = made_up.size if made_up is not None and method.needs_set else 0
-    settings = getattr(find_server_half(name), "settings", None)
+    problem = "has no half for a server"
+    half = load(SERVER_HALVES, name, key="job.method", problem=problem)
+    settings = getattr(half, "settings", None)
     return {} if settings is None else settings(config), records
 
 
@@ -58,6 +61,10 @@ def propose(
         ConfigError: no such method is installed, or it can't be used with the file's settings.
     """
     settings, public_records = method_settings(config)
+    statement = config.statement
+    if statement is not None and not statement.participants:
+        named = tuple(site.name for site in config.sites)
+        statement = statement.model_copy(update={"participants": named})
     local, count = None, config.job.sync
     if count > 1:
         local = LocalSteps(count=count, optimizer=config.optimizer, denoise=config.denoise)
@@ -80,6 +87,7 @@ def propose(
         evaluation=config.evaluation.sites,
         shared=None if roster is None else shared_noise(config, roster),
         groups=groups,
+        statement=statement,
     )
 
 

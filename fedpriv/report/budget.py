@@ -10,16 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, ValidationError, model_validator
 
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json
@@ -61,7 +55,6 @@ _OF_TWO_CLAIMS = (  # reports of a ledger with one budget don't have them, and a
     "budget_alone",
     "max_colluding",
 )
-_WHERE_THERE = (*_OF_TWO_CLAIMS, "filter")
 
 
 def trust_model(max_colluding: int | None) -> str:
@@ -110,6 +103,7 @@ class BudgetReport(Section):
     budget for that.
     """
 
+    later: ClassVar[tuple[str, ...]] = (*_OF_TWO_CLAIMS, "filter")
     format: Literal[1] = 1
     site: Name
     dataset_id: str = Field(min_length=1, description="random; not a hash of the data")
@@ -155,12 +149,6 @@ class BudgetReport(Section):
         if None in figures and (set(figures) != {None} or self.max_colluding is not None):
             raise ValueError("the figures alone belong together, and to every secure sum")
         return self
-
-    @model_serializer(mode="wrap")
-    def _as_it_was_signed(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what there is none of, in a kind of report that came later: older ones verify."""
-        fields: dict[str, Any] = dump(self)
-        return {k: v for k, v in fields.items() if v is not None or k not in _WHERE_THERE}
 
 
 def events_of(job: str, slots: Iterable[tuple[int, Event]]) -> Iterator[BudgetEvent]:

@@ -9,7 +9,6 @@ Privacy
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,6 @@ from fedpriv.report.budget import (
     STRICT_NUMERICS,
     TICKS,
     TIMING,
-    BudgetReport,
     trust_model,
 )
 
@@ -55,7 +53,6 @@ ON_TIME = (
 )
 ALONE = "A gradient computed alone depends on its own record, public settings and chance only."
 DISTINCT = "{by} states that units which look like some of data set {other} are other people."
-_DISTINCT = re.compile(re.escape(DISTINCT).replace(r"\{by\}", "(.+)").replace(r"\{other\}", "(.+)"))
 
 
 @dataclass(frozen=True)
@@ -104,22 +101,3 @@ def words(of: Basis) -> dict[str, Any]:
         "trust_model": trust_model(of.max_colluding),
         "assumptions": assumptions,
     }
-
-
-def basis_of(report: BudgetReport) -> tuple[Basis, tuple[str, ...]]:
-    """What a report's sentences say that they follow from, and those fields that don't follow."""
-    said = report.assumptions
-    found = [match for text in said if (match := _DISTINCT.fullmatch(text)) is not None]
-    basis = Basis(
-        rule=report.rule,
-        adaptive=report.accountant.endswith(FILTER),
-        strict=report.numerics.startswith("strict"),
-        max_colluding=report.max_colluding,
-        lost_sums=LOST_SUMS in said,
-        distinct=tuple((match[2], match[1]) for match in found),
-        grown=GROWN in said,
-        one_run=ONE_RUN in said,
-        at_ticks=report.timing == TICKS,
-    )
-    made = words(basis)
-    return basis, tuple(field for field, text in made.items() if getattr(report, field) != text)

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
 
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256, write_json
-from fedpriv.names import Name
+from fedpriv.names import Digest, Name
 from fedpriv.pki import keys
 from fedpriv.pki.points import VerifyingKey, verifying_key
 from fedpriv.privacy.usual import MAX_MEMBERS
@@ -42,8 +42,10 @@ class RosterEntry(Section):
 class Roster(Section):
     """The content of ``roster.json``: entries in the order of their names."""
 
+    later: ClassVar[tuple[str, ...]] = ("predecessor",)
     format: Literal[1] = 1
     entries: tuple[RosterEntry, ...] = Field(max_length=MAX_MEMBERS)
+    predecessor: Digest | None = Field(None, description="digest of the roster that this follows")
 
     @field_validator("entries")
     @classmethod
@@ -60,14 +62,14 @@ class Roster(Section):
         return tuple(sorted(value, key=lambda entry: entry.name))
 
     @classmethod
-    def of(cls, entries: Iterable[RosterEntry]) -> Self:
+    def of(cls, entries: Iterable[RosterEntry], predecessor: str | None = None) -> Self:
         """A roster of these entries, in any order.
 
         Raises:
             ConfigError: too few or too many, or a name or a key twice.
         """
         try:
-            return cls(entries=tuple(entries))
+            return cls(entries=tuple(entries), predecessor=predecessor)
         except ValidationError as error:
             raise ConfigError(_words(error), key="entries", fix="Name each site once.") from None
 
@@ -82,6 +84,23 @@ class Roster(Section):
 
     def __len__(self) -> int:
         return len(self.entries)
+
+
+class Accepted(Section):
+    """The roster that an administrator said yes to, after the one that the site's file states."""
+
+    stated: Digest
+    roster: Roster
+
+
+def accepted(path: Path, stated: Roster) -> Roster:
+    """Return the roster that counts: the newest accepted one that follows the stated one, or that.
+
+    Raises:
+        ConfigError: what was accepted can't be read.
+    """
+    found = _read(path, Accepted) if path.exists() else None
+    return stated if found is None or found.stated != stated.digest else found.roster
 
 
 def fingerprint(public_key: str) -> str:

@@ -4,6 +4,7 @@ run.json       first of all, with status `preparing`: nothing is spent yet; last
 metrics.jsonl  one line a round, before its checkpoint; written again with the look after it
 checkpoint/    after every round; what the metrics say beyond it is dropped on resume
 adapter/       when the job stops, with synthetic.jsonl where a method has a synthetic set
+signed.json    over TLS: the coordinator's signature of the proposal
 begin/         beside it: an adapter that was merged into the base, which it can't do without
 tracking/      what TensorBoard and Weights & Biases are shown, if the federation file asks for it
 sites/NAME/    the site's signed report; in a simulation its ledger, too

@@ -44,6 +44,7 @@ from fedpriv_server.owed import Owed
 from fedpriv_server.reports import collect_reports
 from fedpriv_server.roster import roster_of
 from fedpriv_server.run_directory import RunDirectory, only_run
+from fedpriv_server.signed import signature_of
 from fedpriv_server.site_keys import SiteKeys
 from fedpriv_server.tracking.tracking import check_installed
 
@@ -57,6 +58,7 @@ class Link:
     door: Door
     grid: NetworkGrid
     figures: RunFigures
+    tls: ServerTls | None
 
 
 def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) -> RunDirectory:
@@ -134,7 +136,7 @@ def listening(
         stack.enter_context(door.watched())
         log.info("Listening on %s:%d%s.", address[0], port, "" if tls else " without TLS")
         healthy(True)
-        yield Link(door, grid, figures)
+        yield Link(door, grid, figures, tls)
 
 
 def run_job(
@@ -164,6 +166,7 @@ def run_job(
             site_of=lambda node: grid.names.get(node),
             roster=roster_of(config.privacy.roster, config.sites),
         )
+        job.strategy.signed = signature_of(job.proposal, run, link.tls)
         look_seldom()
         assembly = Assembly(config, grid, link.door, status, job, between)
         link.door.listeners.append(assembly.tell)

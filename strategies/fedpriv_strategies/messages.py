@@ -11,7 +11,7 @@ from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.names import Wire
 from fedpriv.privacy.mechanism.privatised import Privatised, received, require_privatised
-from fedpriv.protocol import BODY, SYNTHETIC, VECTOR, Body, Refusal
+from fedpriv.protocol import BODY, SIGNED, SYNTHETIC, VECTOR, Body, Refusal
 from fedpriv.secure_sum.members import Bits
 from fedpriv.wire import Blocks, MaskedBlocks, encode, encode_text
 
@@ -31,14 +31,18 @@ def message(
     vector: ArrayRecord | None = None,
     synthetic: ArrayRecord | None = None,
     reply_bytes: int = 0,
+    signed: Body | None = None,
 ) -> Message:
     """A message to one node.
 
     Args:
         group: its round.
         reply_bytes: that the arrays of its reply may have beyond those that are sent.
+        signed: the coordinator's signature of the body.
     """
     content = RecordDict({BODY: ConfigRecord({"body": body.model_dump_json()})})
+    if signed is not None:
+        content.config_records[BODY][SIGNED] = signed.model_dump_json()
     if reply_bytes:
         content[REPLY] = ConfigRecord({BYTES: reply_bytes})
     if vector is not None:

@@ -26,7 +26,7 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
-from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, StepReply, StepRequest
+from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, Signed, StepReply, StepRequest
 from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.post_processing import Found
 from fedpriv.public_update.schedule import learning_rate
@@ -103,6 +103,7 @@ class Rounds:
         refused: node → why it made none. Who is taken out is asked again.
         waiting: node → why it made none for now.
         heads: site → the newest ledger head seen of it, sent back to it as a witness.
+        signed: the coordinator's signature of the proposal; over the network alone.
         outcome: of the last round.
     """
 
@@ -127,6 +128,7 @@ class Rounds:
         self.refused: dict[int, Refusal] = {}
         self.waiting: dict[int, Refusal] = {}
         self.heads: dict[str, Head] = dict(heads or {})
+        self.signed: Signed | None = None
         self.outcome = RoundOutcome()
         self._sites, self._min_sites, self._site_of = sites, min_sites, site_of
         self._timeout = timeout
@@ -148,7 +150,7 @@ class Rounds:
         there = set(grid.get_node_ids())
         self.waiting = {node: told for node, told in self.waiting.items() if node in there}
         new = self._to_ask(sorted(there))
-        messages = [message(self.proposal, node, QUERY, "0") for node in new]
+        messages = [message(self.proposal, node, QUERY, "0", signed=self.signed) for node in new]
         if new:
             log.info("Asking for terms: %s. A model may have to be loaded first.", self._names(new))
         # The first time a site loads its model; later nobody waits for those who come late.

@@ -171,7 +171,7 @@ def test_of_foreign_errors_a_constant_leaves(error: Exception, kind: str) -> Non
 
 def test_a_marker_that_leaves_would_be_seen() -> None:
     """The mutation: an answer that says it is caught by the same look at the wire."""
-    leaky = SimpleNamespace(consider=lambda _: Offer.model_construct(site=MARKER, epsilon=1.0))
+    leaky = SimpleNamespace(consider=lambda *_: Offer.model_construct(site=MARKER, epsilon=1.0))
     assert MARKER.encode() in wire(reply(leaky, QUERY))
 
 

@@ -13,6 +13,7 @@ from fedpriv.errors import ConfigError, JobRefusedError
 from fedpriv_client.cli import app
 from fedpriv_client.orders import Orders
 from tests.client.page_setting import PROPOSAL, Place
+from tests.test_signed_proposal import STATED
 
 
 def typed(place: Place, command: str, *arguments: str, **others: Any) -> Result:
@@ -84,3 +85,33 @@ def test_a_refused_job_is_approved_after_that_was_taken_back(place: Place) -> No
     assert "refuse --undo" in str(answer.exception)
     typed(place, "refuse", "nonsense", "--undo")
     assert typed(place, "approve", "nonsense", "--yes").exit_code == 0
+
+
+def test_a_reason_and_a_name_are_kept_and_listed(place: Place) -> None:
+    said = ("--by", "Ada", "--reason", "usual", "--text", "as in spring")
+    assert typed(place, "approve", "notes", "--yes", *said).exit_code == 0
+    [job] = [job for job in place.jobs.jobs if job.name == PROPOSAL.job_id]
+    assert job.approval is not None
+    assert (job.approval.by, job.approval.reason) == ("Ada", "usual")
+    no = typed(place, "refuse", "summer", "--reason", "cost")
+    assert no.exit_code == 0
+    facts = json.loads(typed(place, "jobs", "--json").stdout)
+    [summer] = [fact for fact in facts if fact["job"].startswith("summer")]
+    assert (summer["state"], summer["refused"]["reason"]) == ("refused", "cost")
+    assert summer["refused"]["by"].endswith("at the command line")
+    wrong = typed(place, "approve", "nonsense", "--yes", "--reason", "because")
+    assert isinstance(wrong.exception, ConfigError) and "--reason" in str(wrong.exception)
+
+
+def test_what_a_job_is_for_is_shown_before_it_is_approved(place: Place) -> None:
+    place.propose(STATED, job_id="stated-11112222")
+    answer = typed(place, "approve", "stated", "--yes")
+    for words in (
+        "Shorter discharge letters",
+        "Dr Ada",
+        "north, south.",
+        "2999-12-31",
+        "Not signed.",
+    ):
+        assert words in answer.stdout
+    assert "Approved." in answer.stdout

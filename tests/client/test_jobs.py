@@ -13,6 +13,7 @@ from fedpriv_client.account import write_account
 from fedpriv_client.orders import Orders
 from fedpriv_client.site_settings import adapters_folder
 from tests.client.page_setting import PROPOSAL, Place
+from tests.server.test_signed import OVER
 
 
 def states(place: Place) -> dict[str, str]:
@@ -48,6 +49,15 @@ def test_a_job_whose_adapter_came_is_finished_whatever_was_left_of_its_plan(
     with place.ledger() as ledger:
         administration.close_job(ledger, "summer-12ab34cd")
     assert states(place)["summer"] == "finished"
+
+
+def test_what_has_expired_waits_for_nobody_but_goes_on_where_it_began(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.propose(OVER)
+    place.run(place.propose(OVER, job_id="summer-12ab34cd"), 3)
+    assert states(place) == {"notes": "expired", "summer": "waits for approval"}
+    place.approve(OVER.model_copy(update={"job_id": "summer-12ab34cd"}))
+    assert states(place)["summer"] == "begun"
 
 
 def test_a_job_that_began_before_people_were_asked_waits_for_them(tmp_path: Path) -> None:

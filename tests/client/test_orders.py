@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
-from fedpriv_client.orders import Orders
+from fedpriv_client.orders import Orders, Said
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -49,6 +49,26 @@ def test_a_yes_is_read_as_it_was_written(tmp_path: Path) -> None:
         stands.check_approved("notes-1", DIGEST.replace("0", "1"))
 
 
+def test_of_two_persons_each_has_said_yes_once(tmp_path: Path) -> None:
+    for by in ("Ada", "Ada", "Bea", "Ada"):
+        Orders.change(tmp_path, lambda stands, by=by: stands.approving("n-1", DIGEST, by))
+    stands = Orders.read(tmp_path)
+    assert [one.by for one in stands.persons(DIGEST)] == ["Bea", "Ada"]
+    assert [one.by for one in stands.persons(DIGEST, ["Ada"])] == ["Ada"]
+    stands.check_approved("n-1", DIGEST, needed=2)
+    with pytest.raises(PausedError):
+        stands.check_approved("n-1", DIGEST, ["Ada", "Carl"], needed=2)
+
+
+def test_why_a_job_was_refused_is_kept_until_that_is_taken_back(tmp_path: Path) -> None:
+    said = Said(by="Ada", reason="purpose")
+    stands = Orders.change(tmp_path, lambda stands: stands.refusing("notes", said))
+    no = Orders.read(tmp_path).refusal("notes-1a2b3c4d")
+    assert no is not None and (no.by, no.reason) == ("Ada", "purpose")
+    assert stands.refusing("notes").refusal("notes") == no  # said again, without a reason
+    assert stands.not_refusing("notes") == Orders()
+
+
 @pytest.mark.parametrize("refused", ["notes-1a2b3c4d", "notes"])
 def test_a_no_takes_a_yes_back_for_good(refused: str) -> None:
     """Whoever takes the no back did not say yes again, least of all to each job of that name."""
@@ -65,6 +85,15 @@ def test_a_no_takes_a_yes_back_for_good(refused: str) -> None:
 def test_orders_of_an_older_version_stand(tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text('{"paused": true, "refused": ["bad"]}')
     assert Orders.read(tmp_path) == Orders(paused=True, refused=("bad",))
+
+
+def test_a_yes_of_an_older_version_stands(tmp_path: Path) -> None:
+    yes = '{"job": "notes-1", "at": "2026-01-01T00:00:00Z", "by": "somebody"}'
+    text = f'{{"paused": false, "refused": [], "approved": {{"{DIGEST}": {yes}}}}}'
+    (tmp_path / "orders.json").write_text(text)
+    Orders.read(tmp_path).check_approved("notes-1", DIGEST)
+    with pytest.raises(PausedError):  # where persons are named by now, somebody has to be asked
+        Orders.read(tmp_path).check_approved("notes-1", DIGEST, ["Ada"])
 
 
 def test_of_orders_that_are_given_at_once_none_is_lost(tmp_path: Path) -> None:

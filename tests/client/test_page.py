@@ -43,7 +43,7 @@ class _Text(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self._style = tag == "style"
-        self.links += [v or "" for k, v in attrs if k in ("href", "src", "action")]
+        self.links += [v or "" for k, v in attrs if k in ("href", "src", "action", "formaction")]
 
     def handle_endtag(self, tag: str) -> None:
         self._style = False

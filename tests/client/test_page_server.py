@@ -51,7 +51,7 @@ def test_who_has_the_token_sees_the_page_and_decides(place: Place) -> None:
     answer = press(browser)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     yes = Orders.read(place.state).approved[PROPOSAL.digest()]
-    assert (yes.job, yes.by) == (PROPOSAL.job_id, "on the site's page")
+    assert (yes.job, yes.by) == (PROPOSAL.job_id, "anybody, on the site's page")
     assert "No job waits" in browser.get("/").text
 
 
@@ -162,3 +162,53 @@ def test_a_token_is_its_owners_alone_and_of_one_start(tmp_path: Path) -> None:
     other, same = new_token(tmp_path)
     assert (same, len(other) > 40, other != token) == (path, True, True)
     assert path.read_text() == other and path.stat().st_mode & 0o777 == 0o600
+
+
+def with_approvers(place: Place) -> TestClient:
+    allow = place.file.allow.model_copy(update={"approvers": ("Ada", "Bea"), "approvals": 2})
+    place.file = place.file.model_copy(update={"allow": allow})
+    return client(place)
+
+
+def test_named_persons_are_asked_who_they_are_and_why(place: Place) -> None:
+    browser = with_approvers(place)
+    text = browser.get("/").text
+    assert re.findall(r"<option>([^<]+)</option>", text) == ["Ada", "Bea"]
+    assert 'name="by" required' in text and 'name="reason" required' in text
+    said = {"reason": "ethics", "text": "vote <7/26>"}
+    assert press(browser, by="Ada", **said).status_code == 303
+    shown = browser.get("/").text
+    assert "1 job waits" in " ".join(shown.split())
+    assert "Ada, " in shown and "(ethics: vote &lt;7/26&gt;)" in shown
+    assert press(browser, by="Bea", agreed="yes", **said).status_code == 303
+    assert "No job waits" in browser.get("/").text
+    persons = Orders.read(place.state).approved[PROPOSAL.digest()].persons
+    assert [(one.by, one.reason, one.agreed) for one in persons] == [
+        ("Ada", "ethics", False),
+        ("Bea", "ethics", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"by": "Carl", "reason": "ethics"},  # who is not on the list
+        {"reason": "ethics"},  # nor is whoever the browser says
+        {"by": "Ada"},
+        {"by": "Ada", "reason": "because"},
+        {"by": "Ada", "reason": "ethics", "text": "x" * 1001},
+    ],
+)
+def test_who_may_not_approve_is_told_and_nothing_changes(place: Place, said: Any) -> None:
+    browser = with_approvers(place)
+    answer = press(browser, **said)
+    assert answer.status_code == 422
+    assert "--" in answer.text  # which part of it is wrong
+    assert Orders.read(place.state) == Orders()
+
+
+def test_a_no_needs_no_list_and_is_shown_with_its_reason(place: Place) -> None:
+    browser = with_approvers(place)
+    assert press(browser, "refuse", reason="recipients", text="a company").status_code == 303
+    shown = browser.get("/").text
+    assert "anybody, on the site&#39;s page, " in shown and "(recipients: a company)" in shown

@@ -40,7 +40,11 @@ def test_what_was_exported_is_verified(tmp_path: Path) -> None:
     found = json.loads(fedpriv("verify", made.out, "--json").output)
     assert {finding["kind"] for finding in found} == {"holds", "word", "open"}
     fedpriv("verify", made.out, "--page", tmp_path / "own.html")
-    assert (tmp_path / "own.html").read_bytes() == made.out.with_suffix(".html").read_bytes()
+    [line] = [one for one in text.splitlines() if one.startswith("VERIFIED: ")]
+    assert text.endswith(f"{line}\n")
+    own = (tmp_path / "own.html").read_text()
+    [shown] = [one for one in own.splitlines() if "VERIFIED" in one]
+    assert own.replace(f"{shown}\n", "") == made.out.with_suffix(".html").read_text()
     with pytest.raises(SignerError):
         fedpriv("verify", made.out, "--signer", OTHER, "--page", tmp_path / "none.html")
     assert not (tmp_path / "none.html").exists()
@@ -113,6 +117,8 @@ def test_the_exit_code_tells(
         monkeypatch.setattr(sys, "argv", ["fedpriv", "verify", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             run(app)
-        errors = capsys.readouterr().err
+        output, errors = capsys.readouterr()
+        verdict = "NOT VERIFIED: " if words else "VERIFIED, but not who signed it: "
+        assert output.splitlines()[-1].startswith(verdict)
         assert ended.value.code == code
         assert errors.count("\n") == bool(words) and words in errors

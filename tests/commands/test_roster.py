@@ -79,3 +79,13 @@ def test_what_makes_no_roster_leaves_no_file(entries: list[Path], tmp_path: Path
         with pytest.raises(ConfigError, match=words):
             roster("make", *wrong, "--out", out)
     assert not out.exists()
+
+
+def test_a_roster_follows_another_by_what_changes(entries: list[Path], tmp_path: Path) -> None:
+    first, second = tmp_path / "roster.json", tmp_path / "roster-2.json"
+    roster("make", *entries[:2], "--out", first)
+    made = roster("make", entries[2], "--after", first, "--without", "radiology", "--out", second)
+    assert read(second).predecessor == read(first).digest
+    assert [entry.name for entry in read(second).entries] == ["cardiology", "surgery"]
+    assert "radiology leaves" in made.output and "surgery joins" in made.output
+    assert "fedpriv-client accept-roster" in made.output

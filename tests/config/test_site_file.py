@@ -300,3 +300,30 @@ def test_a_second_budget_that_promises_nothing_is_refused(
 ) -> None:
     error = error_of(file, *overrides)
     assert (error.key, words in str(error)) == (key, True), error
+
+
+PERSONS = ["allow.approve=ask", "allow.approvers=['Ada', 'Bea']"]
+
+
+def test_who_approves_is_asked(file: Path) -> None:
+    allow = load_site(file, [*PERSONS, "allow.approvals=2"]).allow
+    assert (allow.approvers, allow.approvals) == (("Ada", "Bea"), 2)
+    for overrides, words in (
+        (PERSONS[1:], "are asked with"),
+        (["allow.approve=ask", "allow.approvals=2"], "expected 2 names"),
+        ([PERSONS[0], "allow.approvers=['Ada', 'Ada']", "allow.approvals=2"], "expected 2 names"),
+        (["notify.urls=['json://localhost']"], "nobody's yes is waited for"),
+        (
+            ["server.plain=true", "server.address='localhost:1'", "allow.statement=true"],
+            "nobody signs",
+        ),
+    ):
+        assert words in str(error_of(file, *overrides))
+
+
+def test_addresses_of_notices_are_shown_nowhere(file: Path) -> None:
+    site = load_site(file, [PERSONS[0], "notify.urls=['json://localhost/secret']"])
+    assert site.notify is not None and "secret" not in repr(site)
+    assert site.notify.urls[0].get_secret_value() == "json://localhost/secret"
+    for wrong in ("urls=[['json://x/hush']]", "url='json://x/hush'"):
+        assert "hush" not in str(error_of(file, PERSONS[0], f"notify.{wrong}"))

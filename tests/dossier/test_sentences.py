@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from fedpriv.dossier.facts import FACTS, PAGE
 from fedpriv.dossier.package import pack, read
+from fedpriv.dossier.sentences import basis_of
 from fedpriv.errors import DossierError, UnderstatedError
 from fedpriv.privacy.ledger.administration import grow, state_distinct
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import RULES, RdpRule, SumRule
 from fedpriv.report import budget
-from fedpriv.report.words import GROWN, ONE_RUN, SECURE_SUM, Basis, basis_of, words
+from fedpriv.report.words import GROWN, ONE_RUN, SECURE_SUM, Basis, words
 from tests.dossier.made_runs import (
     ADAPTIVE,
     COORDINATOR,

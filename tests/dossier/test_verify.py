@@ -65,6 +65,7 @@ from tests.dossier.made_runs import (
     write_run,
 )
 from tests.earlier_rules import envelopes_are_made
+from tests.test_signed_proposal import STATEMENT
 
 FIGURES = [f"epsilon{alone}_{key}" for alone in ("", "_alone") for key in ("spent", "allocated")]
 ENDS = ("spent", "allocated", "committed")
@@ -772,3 +773,28 @@ def test_an_envelope_claims_for_what_fits_into_it(
         made.export()
     with pytest.raises(error, match=problem):
         made.verify()
+
+
+def test_who_approved_and_what_for_goes_with_the_rows(tmp_path: Path) -> None:
+    """By a keyed digest, and by name where the person agreed; whose word that is, is said."""
+    made = make_run(tmp_path, asked=proposal(statement=STATEMENT))
+    given = [
+        {"person": "a" * 64, "reason": "ethics"},
+        {"person": "b" * 64, "reason": "usual", "name": "Bea <Ito>", "text": "as in spring"},
+    ]
+    with Ledger.open(made.ledger("north")) as ledger:
+        ledger.order([("approved", {"job": JOB, "approvals": given})], lambda history: None)
+    made.report_on("north")
+    found = [finding for finding in made.export() if "approved the job" in finding.text]
+    assert [(finding.kind, finding.site) for finding in found] == 2 * [("word", "north")]
+    assert "a" * 64 in found[0].text and "'ethics'" in found[0].text
+    assert "Bea <Ito>" in found[1].text
+    page = own_page(made.out).decode()
+    for words in (
+        "a person who stays unnamed, reason ethics",
+        "Bea &lt;Ito&gt;, reason usual: as in spring",
+        "What it was for",
+        "Shorter discharge letters",
+    ):
+        assert words in page
+    assert "NOT" not in page.split("What it was for")[0]

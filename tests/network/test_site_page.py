@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.client.browser import Browser
+from tests.client.webhook import Webhook
 from tests.network.network_federation import ROUNDS, Federation
 from tests.network.network_processes import Command
 from tests.waiting import free_port, wait_until
@@ -55,10 +56,17 @@ def test_a_job_waits_is_approved_on_the_page_and_runs(
     federation: Federation, expected: Totals, ports: tuple[int, int], tmp_path: Path
 ) -> None:
     of_server, of_site = (figures(port) for port in ports)
+    hook = Webhook()
+    hook.free.set()
+    notify = f'[notify]\nurls = ["{hook.url}"]\n[budget]'
+    federation.change(federation.site_file(1), "[budget]", notify)
     server = federation.server()
     federation.client(0, "held")
     client = federation.client(1)
     federation.until_asks(1)
+    wait_until(lambda: hook.taken)
+    hook.close()
+    assert "waits for a yes" in hook.taken[0]["title"]
     assert 'fedpriv_site_jobs{state="waits for approval"} 1.0' in of_site()
     assert "fedpriv_site_slots_paid_total 0.0" in of_site()
     wait_until(lambda: 'fedpriv_server_state{state="waiting"} 1.0' in of_server())
@@ -66,7 +74,9 @@ def test_a_job_waits_is_approved_on_the_page_and_runs(
     browser = Browser(tmp_path)
     try:
         browser.open(where)
-        assert "The client is running: connected" in browser.value("document.body.innerText")
+        text = browser.value("document.body.innerText")
+        assert "The client is running: connected" in text and "Signed on " in text
+        assert (federation.out / "signed.json").exists()
         browser.key("Tab")
         browser.key("Tab")
         browser.key("Enter", loads=True)
@@ -87,7 +97,7 @@ def test_a_job_waits_is_approved_on_the_page_and_runs(
     assert federation.totals(0) == federation.totals(1) == expected
     [job] = json.loads(federation.ask(1, "jobs", "--json").stdout)
     assert job["state"] == "finished"
-    assert job["approved"]["by"] == "on the site's page"
+    assert job["approved"]["by"] == "x, on the site's page"
 
 
 def test_a_job_that_is_refused_on_one_site_goes_on_without_it(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from typing import Any
 from fedpriv.errors import LedgerError, SlotError, shown
 from fedpriv.privacy.accounting.filter import rounded_up
 from fedpriv.privacy.ledger.chain import Chain, Head
-from fedpriv.privacy.ledger.history import History
+from fedpriv.privacy.ledger.history import History, budgets, limit_of
 from fedpriv.privacy.ledger.ledger import Ledger, closed_on_error
+from fedpriv.privacy.ledger.rules import PlanRule
 from fedpriv.privacy.ledger.witness import Sighting, Witness, seal_key
 
 
@@ -93,7 +95,35 @@ def grow(ledger: Ledger, declared_size: int, delta: float) -> None:
         and with it this call, is not.
     """
     row = {"declared_size": declared_size, "delta": delta}
-    ledger.order([("grown", row)], lambda history: history.check_grown(declared_size, delta))
+    ledger.order([("grown", row)], lambda history: check_grown(history, declared_size, delta))
+
+
+def check_grown(history: History, declared_size: int, delta: float) -> None:
+    """Check that what was taken so far is within the budget at a smaller δ, too.
+
+    Raises:
+        LedgerError: it is not, or the ledger is not one that can grow.
+    """
+    terms, rule = history.terms, history.terms.rule
+    if declared_size < terms.declared_size or delta > terms.delta:
+        raise LedgerError(
+            f"Expected a size >= {terms.declared_size} and a delta <= {terms.delta:g}: what was"
+            " promised to the people of a ledger is not taken back."
+        )
+    if (declared_size, delta) == (terms.declared_size, terms.delta):
+        raise LedgerError("Size and delta are these already. Nothing was changed.")
+    if isinstance(rule, PlanRule) and history.used[0]:
+        raise LedgerError(
+            "Under the rule 'plan' the ledger holds its one plan already, calibrated for its"
+            " delta; a larger population gets no other. Nothing was changed."
+        )
+    limit = limit_of(replace(terms, declared_size=declared_size, delta=delta, new=True))
+    if not all(used <= most for used, most in zip(history.used, limit, strict=True)):
+        raise LedgerError(
+            f"At delta={delta:g} the plans so far would cost more than the budget"
+            f" {budgets(terms)}: they took {shown(history.used)} of {shown(limit)} under the rule"
+            f" {rule.name!r}. Close plans that will not go on, or state a larger delta."
+        )
 
 
 def recover(path: Path, witness: Path) -> Ledger:

@@ -14,10 +14,11 @@ def _of_history(name: str) -> Any:
     """Return a property that reads the one of `History` under the lock."""
 
     def read(ledger: Figures) -> Any:
+        """See `History`."""
         with ledger._chain.lock:
             return getattr(ledger._history, name)
 
-    return property(read, doc=getattr(History, name).__doc__)
+    return property(read, doc=getattr(History, name, read).__doc__)
 
 
 class Figures:
@@ -42,23 +43,13 @@ class Figures:
     epsilon_alone_spent: float | None = _of_history("epsilon_alone_spent")
     max_colluding: int | None = _of_history("max_colluding")
     spent_events: list[Event] = _of_history("spent_events")
+    distinct: list[tuple[str, str]] = _of_history("distinct")
+    grown: bool = _of_history("grown")
 
     def request_of(self, job: str, slot: int) -> str | None:
         """The digest of the request that a slot is reserved for; None if it is not."""
         with self._chain.lock:
             return self._history.requests.get((job, slot))
-
-    @property
-    def distinct(self) -> list[tuple[str, str]]:
-        """See `History`."""
-        with self._chain.lock:
-            return list(self._history.distinct)
-
-    @property
-    def grown(self) -> bool:
-        """See `History`."""
-        with self._chain.lock:
-            return self._history.grown
 
     @property
     def begun(self) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from fedpriv.errors import BudgetError, FedprivError, LedgerError, shown
+from fedpriv.errors import BudgetError, FedprivError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.filter import rounded_up
 from fedpriv.privacy.ledger.account import AS_PLANNED, Account, SlotChoice
@@ -61,6 +61,7 @@ class History:
 
     Attributes:
         accounts: job → its plan and how far it is.
+        approvals: job → who approved it, where persons are named, each as a keyed digest.
         requests: reserved slot → digest of the request it was reserved for.
         choices: reserved slot of an adaptive plan → what it asked for.
         releases: released slot → digest of the reply.
@@ -83,6 +84,7 @@ class History:
         except (FedprivError, ArithmeticError, TypeError, KeyError) as error:
             raise ValueError(f"its terms can't be read ({error})") from None
         self.accounts: dict[str, Account] = {}
+        self.approvals: dict[str, list[dict[str, str]]] = {}
         self.requests: dict[Slot, str] = {}
         self.choices: dict[Slot, SlotChoice] = {}
         self.releases: dict[Slot, str] = {}
@@ -100,6 +102,7 @@ class History:
         fields = _fields(body)
         readers: dict[str, Callable[..., None]] = {
             "plan": self._plan,
+            "approved": self._approved,
             "reserve": self._reserve,
             "release": self._release,
             "close": self._close,
@@ -125,6 +128,16 @@ class History:
         self.accounts[plan.job] = account = Account(plan)
         self._charge(self._used, account, 1)
         self._charge(self._open, account, 1)
+
+    def _approved(self, job: str, approvals: list[dict[str, str]]) -> None:
+        if job not in self.accounts or job in self.approvals or not approvals:
+            raise ValueError
+        for one in approvals:
+            if not {"person", "reason"} <= one.keys() <= {"person", "reason", "name", "text"}:
+                raise ValueError
+            if not all(type(text) is str for text in one.values()):
+                raise ValueError
+        self.approvals[job] = approvals
 
     def _check_kind(self, plan: Plan) -> None:
         """Raises: BudgetError, when a plan is none that the terms can hold, whatever it costs."""
@@ -223,34 +236,6 @@ class History:
         self.terms = replace(self.terms, declared_size=declared_size, delta=delta, new=False)
         self.grown = True
 
-    def check_grown(self, declared_size: int, delta: float) -> None:
-        """Check that what was taken so far is within the budget at a smaller δ, too.
-
-        Raises:
-            LedgerError: it is not, or the ledger is not one that can grow.
-        """
-        terms, rule = self.terms, self.terms.rule
-        if declared_size < terms.declared_size or delta > terms.delta:
-            raise LedgerError(
-                f"Expected a size >= {terms.declared_size} and a delta <= {terms.delta:g}: what was"
-                " promised to the people of a ledger is not taken back."
-            )
-        if (declared_size, delta) == (terms.declared_size, terms.delta):
-            raise LedgerError("Size and delta are these already. Nothing was changed.")
-        if isinstance(rule, PlanRule) and self.used[0]:
-            raise LedgerError(
-                "Under the rule 'plan' the ledger holds its one plan already, calibrated for its"
-                " delta; a larger population gets no other. Nothing was changed."
-            )
-        grown = replace(terms, declared_size=declared_size, delta=delta, new=True)
-        limit = _limit(grown)
-        if not all(used <= most for used, most in zip(self.used, limit, strict=True)):
-            raise LedgerError(
-                f"At delta={delta:g} the plans so far would cost more than the budget"
-                f" {_budgets(terms)}: they took {shown(self.used)} of {shown(limit)} under the rule"
-                f" {rule.name!r}. Close plans that will not go on, or state a larger delta."
-            )
-
     def allocated_with(self, plan: Plan) -> tuple[float, float | None]:
         """`epsilon_allocated`, and of the claim alone, with one more plan, which is not taken in.
 
@@ -289,14 +274,14 @@ class History:
             f"{plan.steps} steps at rate {plan.sample_rate:g} and noise"
             f" {plan.noise_multiplier:g} are more than what is left under the rule"
             f" {rule!r}: {allocated} is allocated of the budget"
-            f" {_budgets(self.terms)}. Use more noise, a lower rate or fewer steps, or close plans"
+            f" {budgets(self.terms)}. Use more noise, a lower rate or fewer steps, or close plans"
             " that will not go on."
         )
 
     @property
     def limit(self) -> Amounts:
         """What there is in all, in the rule's currency: of the claim with trust, then alone."""
-        return _limit(self.terms)
+        return limit_of(self.terms)
 
     @property
     def _sizes(self) -> tuple[int, float]:
@@ -476,11 +461,12 @@ class History:
         }
 
 
-def _limit(terms: Terms) -> Amounts:
+def limit_of(terms: Terms) -> Amounts:
+    """What terms have in all; see `History.limit`."""
     return tuple(amount for claim in terms.claims for amount in claim.limit)
 
 
-def _budgets(terms: Terms) -> str:
+def budgets(terms: Terms) -> str:
     """The budget, and the second one where there is one."""
     second = "" if terms.budget_alone is None else f", and alone {terms.budget_alone:g}"
     return f"{terms.budget:g}{second}"

@@ -87,11 +87,13 @@ class Ledger(Figures):
 
     Attributes:
         room: entered while something is written to the disk, with the bytes of the reply in it.
+        approvals: gives what is to be kept of those who approved a plan, when it is accepted.
     """
 
     def __init__(self, chain: Chain, witness: Witness | None = None) -> None:
         self._chain, self._witness = chain, witness
         self.room: Callable[[int], AbstractContextManager[None]] = lambda reply: nullcontext()
+        self.approvals: Callable[[Plan], list[dict[str, str]]] = lambda plan: []
         self._read()
 
     @classmethod
@@ -267,8 +269,11 @@ class Ledger(Figures):
             self._check_and_tell_witness()
             epsilon = self.check(plan)
             if plan.job not in self._history.accounts:
+                approvals = self.approvals(plan)
                 with self._transaction():
                     self._append("plan", plan.as_row())
+                    if approvals:
+                        self._append("approved", {"job": plan.job, "approvals": approvals})
             return epsilon
 
     def ask(

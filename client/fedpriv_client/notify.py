@@ -1,0 +1,72 @@
+"""`[notify]`: somebody is told, by Apprise, that a job waits for a yes.
+
+Privacy
+    A notice holds public facts: the job, what the coordinator states of it, and where to decide.
+    One is sent when a proposal is new on the list, which depends on no record.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from fedpriv.config.site_file import SiteFile
+from fedpriv.errors import ConfigError
+from fedpriv_client.proposals import KeptProposal
+from fedpriv_client.stated import stated
+
+log = logging.getLogger(__name__)
+LIMIT = 30.0  # seconds until nobody waits for an answer any more
+
+
+def notifier(file: SiteFile) -> Callable[[KeptProposal], None]:
+    """Return what sends a notice to every address of a site's file, and waits for none.
+
+    Raises:
+        ConfigError: Apprise is not installed, or takes an address for none.
+    """
+    section = file.notify
+    assert section is not None
+    try:
+        from apprise import Apprise
+    except ImportError:
+        fix = "Install it: pip install 'fedpriv[notify]'."
+        raise ConfigError("needs the package apprise", key="notify.urls", fix=fix) from None
+    logging.getLogger("apprise").disabled = True  # it would tell what a URL holds
+    senders = []
+    for index, url in enumerate(section.urls):
+        senders.append(Apprise())
+        if not senders[-1].add(url.get_secret_value()):
+            fix = "Write it as Apprise does, such as mailto://user:password@example.org."
+            raise ConfigError("is no address of a notice", key=f"notify.urls.{index}", fix=fix)
+
+    def notify(kept: KeptProposal) -> None:
+        title = f"{file.site.name}: job {kept.job} waits for a yes"
+        told = [f"{name}: {text}" for name, text in stated(kept)]
+        told.append(f"Who proposed it: the coordinator at {kept.server}")
+        told.append(f"Decide: fedpriv-client approve {kept.job}, or {section.page}")
+        for index, sender in enumerate(senders):
+            asked = index, sender, title, "\n".join(told)
+            try:
+                threading.Thread(target=_send, args=asked, name="notice", daemon=True).start()
+            except RuntimeError:  # no thread is left, and the server hears the same (law 18)
+                log.warning("A notice was not sent: notify.urls.%d, for lack of a thread.", index)
+
+    return notify
+
+
+def _send(index: int, sender: Any, title: str, body: str) -> None:
+    sent: list[bool] = []
+
+    def send() -> None:
+        with suppress(Exception):  # whose text may quote the URL
+            sent.append(sender.notify(title=title, body=body))
+
+    at_work = threading.Thread(target=send, name="sending", daemon=True)
+    at_work.start()
+    at_work.join(LIMIT)
+    if sent != [True]:
+        log.warning("A notice was not sent: notify.urls.%d did not take it.", index)

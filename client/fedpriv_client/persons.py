@@ -1,0 +1,82 @@
+"""Who says yes or no to a job, and why: what a page and the command line ask a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from fedpriv.errors import ConfigError
+from fedpriv.report.figures import when
+from fedpriv_client.jobs import Job
+from fedpriv_client.orders import Approval, Orders, Reason, Said
+from fedpriv_client.site_settings import SiteSettings
+
+REASONS: dict[Reason, str] = {
+    "agreement": "an agreement, or that there is none",
+    "ethics": "an ethics vote, or that there is none",
+    "usual": "it is as other jobs were",
+    "purpose": "what it is for",
+    "recipients": "who gets the adapter",
+    "cost": "what it costs",
+    "other": "another reason",
+}
+
+
+def approve(settings: SiteSettings, job: Job, said: Said) -> str:
+    """Let a person say yes to a proposal, and return what comes next, in a sentence.
+
+    Raises:
+        ConfigError: the person is not one of those who may, or gives no reason.
+        JobRefusedError: the job is refused.
+    """
+    allowed = settings.approvers
+    if allowed and said.by not in allowed:
+        fix = f"Those who may are {', '.join(allowed)} (allow.approvers)."
+        raise ConfigError("may not approve a job here", key="--by", value=said.by, fix=fix)
+    if allowed and said.reason is None:
+        fix = f"Give one: {', '.join(REASONS)}."
+        raise ConfigError("is missing", key="--reason", fix=fix)
+    stands = Orders.change(
+        settings.state_dir, lambda stands: stands.approving(job.name, job.digest, said)
+    )
+    if not stands.is_approved(job.digest, allowed, settings.approvals):
+        return f"Job {job.name} waits for another person's yes."
+    return f"Job {job.name} begins when the server asks again, within a minute or so."
+
+
+def said_of(by: str, reason: str, text: str, *, agreed: bool) -> Said:
+    """Return what a person typed, checked.
+
+    Args:
+        reason: a code of `REASONS`, or empty.
+
+    Raises:
+        ConfigError: it is no reason of the list, or the text is no line of a bearable length.
+    """
+    if reason and reason not in REASONS:
+        fix = f"Choose one of {', '.join(REASONS)}; more can be said with --text."
+        raise ConfigError("is no reason of the list", key="--reason", value=reason, fix=fix)
+    try:
+        return Said.model_validate(
+            {"by": by, "reason": reason or None, "text": text, "agreed": agreed}
+        )
+    except ValidationError:
+        raise ConfigError("is too long", key="--text", fix="Say it in 1,000 letters.") from None
+
+
+def persons(job: Job, approvers: Sequence[str] = ()) -> list[str]:
+    """Return who decided about a job, when and why, each in a few words.
+
+    Args:
+        approvers: whose yes counts; without any, everybody's.
+    """
+    if job.state == "refused" and job.refusal is not None:
+        return [_told(job.refusal)]
+    found = () if job.approval is None else job.approval.persons
+    return [_told(one) for one in found if not approvers or one.by in approvers]
+
+
+def _told(one: Approval) -> str:
+    why = ": ".join(filter(None, (one.reason, one.text)))
+    return f"{one.by}, {when(one.at)}{f' ({why})' if why else ''}"

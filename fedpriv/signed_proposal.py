@@ -1,0 +1,59 @@
+"""The coordinator's signature of a proposal: by the key of its server's certificate.
+
+The authority that signed a site's enrolment vouches for that certificate. So a site knows whose
+word a proposal is, and can show it to others later.
+
+Privacy:
+    Nothing here comes from a site, and whether a signature holds depends on no record.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedpriv.errors import EnrolmentError, StatementError
+from fedpriv.files import canonical_json
+from fedpriv.pki.certificates import check_certificate, load_certificate, parse_certificate
+from fedpriv.pki.keys import is_p256
+from fedpriv.protocol import Proposal, Signed
+
+AHEAD = timedelta(minutes=5)  # that the coordinator's clock may be, before its word is refused
+_LABEL = "fedpriv-proposal-1"
+ECDSA = ec.ECDSA(hashes.SHA256())
+
+
+def check_signed(proposal: Proposal, signed: Signed, authority: Path) -> None:
+    """Check that the coordinator of our enrolment signed this very proposal.
+
+    Its certificate has to have been valid when it signed: a job may outlast it.
+
+    Args:
+        authority: file of the authority's certificate.
+
+    Raises:
+        StatementError: it did not, or says that it will.
+    """
+    whose = Path("the proposal's signature")
+    try:
+        certificate = parse_certificate(signed.certificate.encode(), whose)
+        ca = load_certificate(authority)
+        check_certificate(certificate, ca, use="server", path=whose, now=signed.at)
+        key = certificate.public_key()
+        assert is_p256(key)  # or it had not been parsed
+        key.verify(bytes.fromhex(signed.signature), signed_content(proposal, signed.at), ECDSA)
+    except InvalidSignature:
+        raise StatementError(f"{whose}: is of another proposal, or was changed.") from None
+    except EnrolmentError as error:
+        raise StatementError(str(error)) from None
+    if signed.at > datetime.now(UTC) + AHEAD:
+        raise StatementError(f"{whose}: was made at {signed.at}, which is still to come.")
+
+
+def signed_content(proposal: Proposal, at: datetime) -> bytes:
+    """Return what the coordinator signs."""
+    return canonical_json([_LABEL, proposal.digest(), at.astimezone(UTC).isoformat()])

@@ -1,0 +1,167 @@
+"""Named persons decide: who may, how many have to, and what a ledger keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpriv.errors import ConfigError, JobRefusedError, PausedError
+from fedpriv.privacy.ledger.ledger import read_history
+from fedpriv_client.orders import Orders
+from fedpriv_client.persons import approve, persons, said_of
+from fedpriv_client.site import Site
+from fedpriv_client.site_settings import SiteSettings
+from tests.client.client_setting import Setting, request
+from tests.client.page_setting import PROPOSAL, Place
+from tests.client.test_approval import asking
+
+Make = Callable[..., Any]
+ADA, BEA = "Ada Meyer", "Bea Ito"
+
+
+@pytest.fixture
+def setting(tmp_path: Path, model_folder: Make) -> Setting:
+    return Setting(tmp_path, model_folder("llama"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path)
+    made.propose()
+    return made
+
+
+def two(settings: SiteSettings) -> SiteSettings:
+    return replace(settings, approvers=(ADA, BEA), approvals=2)
+
+
+def say(settings: SiteSettings, place: Place, by: str, reason: str = "ethics", **more: Any) -> str:
+    [job] = place.jobs.jobs
+    text = more.pop("text", "")
+    return approve(settings, job, said_of(by, reason, text, agreed=False, **more))
+
+
+def test_two_persons_have_to_say_yes(place: Place) -> None:
+    settings = two(place.settings)
+    assert "another person's yes" in say(settings, place, ADA)
+    say(settings, place, ADA, "usual")  # who says it twice is one person
+    orders = Orders.read(place.state)
+    with pytest.raises(PausedError):
+        orders.check_approved(PROPOSAL.job_id, PROPOSAL.digest(), settings.approvers, 2)
+    assert "begins" in say(settings, place, BEA, text="vote 7/26")
+    orders = Orders.read(place.state)
+    orders.check_approved(PROPOSAL.job_id, PROPOSAL.digest(), settings.approvers, 2)
+    [job] = place.jobs.jobs
+    assert [text.partition(",")[0] for text in persons(job)] == [ADA, BEA]
+    assert "(usual)" in persons(job)[0] and "(ethics: vote 7/26)" in persons(job)[1]
+
+
+def test_who_is_not_on_the_list_approves_nothing(place: Place) -> None:
+    settings = two(place.settings)
+    for by, reason, words in (
+        ("Carl", "ethics", "may not approve a job here"),
+        (ADA, "", "--reason: is missing"),
+        (ADA, "because", "is no reason of the list"),
+        (ADA, "ethics", "is too long"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            say(settings, place, by, reason, text="x" * 1001 if "long" in words else "")
+    assert Orders.read(place.state) == Orders()
+
+
+def test_a_yes_of_who_left_the_list_counts_no_more(place: Place) -> None:
+    settings = two(place.settings)
+    say(settings, place, ADA)
+    say(settings, place, BEA)
+    orders = Orders.read(place.state)
+    with pytest.raises(PausedError):
+        orders.check_approved(PROPOSAL.job_id, PROPOSAL.digest(), (ADA, "Carl"), 2)
+
+
+def test_a_no_is_kept_with_its_reason_until_it_is_taken_back(place: Place) -> None:
+    said = said_of(BEA, "recipients", "a company", agreed=False)
+    Orders.change(place.state, lambda stands: stands.refusing("notes", said))
+    [job] = place.jobs.jobs
+    assert job.state == "refused"
+    assert f"{BEA}, " in persons(job)[0] and "(recipients: a company)" in persons(job)[0]
+    with pytest.raises(JobRefusedError):
+        say(place.settings, place, ADA)
+    stands = Orders.change(place.state, lambda stands: stands.not_refusing("notes"))
+    assert stands == Orders()
+
+
+def begun(setting: Setting, **agreed: bool) -> Site:
+    """A site of which two persons approved a job, and that began it."""
+    site = asking(setting)
+    site.settings = two(site.settings)
+    proposal = setting.proposal
+    for name in (ADA, BEA):
+        said = said_of(name, "ethics", "vote", agreed=agreed.get(name[:3].lower(), False))
+        Orders.change(
+            setting.folder / "state",
+            lambda stands, said=said: stands.approving(proposal.job_id, proposal.digest(), said),
+        )
+    site.consider(proposal)
+    site.step(request(), setting.vector)
+    return site
+
+
+def test_the_ledger_keeps_a_keyed_digest_of_each_person(setting: Setting) -> None:
+    site = begun(setting, bea=True)
+    rows = site.ledger.rows()
+    assert [row.kind for row in rows[:4]] == ["terms", "plan", "approved", "reserve"]
+    ada, bea = rows[2].body["approvals"]
+    assert set(ada) == {"person", "reason"} and ada["reason"] == "ethics"
+    assert (bea["name"], bea["text"]) == (BEA, "vote")  # who agreed
+    assert len({ada["person"], bea["person"]}) == 2
+    assert ADA not in str([row.body for row in rows])
+    history = read_history(rows, Path("a test"))
+    assert history.approvals["job-1"] == [ada, bea]
+    site.close()
+
+
+def test_a_person_is_not_known_from_one_job_to_the_next(setting: Setting) -> None:
+    """Nor by whoever guesses names: the digest is under the site's key."""
+    site = begun(setting)
+    yes = Orders.read(setting.folder / "state").approved[setting.proposal.digest()]
+    key = b"k" * 32
+    assert yes.as_row(key, "sha256:a")["person"] != yes.as_row(key, "sha256:b")["person"]
+    assert yes.as_row(key, "sha256:a")["person"] != yes.as_row(b"o" * 32, "sha256:a")["person"]
+    site.close()
+
+
+def test_where_no_persons_are_named_ledgers_stay_as_they_were(setting: Setting) -> None:
+    site = asking(setting)
+    digest = setting.proposal.digest()
+    Orders.change(
+        setting.folder / "state", lambda stands: stands.approving("job-1", digest, "a person")
+    )
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    assert "approved" not in {row.kind for row in site.ledger.rows()}
+    site.close()
+
+
+@pytest.mark.parametrize(
+    "approvals",
+    [
+        [],
+        [{"person": "a"}],
+        [{"person": "a", "reason": "ethics", "more": "x"}],
+        [{"person": "a", "reason": 3}],
+    ],
+)
+def test_a_row_of_another_form_does_not_follow(setting: Setting, approvals: Any) -> None:
+    from fedpriv.errors import LedgerCorruptError
+    from fedpriv.privacy.ledger.chain import Row
+
+    site = begun(setting)
+    rows = site.ledger.rows()[:2]
+    rows.append(Row(3, "approved", {"job": "job-1", "approvals": approvals}, ""))
+    with pytest.raises(LedgerCorruptError, match="does not follow"):
+        read_history(rows, Path("a test"))
+    site.close()
