@@ -148,6 +148,7 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     from fedpriv.process import read_status
     from fedpriv.report import budget
     from fedpriv_client.orders import Orders
+    from fedpriv_client.roster_entry import own_key
 
     file = _load(config)
     folder = file.site.state_dir
@@ -155,7 +156,7 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     if probe:
         raise typer.Exit(0 if facts["running"] and facts.get("connection") == "connected" else 1)
     orders = Orders.read(folder)
-    facts |= {"paused": orders.paused, "refused": list(orders.refused)}
+    facts |= {"key": own_key(file), "paused": orders.paused, "refused": list(orders.refused)}
     path = folder / "budget.json"
     if path.exists():
         report = budget.read(path)
@@ -171,8 +172,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     pid = f" (pid {facts['pid']})" if facts["pid"] else ""  # it has not said anything yet
     running = f"running{pid}" if facts["running"] else "not running"
     print(f"{facts.get('site', 'site')}: {running}{', PAUSED' if orders.paused else ''}")
-    for key in ("server", "connection", "activity", "problem"):
-        if facts.get(key) and facts["running"]:
+    for key in ("key", "server", "connection", "activity", "problem"):
+        if facts.get(key) and (facts["running"] or key == "key"):
             print(f"  {key}: {facts[key]}")
     if orders.refused:
         print(f"  refused jobs: {', '.join(orders.refused)}")

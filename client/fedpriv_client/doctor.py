@@ -16,6 +16,7 @@ from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.metrics import HOST
+from fedpriv.pki.points import in_groups
 from fedpriv.process import is_running
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ def _enrolment(file: SiteFile) -> str:
     until = f"of {manifest.federation_name}, until {manifest.expires:%Y-%m-%d}"
     if manifest.expires - datetime.now(UTC) < SOON:
         raise DoubtError(f"{until}. Ask the coordinator for a new one")
-    return f"{until}; compare its authority with the coordinator's, by telephone: {manifest.ca}"
+    authority = in_groups(manifest.ca)
+    return f"{until}; compare its authority with the coordinator's, by telephone: {authority}"
 
 
 def _server(file: SiteFile) -> str:
@@ -130,14 +132,12 @@ def _server(file: SiteFile) -> str:
 
 
 def _signing_key(file: SiteFile) -> str:
-    from fedpriv.pki.signing import load_or_create_key
-    from fedpriv_client.site_settings import SIGNING_KEY
+    from fedpriv_client.roster_entry import own_key
 
-    path = file.site.state_dir / SIGNING_KEY
-    if not path.exists():
+    key = own_key(file)
+    if key is None:
         return "none yet; the client makes one when it starts"
-    load_or_create_key(path)
-    return f"{path} signs the budget reports"
+    return f"{key} signs the budget reports"
 
 
 def _ledger(file: SiteFile, config: Path) -> str:

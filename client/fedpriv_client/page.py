@@ -21,6 +21,7 @@ from fedpriv.process import read_status
 from fedpriv.report.page_parts import RULES, templates
 from fedpriv_client.job_words import cost, described
 from fedpriv_client.jobs import jobs_of
+from fedpriv_client.roster_entry import own_key
 from fedpriv_client.settings import site_settings
 from fedpriv_client.site_settings import SiteSettings
 
@@ -48,6 +49,7 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
             site=settings.name,
             server=settings.server,
             authority=_authority(file),
+            key=own_key(file),
             jobs=jobs,
             past=past,
             told=past[:IN_WORDS],

@@ -7,7 +7,7 @@ from typing import Any
 from fedpriv.dossier.answers import answers, assumptions_of
 from fedpriv.dossier.facts import Contents, Scores
 from fedpriv.report import received
-from fedpriv.report.page_parts import RULES, css_colours, fingerprint, score_names, templates
+from fedpriv.report.page_parts import RULES, css_colours, score_names, templates
 
 
 def page_of(contents: Contents) -> bytes:
@@ -35,7 +35,6 @@ def _context(contents: Contents) -> dict[str, Any]:
         "last": scores[-1] if scores else None,
         "audit": contents.audit,
         "rules": RULES,
-        "fingerprint": fingerprint,
         "css_colours": css_colours,
     }
 

@@ -27,7 +27,7 @@ from fedpriv.report.figures import (
     worse,
 )
 from fedpriv.report.life import LifeBudget, life_budgets
-from fedpriv.report.page_parts import RULES, css_colours, fingerprint, score_names, templates
+from fedpriv.report.page_parts import RULES, css_colours, score_names, templates
 from fedpriv.report.participation import PIECES, Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
@@ -45,7 +45,6 @@ class SiteView:
     sample_rate: str
     noise_multiplier: str
     signature: str
-    fingerprint: str
 
 
 def write_report(run_dir: Path, *, alive: bool = True) -> Path:
@@ -165,7 +164,6 @@ def _site_view(report: BudgetReport) -> SiteView:
         sample_rate=_range(event.sample_rate for event in events),
         noise_multiplier=_range(event.noise_multiplier for event in events),
         signature=_signature(report),
-        fingerprint=fingerprint(report),
     )
 
 
