@@ -25,6 +25,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json
 from fedpriv.names import Name
 from fedpriv.pki.points import VerifyingKey
+from fedpriv.privacy.ledger.life import Life
 from fedpriv.privacy.usual import AnyRule
 from fedpriv.section import Section
 
@@ -61,7 +62,7 @@ _OF_TWO_CLAIMS = (  # reports of a ledger with one budget don't have them, and a
     "budget_alone",
     "max_colluding",
 )
-_WHERE_THERE = (*_OF_TWO_CLAIMS, "filter")
+_WHERE_THERE = (*_OF_TWO_CLAIMS, "filter", "life")
 
 
 def trust_model(max_colluding: int | None) -> str:
@@ -143,6 +144,9 @@ class BudgetReport(Section):
     events: tuple[BudgetEvent, ...] = ()
     filter: FilterUse | None = Field(
         None, description="of the job's plan, where noise and rates are chosen between its steps"
+    )
+    life: Life | None = Field(
+        None, description="of the job's plan, where the ledger is for more than one"
     )
     ledger_head: str = Field(pattern=r"^[0-9a-f]{1,128}$")
     ledger_rows: int = Field(ge=0)

@@ -8,7 +8,7 @@ Privacy
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from fedpriv.report.figures import (
     worse,
 )
 from fedpriv.report.life import LifeBudget, life_budgets
+from fedpriv.report.lifetime import WHY_FIRST, for_one, in_words, share
 from fedpriv.report.page_parts import RULES, css_colours, score_names, templates
 from fedpriv.report.participation import PIECES, Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
@@ -101,6 +102,10 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "progress": progress_of(run, rounds),
         "participation": rows_of(took_part, _took_part),
         "pieces": PIECES,
+        "lives": _lives(reports),
+        "for_one": _for_one(reports),
+        "why_first": WHY_FIRST.format(once=""),
+        "share": share,
         "life": rows_of(life_budgets(reports), _of_a_life),
         "audit": audit,
         "audit_conclusion": "" if audit is None else words.conclusion(audit),
@@ -137,6 +142,22 @@ def _spent(site: SiteView) -> tuple[object, ...]:
     one = site.report
     figures = one.epsilon_spent, one.epsilon_committed, one.budget, one.delta
     return (*figures, one.unit, one.private, site.sample_rate, site.noise_multiplier)
+
+
+def _lives(reports: Sequence[BudgetReport]) -> list[tuple[str, str]]:
+    """What this job takes of budgets for life, each with the sites it is true of."""
+    held = [report for report in reports if report.life is not None]
+    return [(in_words(life), sites) for life, sites in shared(held, "life")] if held else []
+
+
+def _for_one(reports: Sequence[BudgetReport]) -> str:
+    """What the largest claim means for one unit of its site."""
+    worst = max(reports, key=lambda report: received.claims_of(report)[-1].committed, default=None)
+    if worst is None:
+        return ""
+    committed = received.claims_of(worst)[-1].committed
+    figures = {f"by all that {worst.site} can ever release": committed}
+    return for_one(worst.unit, worst.delta, figures)
 
 
 def _of_a_life(line: LifeBudget) -> tuple[object, ...]:

@@ -153,7 +153,7 @@ class _Work:
         is_its_key = fingerprint(key) == site.fingerprint
         if is_its_key and site.revoked is not None:
             raise EnrolmentError(
-                f"The key {in_groups(site.fingerprint)} of site {site.name!r} was revoked, and is"
+                f"The key {in_groups(fingerprint(key))} of site {site.name!r} was revoked, and is"
                 " never accepted again. The site has to enroll with a new one."
             )
         if site.certificate is not None and site.name not in self.options.renew:
