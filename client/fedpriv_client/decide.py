@@ -15,7 +15,7 @@ from rich.table import Table
 from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.report.figures import upper, when
-from fedpriv.report.lifetime import life_in, share
+from fedpriv.report.lifetime import share_in
 from fedpriv_client.job_words import cost, described, meaning
 from fedpriv_client.jobs import WAITS, Job, Jobs, jobs_of
 from fedpriv_client.orders import Orders
@@ -43,7 +43,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
             job.state,
             f"{job.paid} of {job.plan.steps}",
             f"{upper(job.epsilon)}{alone}",
-            share(life_in(jobs.account, job.plan).job),
+            share_in(jobs.account, job.plan),
             "" if job.approval is None else f"{when(job.approval.at)} {job.approval.by}",
         )
     Console().print(table)
@@ -104,7 +104,7 @@ def _facts(job: Job, jobs: Jobs) -> dict[str, Any]:
         "paid": job.paid,
         "epsilon": job.epsilon,
         "epsilon_alone": job.epsilon_alone,
-        "life": life_in(jobs.account, job.plan).model_dump(),
+        "share": share_in(jobs.account, job.plan),
         "server": None if kept is None else kept.server,
         "first_proposed": None if kept is None else kept.first.isoformat(),
         "approved": None if job.approval is None else job.approval.model_dump(mode="json"),

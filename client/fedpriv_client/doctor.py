@@ -240,7 +240,7 @@ def _population(file: SiteFile, own: OwnRecords) -> Iterator[str]:
     unit, parts = file.data.unit, own.as_read
     units = sum(len(part if unit == "record" else set(part[UNIT])) for part in parts)
     size, known = file.data.size, ledgers(file)
-    if max(size, 1) > FAR * units or units > FAR * size:
+    if size > FAR * units or units > FAR * size:
         yield f"the declared size is far {'above' if size > units else 'below'} what is here"
     dataset_id = file.data.dataset_id or next(iter(known), "")
     index = UnitIndex(ledger_path(file, dataset_id).parent)

@@ -19,7 +19,7 @@ from fedpriv.files import write_atomic
 from fedpriv.privacy.accounting.shares import share_of, shares_of
 from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.process import read_status
-from fedpriv.report.lifetime import for_one, life_in, share, terms_in, why_first
+from fedpriv.report.lifetime import for_one, share, share_in, terms_in, why_first
 from fedpriv.report.page_parts import RULES, templates
 from fedpriv_client.job_words import cost, described, meaning
 from fedpriv_client.jobs import jobs_of
@@ -60,7 +60,7 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
             words=lambda job: described(job, settings.terms.declared_size),
             cost=lambda job: cost(jobs, job),
             meaning=lambda job: meaning(jobs, job),
-            part=lambda job: share(life_in(jobs.account, job.plan).job),
+            part=lambda job: share_in(jobs.account, job.plan),
             for_one=_for_one(jobs.account),
             why_first=why_first(terms_in(jobs.account)),
             limits=list(_limits(file, settings)),

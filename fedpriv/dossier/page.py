@@ -7,6 +7,7 @@ from typing import Any
 from fedpriv.dossier.answers import answers, assumptions_of
 from fedpriv.dossier.facts import Contents, Scores
 from fedpriv.report import received
+from fedpriv.report.lifetime import in_words
 from fedpriv.report.page_parts import RULES, css_colours, score_names, templates
 
 
@@ -36,6 +37,7 @@ def _context(contents: Contents) -> dict[str, Any]:
         "audit": contents.audit,
         "rules": RULES,
         "css_colours": css_colours,
+        "in_words": in_words,
     }
 
 

@@ -12,9 +12,9 @@ from dataclasses import fields
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from fedpriv.privacy.ledger.life import MANY, Life, life_with
+from fedpriv.privacy.ledger.life import MANY, Life, life_with, shares
 from fedpriv.privacy.ledger.plan import Plan
-from fedpriv.privacy.ledger.rules import rule_of
+from fedpriv.privacy.ledger.rules import Amounts, rule_of
 from fedpriv.privacy.ledger.terms import Terms
 
 WHY_FIRST = (
@@ -29,9 +29,18 @@ def life_in(account: Mapping[str, Any], plan: Plan) -> Life:
     Args:
         account: as `History.figures`.
     """
+    return life_with(*_asked(account, plan))
+
+
+def share_in(account: Mapping[str, Any], plan: Plan) -> str:
+    """Return the share of the budget alone, which is quick to say of many jobs."""
+    return share(shares(*_asked(account, plan))[1])
+
+
+def _asked(account: Mapping[str, Any], plan: Plan) -> tuple[Terms, Amounts, Plan, Amounts | None]:
     row = next((row for row in account["plans"] if row["job"] == plan.job), None)
     takes = None if row is None else tuple(row["takes"])
-    return life_with(terms_in(account), tuple(account["used"]), plan, takes)
+    return terms_in(account), tuple(account["used"]), plan, takes
 
 
 def terms_in(account: Mapping[str, Any]) -> Terms:

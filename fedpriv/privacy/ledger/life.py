@@ -29,6 +29,21 @@ class Life(Section):
     more: int = Field(ge=-1, description="further ones like it that fit, up to 100; -1: not it")
 
 
+def shares(
+    terms: Terms, used: Amounts, plan: Plan, takes: Amounts | None = None
+) -> tuple[float, float]:
+    """Return what all jobs take of a budget for life, one with them, and what this one does.
+
+    Args:
+        used, takes: as of `life_with`.
+    """
+    cost = takes or tuple(a for claim in terms.claims for a in claim.cost(plan, plan.steps))
+    added = (0.0,) * len(cost) if takes is not None else cost
+    limit = (amount for claim in terms.claims for amount in claim.limit)
+    whole = zip(used, added, cost, limit, strict=True)
+    return max(((one + new) / most, own / most) for one, new, own, most in whole)
+
+
 @lru_cache(MANY)
 def life_with(terms: Terms, used: Amounts, plan: Plan, takes: Amounts | None = None) -> Life:
     """Return what a plan takes of a ledger's budget for life; more of them are tried one by one.
@@ -42,10 +57,7 @@ def life_with(terms: Terms, used: Amounts, plan: Plan, takes: Amounts | None = N
     """
     tried, more = History("terms", terms.as_row()), 0 if takes is not None else -1
     tried.take("restored", {"rows": 1, "heads": [""], "lost": [*used]})
-    cost = takes or tuple(a for claim in terms.claims for a in claim.cost(plan, plan.steps))
-    added = [0.0] * len(cost) if takes is not None else cost
-    whole = zip(used, added, cost, tried.limit, strict=True)
-    taken, job = max(((one + new) / limit, own / limit) for one, new, own, limit in whole)
+    taken, job = shares(terms, used, plan, takes)
     try:
         while more < MANY:
             again = replace(plan, job=f"{plan.job} {more}")
