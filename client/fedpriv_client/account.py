@@ -59,7 +59,7 @@ def written_account(settings: SiteSettings) -> dict[str, Any]:
     path = account_file(settings)
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _ = found["plans"], found["epsilon_allocated"], found["rows"]
+        _ = found["plans"], found["used"], found["rows"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(
             "can't be read",

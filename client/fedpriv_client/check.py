@@ -17,6 +17,7 @@ from fedpriv.methods.proposal import propose
 from fedpriv.models.vector import TrainableVector
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.ledger import Plan
+from fedpriv.privacy.ledger.life import Life, life_with
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
 from fedpriv_client.site_job import check_fields, check_model, recipe_of
@@ -40,6 +41,7 @@ class Verdict:
         budget, budget_alone: ε that there is for life.
         look_steps: of the plan's steps, how many look at held-out records.
         without_looks: ε of the others alone, with the same noise; None where there are no looks.
+        life: what it would take of the budget for life; None as of `allocated`.
         trained: parameters that would be trained; None if the model was not loaded.
         refusals: why the site would refuse; none if it would take part.
         unchecked: what could not be found out.
@@ -57,6 +59,7 @@ class Verdict:
     epsilon_alone: float | None = None
     allocated_alone: float | None = None
     budget_alone: float | None = None
+    life: Life | None = None
 
 
 def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
@@ -128,6 +131,7 @@ def check_proposal(
     look_steps = proposal.steps - proposal.training_steps
     plan = epsilon = alone = trained = without = None
     allocated: tuple[float, float | None] | None = None
+    life: Life | None = None
     with _noting(refusals):
         check_fields(proposal, settings)
     with _noting(refusals):
@@ -140,7 +144,9 @@ def check_proposal(
             without = epsilon_upper([plan.event(proposal.training_steps)], terms.delta)
     try:
         with open_ledger(settings, reading=True) as ledger, _noting(refusals):
-            allocated = ledger.check_both(plan) if plan is not None else None
+            if plan is not None:
+                allocated = ledger.check_both(plan)
+                life = life_with(ledger.terms, ledger.history.used, plan)
     except LedgerInUseError:
         unchecked.append(
             f"What is left of the budget: {settings.ledger} is in use. If this site's client is"
@@ -167,6 +173,7 @@ def check_proposal(
         unchecked=tuple(unchecked),
         look_steps=look_steps,
         without_looks=without,
+        life=life,
     )
 
 

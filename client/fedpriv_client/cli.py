@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from getpass import getuser
 from pathlib import Path
@@ -38,6 +39,7 @@ Adapter = Annotated[
     typer.Option("--adapter", help="Folder of a job's adapter.", show_default="the newest here"),
 ]
 SITE = Path("site.toml")
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 Folder = Annotated[
     Path | None, typer.Option("--folder", help="Of a site model.", show_default="the newest here")
 ]
@@ -164,22 +166,42 @@ def init(
     another: Annotated[
         bool, typer.Option("--another", help="These are other people than in the first ledger.")
     ] = False,
+    yes: Yes = False,
 ) -> None:
-    """Make the ledger of this site's people, once, with the budget that they have for life."""
-    from fedpriv.privacy.ledger.claims import ALONE
-    from fedpriv_client.init import init_site
+    """Make the ledger of this site's people, once, with the budget that they have for life.
+
+    It shows the terms and asks, where it is typed at a terminal; a script is not asked. A ledger of
+    other terms, a day old at most, from which nothing was spent, is undone first: see undo-init.
+    """
+    from fedpriv_client.init import make_ledger
+
+    make_ledger(_load(config), config, another=another, yes=yes)
+
+
+@app.command()
+def undo_init(
+    config: Config = SITE,
+    dataset_id: Annotated[
+        str | None, typer.Option("--ledger", help="Its data set, where there are several.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Take back a ledger that nothing was spent from, within a day; this leaves a trace.
+
+    It is refused once the client was started with it, or if the ledger, its witness, the index of
+    units or the last report knows of anything that was paid.
+    """
+    from fedpriv_client.settings import ledgers
+    from fedpriv_client.undo_init import last_undone, undo
 
     file = _load(config)
-    dataset_id = init_site(file, config, another=another)
-    budget = file.budget
-    alone = budget.epsilon_alone
-    second = "" if alone is None else f", and {alone:g} {ALONE},"
-    elsewhere = "" if budget.witness is None else ", and the witness elsewhere"
-    print(
-        f"Made the ledger of data set {dataset_id}: ε = {budget.epsilon:g}{second} for life at"
-        f" δ = {budget.delta:g}, rule {budget.rule}.\n"
-        f"Keep {file.site.state_dir} in your backups{elsewhere}."
-    )
+    known = [*ledgers(file)] or [last_undone(file.site.state_dir).get("dataset_id", "")]
+    if dataset_id is None and len(known) > 1:
+        raise typer.BadParameter(f"is one of {', '.join(known)}", param_hint="--ledger")
+    chosen = dataset_id or known[0]
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Undo the ledger of data set {chosen}?", abort=True)
+    print(undo(file, chosen))
 
 
 @app.command()
@@ -199,8 +221,10 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     """How this site's process goes, and what its budget report says."""
     from fedpriv.process import read_status
     from fedpriv.report import budget
+    from fedpriv.report.lifetime import in_words
     from fedpriv_client.held_space import full_disk
     from fedpriv_client.orders import Orders
+    from fedpriv_client.roster_entry import own_key
 
     file = _load(config)
     folder = file.site.state_dir
@@ -208,14 +232,14 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     if probe:
         raise typer.Exit(0 if facts["running"] and facts.get("connection") == "connected" else 1)
     orders = Orders.read(folder)
-    facts |= {"paused": orders.paused, "refused": list(orders.refused)}
+    facts |= {"key": own_key(file), "paused": orders.paused, "refused": list(orders.refused)}
     if full := full_disk(folder):
         facts["problem"] = full
     path = folder / "budget.json"
     if path.exists():
         report = budget.read(path)
-        keys = ("epsilon_spent", "epsilon_allocated", "epsilon_committed", "budget", "job")
-        facts |= {"budget": {key: getattr(report, key) for key in keys}}
+        keys = {"epsilon_spent", "epsilon_allocated", "epsilon_committed", "budget", "job", "life"}
+        facts |= {"budget": report.model_dump(include=keys)}
     if file.allow.approve == "ask":
         from fedpriv_client.decide import waiting
 
@@ -226,8 +250,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     pid = f" (pid {facts['pid']})" if facts["pid"] else ""  # it has not said anything yet
     running = f"running{pid}" if facts["running"] else "not running"
     print(f"{facts.get('site', 'site')}: {running}{', PAUSED' if orders.paused else ''}")
-    for key in ("server", "connection", "activity", "problem", "refusal"):
-        if facts.get(key) and (facts["running"] or key == "problem"):
+    for key in ("key", "server", "connection", "activity", "problem", "refusal"):
+        if facts.get(key) and (facts["running"] or key in ("key", "problem")):
             print(f"  {key}: {facts[key]}")
     if orders.refused:
         print(f"  refused jobs: {', '.join(orders.refused)}")
@@ -239,6 +263,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
             f"  ε: {held['epsilon_spent']:.3f} spent, {held['epsilon_allocated']:.3f} allocated,"
             f" {held['budget']:g} for life (job {held['job']})"
         )
+        if report.life is not None:
+            print(f"  job {report.job}: {in_words(report.life)}")
 
 
 @app.command()

@@ -14,9 +14,10 @@ from rich.table import Table
 from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.report.figures import upper
+from fedpriv.report.lifetime import share_in
 from fedpriv_client import persons
-from fedpriv_client.job_words import cost, described
-from fedpriv_client.jobs import WAITS, Job, jobs_of
+from fedpriv_client.job_words import cost, described, meaning
+from fedpriv_client.jobs import WAITS, Job, Jobs, jobs_of
 from fedpriv_client.orders import Said
 from fedpriv_client.settings import site_settings
 
@@ -25,7 +26,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
     """Print the jobs of a site."""
     jobs = jobs_of(site_settings(file, config))
     if as_json:
-        print(json.dumps([_facts(job) for job in jobs.jobs], indent=2))
+        print(json.dumps([_facts(job, jobs) for job in jobs.jobs], indent=2))
         return
     if not jobs.jobs:
         print("No job was proposed to this site yet, or none within its limits.")
@@ -33,7 +34,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
     table = Table()
     longest = max(len(job.name) for job in jobs.jobs)
     table.add_column("job", no_wrap=True, min_width=longest)  # to be copied
-    for name in ("state", "steps", "ε by itself", "decided by"):
+    for name in ("state", "steps", "ε by itself", "of the budget", "decided by"):
         table.add_column(name)
     for job in jobs.jobs:
         alone = "" if job.epsilon_alone is None else f", alone {upper(job.epsilon_alone)}"
@@ -42,6 +43,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
             job.state,
             f"{job.paid} of {job.plan.steps}",
             f"{upper(job.epsilon)}{alone}",
+            share_in(jobs.account, job.plan),
             "; ".join(persons.persons(job)),
         )
     Console().print(table)
@@ -81,6 +83,7 @@ def approve(
     for key, text in described(job, settings.terms.declared_size):
         print(f"  {key}: {text}")
     print(f"  What it costs: {cost(jobs, job)}")
+    print(f"  What that means: {meaning(jobs, job)}")
     if not yes:
         if not is_asked():
             raise ConfigError("is needed where nobody can be asked", key="--yes")
@@ -93,7 +96,7 @@ def is_asked() -> bool:
     return sys.stdin.isatty()
 
 
-def _facts(job: Job) -> dict[str, Any]:
+def _facts(job: Job, jobs: Jobs) -> dict[str, Any]:
     kept = job.proposal
     return {
         "job": job.name,
@@ -104,6 +107,7 @@ def _facts(job: Job) -> dict[str, Any]:
         "paid": job.paid,
         "epsilon": job.epsilon,
         "epsilon_alone": job.epsilon_alone,
+        "share": share_in(jobs.account, job.plan),
         "server": None if kept is None else kept.server,
         "first_proposed": None if kept is None else kept.first.isoformat(),
         "approved": None if job.approval is None else job.approval.model_dump(mode="json"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from operator import truediv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,18 +15,25 @@ from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import where
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
-from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.errors import ConfigError, FedprivError, LedgerError
 from fedpriv.metrics import HOST
+from fedpriv.pki.points import in_groups
 from fedpriv.process import is_running
+from fedpriv.report.lifetime import in_words, share
 
 if TYPE_CHECKING:
+    from fedpriv.data.held_out import OwnRecords
+    from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv.private_training.pool import WorkerPool
     from fedpriv.protocol import Proposal
     from fedpriv_client.check import Verdict
     from fedpriv_client.site_settings import SiteSettings
 
 
-def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> list[Finding]:
+FAR = 10  # times the declared size, or a part of it: nobody typed that on purpose
+
+
+def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> Iterator[Finding]:
     """Look at everything that a site needs to take part, and at a job if one is given.
 
     The server is dialled and told goodbye. Nothing is committed or spent; the site's folder is made
@@ -39,22 +47,21 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
         ConfigError: the site's file can't be read; there is nothing to look at then.
     """
     file = load_site(config)
-    findings = [
-        Finding("site file", True, f"{file.site.name}, {config}"),
-        look("packages", machine.packages),
-        look("device", lambda: machine.device(file.compute)),
-        look("clock", machine.clock),
-    ]
+    yield Finding("site file", True, f"{file.site.name}, {config}")
+    yield look("packages", machine.packages)
+    yield look("device", lambda: machine.device(file.compute))
+    yield look("clock", machine.clock)
     running = is_running(file.site.state_dir)
     if running:
         text = "runs, so neither server nor ledger were asked: see fedpriv-client status"
-        findings.append(Finding("client", None, text))
+        yield Finding("client", None, text)
     looks: list[tuple[str, Callable[[], str]]] = [("enrolment", lambda: _enrolment(file))]
     if not offline and not running:
         looks.append(("server", lambda: _server(file)))
     looks.append(("signing key", lambda: _signing_key(file)))
     if not running:
         looks.append(("ledger", lambda: _ledger(file, config)))
+    yield from _undone(file)
     health, metrics = file.site.health, file.site.metrics_port
     if health is not None and not running:
         looks.append(("port", lambda: machine.port(health, "site.health")))
@@ -68,12 +75,24 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
         *([("number format", lambda: _number_format(file))] if file.compute.is_tried else []),
         ("memory", lambda: memory.weights(file.allow.model, file.compute)),
     ]
-    findings += [look(what, how) for what, how in looks]
-    findings += _own_models(file)
+    fits = True
+    for what, how in looks:
+        found = look(what, how)
+        fits = found.ok is not False
+        yield found
+    yield from _own_models(file)
     if job is not None:
-        fits = findings[-1].ok is not False
-        findings += _job(file, config, job, load=fits)
-    return findings
+        yield from _job(file, config, job, load=fits)
+
+
+def _undone(file: SiteFile) -> Iterator[Finding]:
+    """Say that a ledger of this site was undone, for as long as its folder is there."""
+    from fedpriv_client.undo_init import LOG, last_undone
+
+    row = last_undone(file.site.state_dir)
+    if row:
+        text = f"one of ε = {row['budget']:g} for life, on {row['at']}: {file.site.state_dir / LOG}"
+        yield Finding("undone ledgers", None, text)
 
 
 def _own_models(file: SiteFile) -> list[Finding]:
@@ -115,7 +134,8 @@ def _enrolment(file: SiteFile) -> str:
     until = f"of {manifest.federation_name}, until {manifest.expires:%Y-%m-%d}"
     if manifest.expires - datetime.now(UTC) < SOON:
         raise DoubtError(f"{until}. Ask the coordinator for a new one")
-    return f"{until}; compare its authority with the coordinator's, by telephone: {manifest.ca}"
+    authority = in_groups(manifest.ca)
+    return f"{until}; compare its authority with the coordinator's, by telephone: {authority}"
 
 
 def _server(file: SiteFile) -> str:
@@ -130,14 +150,12 @@ def _server(file: SiteFile) -> str:
 
 
 def _signing_key(file: SiteFile) -> str:
-    from fedpriv.pki.signing import load_or_create_key
-    from fedpriv_client.site_settings import SIGNING_KEY
+    from fedpriv_client.roster_entry import own_key
 
-    path = file.site.state_dir / SIGNING_KEY
-    if not path.exists():
+    key = own_key(file)
+    if key is None:
         return "none yet; the client makes one when it starts"
-    load_or_create_key(path)
-    return f"{path} signs the budget reports"
+    return f"{key} signs the budget reports"
 
 
 def _ledger(file: SiteFile, config: Path) -> str:
@@ -154,10 +172,37 @@ def _ledger(file: SiteFile, config: Path) -> str:
             fix="The ledger tells it of every row before anything leaves.",
         )
     with open_ledger(site_settings(file, config), reading=True) as ledger:
-        return (
+        if ledger.terms.witnessed and witness is None:  # who only reads may leave it out
+            raise LedgerError(
+                f"{ledger.path}: was made with a witness, and the site's file names none. Put the"
+                " line back: witness under [budget], with the file that it had."
+            )
+        text = (
             f"ε = {ledger.epsilon_spent:.3f} spent, {ledger.epsilon_allocated:.3f} allocated of"
             f" {ledger.terms.budget:g} for life"
         )
+        return text if ledger.is_full else text + _room(file, ledger, text)
+
+
+def _room(file: SiteFile, ledger: Ledger, text: str) -> str:
+    """Say how many usual jobs fit, of a ledger that was spent from.
+
+    Raises:
+        DoubtError: none does, of the ε that the site's file allows a job.
+    """
+    from fedpriv_client.usual_job import usual_job
+
+    cap, taken = file.budget.per_job, max(map(truediv, ledger.history.used, ledger.history.limit))
+    epsilon, life = usual_job(file, ledger.terms, ledger.history.used)
+    if epsilon < cap:
+        most = f"one of ε = {epsilon:.3g} does" if life.more >= 0 else "nor does a smaller one"
+        raise DoubtError(
+            f"{text}. {share(taken)} of that is taken, and a usual job of ε = {cap:g}, which"
+            f" budget.per_job allows, does not fit; {most}"
+        )
+    if not ledger.begun:
+        return ""
+    return f": {share(taken)} of it is taken, and {life.more + 1} usual jobs of ε = {cap:g} fit"
 
 
 def _records(file: SiteFile) -> str:
@@ -173,10 +218,39 @@ def _records(file: SiteFile) -> str:
         own = read_records(settings, Path(cache))
         found = f"{len(own.training) + len(own.held_out)} rows, readable"
         tally = check_examples(settings, own)
-    found = f"{found}; {file.data.size} units declared"
-    if not tally.is_whole:
-        raise DoubtError(f"{found}; {tally.told}")
+        found = f"{found}; {file.data.size} units declared"
+        doubts = [*([] if tally.is_whole else [tally.told]), *_population(file, own)]
+    if doubts:
+        raise DoubtError("; ".join([found, *doubts]))
     return found
+
+
+def _population(file: SiteFile, own: OwnRecords) -> Iterator[str]:
+    """What says that these are not the people whom the ledger is about.
+
+    Privacy:
+        Told on the administrator's own screen, and coarse: that the declared size is off by more
+        than ten times, and that fewer than half of the units are known. It is in no file.
+    """
+    from fedpriv.data.identity import identities
+    from fedpriv.data.read import UNIT
+    from fedpriv.privacy.ledger.unit_index import UnitIndex
+    from fedpriv_client.settings import ledger_path, ledgers
+
+    unit, parts = file.data.unit, own.as_read
+    units = sum(len(part if unit == "record" else set(part[UNIT])) for part in parts)
+    size, known = file.data.size, ledgers(file)
+    if size > FAR * units or units > FAR * size:
+        yield f"the declared size is far {'above' if size > units else 'below'} what is here"
+    dataset_id = file.data.dataset_id or next(iter(known), "")
+    index = UnitIndex(ledger_path(file, dataset_id).parent)
+    if len(known) == 1 and index.path.exists() and index.knows(dataset_id):
+        people = (identities(record, unit) for part in parts for record in part)
+        if not index.covers(dataset_id, people):
+            yield (
+                "most of these units are new to the ledger. If the data was replaced by other"
+                " people's, it needs a ledger of its own: fedpriv-client init --another"
+            )
 
 
 def _transform(file: SiteFile) -> str:
@@ -274,10 +348,11 @@ def _cost(verdict: Verdict) -> str:
     plan = verdict.plan
     assert plan is not None
     with_all = _with_all(verdict.allocated, verdict.budget)
+    life = "" if verdict.life is None else f". {in_words(verdict.life, asks=True)}"
     return (
         f"{plan.steps} steps at rate {plan.sample_rate:g} with noise"
         f" {plan.noise_multiplier:.3f}: ε = {verdict.epsilon:.3f} by itself{with_all}"
-        f"{_looks(verdict)}{_alone(verdict)}"
+        f"{_looks(verdict)}{_alone(verdict)}{life}"
     )
 
 

@@ -11,6 +11,7 @@ from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.files import write_atomic
 from fedpriv.names import Name
 from fedpriv.pki.keys import fingerprint, new_key, write_key
+from fedpriv.pki.points import in_groups
 from fedpriv.pki.request import make_request
 
 
@@ -34,8 +35,8 @@ class Enrollment:
         return (
             f"Send {self.request} to the coordinator, who runs fedpriv provision FILE --approve"
             f" {self.request.name}. Compare by telephone the fingerprint of your key,"
-            f" {self.fingerprint}. Put the enrolment that comes back beside {self.key}, which never"
-            " leaves this machine."
+            f" {in_groups(self.fingerprint)}. Put the enrolment that comes back beside {self.key},"
+            " which never leaves this machine."
         )
 
 

@@ -2,19 +2,128 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import typer
+
 from fedpriv.config.site_file import SiteFile
-from fedpriv.errors import LedgerCorruptError, LedgerError
+from fedpriv.config.sources import where
+from fedpriv.errors import AccountingError, ConfigError, DataError, LedgerCorruptError, LedgerError
 from fedpriv.files import private_folder
-from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.claims import ALONE
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.terms import new_dataset_id
+from fedpriv.report.lifetime import for_one, in_words
+from fedpriv.report.page_parts import RULES
 from fedpriv_client.settings import (
     check_no_ledger_is_missing,
     ledger_path,
     ledgers,
     terms_of,
 )
+from fedpriv_client.site_settings import cache_folder
+from fedpriv_client.undo_init import undo, unspent
+from fedpriv_client.usual_job import usual_job
+
+TYPED = ("declared_size", "unit", "max_records_per_unit", "delta", "budget", "witnessed", "rule")
+
+
+def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) -> None:
+    """Show the terms of a ledger, ask where there is somebody to ask, and make it.
+
+    A ledger of other terms that nothing was spent from is undone first, with a trace.
+
+    Args:
+        another: these are other people than in the first ledger.
+        yes: don't ask.
+
+    Raises:
+        LedgerError: as `init_site`. Nothing was made.
+        DataError: the data has no column of the unit.
+    """
+    terms = terms_of(file, new_dataset_id())
+    check_unit(file)
+    print("This makes the ledger of these people. What it states is for their lives:")
+    for name, text in in_words_of(file, terms):
+        print(f"  {name}: {text}")
+    old = None if another else _mistyped(file, terms)
+    if old is not None:
+        print(
+            f"Nothing was spent from the ledger {old}, of other terms. It is undone for this one."
+        )
+    if not yes and sys.stdin.isatty():
+        typer.confirm("Make this ledger?", abort=True)
+    if old is not None:
+        print(undo(file, old))
+    dataset_id = init_site(file, config_path, another=another)
+    elsewhere = "" if file.budget.witness is None else ", and the witness elsewhere"
+    print(
+        f"Made the ledger of data set {dataset_id}. Keep {file.site.state_dir} in your"
+        f" backups{elsewhere}.\nIf a term is wrong: fedpriv-client undo-init, within a day and"
+        " before the client is started."
+    )
+
+
+def in_words_of(file: SiteFile, terms: Terms) -> Iterator[tuple[str, str]]:
+    """What a ledger fixes, by name, with what that means."""
+    whose = "each by itself" if terms.unit == "record" else "all records of one together"
+    alone = terms.budget_alone
+    yield "data", str(where(file.data.records))
+    yield "unit", f"{terms.unit}, {whose}, at most {terms.max_records_per_unit} used of each"
+    yield "declared size", f"{terms.declared_size:,} units"
+    yield "ε for life", f"{terms.budget:g}" + ("" if alone is None else f"; {alone:g} {ALONE}")
+    yield "δ", f"{terms.delta:g}"
+    yield "rule", f"{terms.rule.name}: {RULES[terms.rule.name]}"
+    none = "none, so nothing outside the backup can tell that an older copy was restored"
+    yield "witness", none if file.budget.witness is None else str(file.budget.witness)
+    used = (0.0,) * sum(len(claim.limit) for claim in terms.claims)
+    with suppress(AccountingError):
+        epsilon, life = usual_job(file, terms, used)
+        cap = file.budget.per_job
+        none = "" if epsilon == cap else f" None of ε = {cap:g} fits, which budget.per_job allows."
+        yield f"a usual job of ε = {epsilon:.3g}", in_words(life, asks=True) + none
+    whole = {"by all of it": alone or terms.budget}
+    yield "what that means", for_one(terms.unit, terms.delta, whole)
+    yield "later", "only the size can grow and δ shrink: fedpriv ledger grow"
+
+
+def check_unit(file: SiteFile) -> None:
+    """Check that the data has the column of the unit; data that is not there yet is not asked.
+
+    Raises:
+        DataError: it has others.
+    """
+    from fedpriv.data.read import UNIT, check_columns, open_source
+
+    source, unit = file.data.records, file.data.unit
+    if unit == "record":
+        return
+    kept = private_folder(cache_folder(private_folder(file.site.state_dir)))
+    with tempfile.TemporaryDirectory(dir=kept, prefix="init-") as cache:
+        try:
+            rows, _ = open_source(source, (unit,), Path(cache), "data.path")
+            check_columns(rows(), {UNIT: unit}, where(source), "data.path")
+        except DataError as error:
+            if error.value == unit:
+                raise DataError(
+                    error.problem, file=error.file, key="data.unit", value=unit, fix=error.fix
+                ) from None
+            print(f"The column of the unit was not looked for: {error}")
+
+
+def _mistyped(file: SiteFile, terms: Terms) -> str | None:
+    """The one ledger of the site, if it may be undone and has other terms."""
+    known = [*ledgers(file)]
+    if len(known) == 1 and file.data.dataset_id is None:
+        with suppress(LedgerError, ConfigError), unspent(file, known[0]) as ledger:
+            fields = (*TYPED, "budget_alone")
+            if any(getattr(terms, name) != getattr(ledger.terms, name) for name in fields):
+                return known[0]
+    return None
 
 
 def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> str:
@@ -34,7 +143,8 @@ def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> st
     if known and not another:
         raise LedgerError(
             f"{state}: has the ledger of {', '.join(known)} already. A second one for the same"
-            " people would be a fresh budget for them. If these are other people: --another."
+            " people would be a fresh budget for them. If a term of it is wrong and nothing was"
+            " spent: fedpriv-client undo-init. If these are other people: --another."
         )
     if stated is not None and stated not in known:
         raise LedgerCorruptError(

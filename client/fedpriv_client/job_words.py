@@ -8,6 +8,7 @@ from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.protocol import Proposal
 from fedpriv.report.figures import small, upper, when
+from fedpriv.report.lifetime import for_one, in_words, life_in, terms_in, why_first
 from fedpriv_client.jobs import Job, Jobs
 from fedpriv_client.stated import stated
 
@@ -45,14 +46,31 @@ def cost(jobs: Jobs, job: Job) -> str:
     """What a job costs by itself, and what the ledger would then have allocated."""
     account, kept = jobs.account, job.proposal
     text = f"ε = {upper(job.epsilon)} by itself at δ = {small(account['delta'])}"
+    life = in_words(life_in(account, job.plan), asks=not begun(jobs, job))
     if job.epsilon_alone is not None:
         text += f", and {upper(job.epsilon_alone)} {ALONE}"
     if kept is None or job.paid:
-        return f"{text}."
+        return f"{text}. {life}"
     text += f". Of ε = {account['budget']:g} for life, {upper(kept.allocated)} would be allocated"
     if kept.allocated_alone is not None:
         text += f", and alone {upper(kept.allocated_alone)} of {account['budget_alone']:g}"
-    return f"{text}."
+    return f"{text}. {life}"
+
+
+def begun(jobs: Jobs, job: Job) -> bool:
+    """Whether the ledger holds a job's plan."""
+    return any(row["job"] == job.name for row in jobs.account["plans"])
+
+
+def meaning(jobs: Jobs, job: Job) -> str:
+    """Say what a job's cost means for one unit, and why a first job's is larger than the next."""
+    account, own = jobs.account, job.epsilon
+    whole, alone = account["budget"], account["budget_alone"]
+    if alone is not None and job.epsilon_alone is not None:
+        own, whole = job.epsilon_alone, alone
+    figures = {"by this job alone": own, "by all that the budget lets through": whole}
+    one = for_one(account["unit"], account["delta"], figures)
+    return f"{one} {why_first(terms_in(account))}".strip()
 
 
 def _trains(proposal: Proposal) -> str:

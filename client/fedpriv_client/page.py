@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from fedpriv.files import write_atomic
 from fedpriv.privacy.accounting.shares import share_of, shares_of
 from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.process import read_status
+from fedpriv.report.lifetime import for_one, share, share_in, terms_in, why_first
 from fedpriv.report.page_parts import RULES, templates
 from fedpriv_client.held_space import full_disk
-from fedpriv_client.job_words import cost, described
+from fedpriv_client.job_words import cost, described, meaning
 from fedpriv_client.jobs import jobs_of
 from fedpriv_client.persons import REASONS, persons
+from fedpriv_client.roster_entry import own_key
 from fedpriv_client.settings import site_settings
 from fedpriv_client.site_settings import SiteSettings
 
@@ -51,6 +54,7 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
             site=settings.name,
             server=settings.server,
             authority=_authority(file),
+            key=own_key(file),
             jobs=jobs,
             past=past,
             told=past[:IN_WORDS],
@@ -58,6 +62,10 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
             budgets=list(_budgets(jobs.account)),
             words=lambda job: described(job, settings.terms.declared_size),
             cost=lambda job: cost(jobs, job),
+            meaning=lambda job: meaning(jobs, job),
+            part=lambda job: share_in(jobs.account, job.plan),
+            for_one=_for_one(jobs.account),
+            why_first=why_first(terms_in(jobs.account)),
             limits=list(_limits(file, settings)),
             rule=RULES[jobs.account["rule"]["name"]],
             ask=settings.ask,
@@ -86,20 +94,31 @@ def write_site_page(file: SiteFile, config: Path, out: Path) -> None:
 
 def _budgets(account: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What there is for life, under each claim of the ledger, and what is left of it."""
-    for key, name in (("", "With trust in most sites"), ("_alone", "Alone")):
-        budget = account[f"budget{key}"]
-        if budget is None:
-            continue
+    terms, used = terms_in(account), account["used"]
+    size = len(used) // len(terms.claims)
+    for at, claim in enumerate(terms.claims):
+        key, name = ("_alone", "Alone") if claim.alone else ("", "With trust in most sites")
         allocated, spent = account[f"epsilon{key}_allocated"], account[f"epsilon{key}_spent"]
+        budget, taken = claim.budget, used[at * size : (at + 1) * size]
+        held = min(1.0, max(map(truediv, taken, claim.limit)))
         yield {
             "name": name,
             "budget": budget,
             "allocated": allocated,
             "spent": spent,
             "left": max(0.0, budget - allocated),
-            "allocated_share": min(1.0, allocated / budget),
-            "spent_share": min(1.0, spent / budget),
+            "taken": share(held),
+            "left_share": share(1 - held),
+            "allocated_share": held,
+            "spent_share": held * min(1.0, spent / allocated) if allocated else 0.0,
         }
+
+
+def _for_one(account: Mapping[str, Any]) -> str:
+    """What the budget for life means for one unit, whoever works with whom."""
+    whole = account["budget_alone"] or account["budget"]
+    figures = {"by all that the budget lets through": whole}
+    return for_one(account["unit"], account["delta"], figures)
 
 
 def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]:

@@ -1,13 +1,28 @@
-"""What a site sends so that it can be put into the roster of a secure sum."""
+"""A site's own public key: what people compare, and what a secure sum's roster has of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fedpriv.config.site_file import SiteFile
+from fedpriv.pki.points import in_groups
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.secure_sum import roster
 from fedpriv_client.site_settings import SIGNING_KEY
+
+
+def own_key(file: SiteFile) -> str | None:
+    """Return the public key that signs this site's reports, as people compare it.
+
+    None before there is one.
+
+    Raises:
+        LedgerError: the key can't be used, or others may read it.
+    """
+    path = file.site.state_dir / SIGNING_KEY
+    if not path.exists():
+        return None
+    return in_groups(load_or_create_key(path).public_key().public_bytes_raw().hex())
 
 
 def write_entry(file: SiteFile, path: Path) -> str:
@@ -27,5 +42,5 @@ def write_entry(file: SiteFile, path: Path) -> str:
     return (
         f"Made {path}. Send it to the coordinator, who makes the roster with fedpriv roster make."
         " The fingerprint of your key, to compare by telephone with the other sites:\n"
-        f"  {roster.fingerprint(entry.public_key)}"
+        f"  {in_groups(entry.public_key)}"
     )

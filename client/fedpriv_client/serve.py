@@ -23,11 +23,11 @@ from fedpriv.health import health_service
 from fedpriv.metrics import metrics_service
 from fedpriv.pki.enrolment import read_enrolment
 from fedpriv.pki.keys import load_key
+from fedpriv.plugins import load_part
 from fedpriv.process import Status, only_process
 from fedpriv.synthetic.records import MAX_BYTES
 from fedpriv_client.connection import ServerConnection
 from fedpriv_client.fleet import MIB
-from fedpriv_client.metrics import site_figures
 from fedpriv_client.service import Service
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,9 @@ def serve(file: SiteFile, config: Path) -> None:
         healthy = stack.enter_context(health_service(file.site.health, "site.health"))
         stack.enter_context(
             metrics_service(
-                file.site.metrics_port, "site.metrics_port", lambda: site_figures(file, config)
+                file.site.metrics_port,
+                "site.metrics_port",
+                lambda: load_part("site.metrics_port")(file, config),
             )
         )
         connection = connection_of(file)

@@ -2,13 +2,14 @@
 
 What a role looks at is its own package's business: an entry point of the group
 ``fedpriv.doctors``, named ``site`` or ``federation``, gives a function of the file, of a job to
-try (or None), and of whether to leave the network alone, that returns findings.
+try (or None), and of whether to leave the network alone, that gives findings as it makes them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from fedpriv.errors import ConfigError
 
@@ -41,23 +41,22 @@ def doctor(
     stop_on_terminate()  # or a copy of the records could be left
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
-    findings = examine(file, job, offline=offline)
+    findings, console = [], Console(highlight=False)
+    marks = {True: "ok   ", False: "[red]wrong[/]", None: "–    "}
+    for finding in examine(file, job, offline=offline):
+        findings.append(finding)
+        if not as_json:  # as it is found: loading a model takes a while
+            line = f"{marks[finding.ok]} [bold]{finding.what}[/]: {escape(finding.found)}"
+            console.print(line, soft_wrap=True)
     if as_json:
         print(json.dumps([finding.as_dict() for finding in findings], indent=2))
-    else:
-        table = Table("", "what")
-        table.add_column("found", overflow="fold")  # digests are to be compared
-        marks = {True: "ok", False: "[red]wrong[/]", None: "–"}
-        for finding in findings:
-            table.add_row(marks[finding.ok], finding.what, escape(finding.found))
-        Console(soft_wrap=False, highlight=False).print(table)
     wrong = [finding for finding in findings if finding.ok is False]
     if wrong:
         raise typer.Exit(wrong[0].exit_code)
 
 
-def examine(file: Path, job: Path | None = None, *, offline: bool = False) -> list[Finding]:
-    """What the doctor of the file's role finds.
+def examine(file: Path, job: Path | None = None, *, offline: bool = False) -> Iterable[Finding]:
+    """What the doctor of the file's role finds, one after the other.
 
     Raises:
         ConfigError: the file can't be read, or is of a role that is not installed here.
@@ -66,7 +65,7 @@ def examine(file: Path, job: Path | None = None, *, offline: bool = False) -> li
 
     role = "site" if "site" in read_toml(file) else "federation"
     for point in entry_points(group=DOCTORS, name=role):
-        findings: list[Finding] = point.load()(file, job, offline=offline)
+        findings: Iterable[Finding] = point.load()(file, job, offline=offline)
         return findings
     raise ConfigError(
         f"is the file of a {role}, and what is installed here has no such part",

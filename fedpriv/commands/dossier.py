@@ -45,18 +45,19 @@ def export(
 ) -> None:
     """Write the dossier of a run: one signed file that anybody can check."""
     from fedpriv.dossier.export import export_run
+    from fedpriv.pki.points import in_groups
 
     ledgers = {name: Path(file) for name, file in _pairs("--ledger", "FILE", ledger).items()}
     if not without_reports:
         _check_reports(run)
     signing_key = _signing_key(run, key)
     found = export_run(run, out, signing_key, ledgers)
-    public = signing_key.public_key().public_bytes_raw().hex()
+    public = in_groups(signing_key.public_key().public_bytes_raw().hex())
     print(
         f"Wrote {out}, and its page {out.with_suffix('.html')}.\n"
         f"{_count(found)}\n"
         f"Signed by {public}: tell that to whoever checks it, by another way than the file.\n"
-        f"  fedpriv verify {out} --signer {public}"
+        f'  fedpriv verify {out} --signer "{public}"'
     )
 
 
@@ -116,7 +117,7 @@ def _signing_key(run: Path, path: Path | None) -> Ed25519PrivateKey:
 def verify(
     path: Annotated[Path, typer.Argument(help="The dossier.")],
     signer: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Who has to have signed it, in hex.")
+        str | None, typer.Option(metavar="KEY", help="Who has to have signed it.")
     ] = None,
     site: Annotated[
         list[str] | None,

@@ -64,21 +64,22 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Show the sites of a roster with the fingerprints of their keys, and its digest."""
-    from fedpriv.secure_sum.roster import fingerprint, read
+    from fedpriv.pki.points import in_groups
+    from fedpriv.secure_sum.roster import read
 
     roster = read(path)
     if as_json:
-        prints = {entry.name: fingerprint(entry.public_key) for entry in roster.entries}
+        prints = {entry.name: in_groups(entry.public_key) for entry in roster.entries}
         print(json.dumps({"digest": roster.digest, "fingerprints": prints}, indent=2))
     else:
         _show(roster)
 
 
 def _show(roster: Roster) -> None:
-    from fedpriv.secure_sum.roster import fingerprint
+    from fedpriv.pki.points import in_groups
 
     table = Table("site", "fingerprint of its key")
     for entry in roster.entries:
-        table.add_row(entry.name, fingerprint(entry.public_key))
+        table.add_row(entry.name, in_groups(entry.public_key))
     Console(highlight=False).print(table)
     print(f"Digest {roster.digest}\n{ADVICE}")

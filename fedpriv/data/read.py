@@ -76,7 +76,7 @@ def read_records(
         key = f"{key.rpartition('.')[0]}.{source.kind}"
     with quiet():
         folder = private_folder(cache_dir)
-        opened = _open(source, tuple(dict.fromkeys(fields.values())), folder, key)
+        opened = open_source(source, tuple(dict.fromkeys(fields.values())), folder, key)
         return read_rows(opened, fields, where(source), key, folder)
 
 
@@ -89,7 +89,7 @@ def read_rows(
 ) -> datasets.Dataset:
     rows, fingerprint = opened
     try:
-        _check_columns(rows(), fields, source, key)
+        check_columns(rows(), fields, source, key)
         return _write(rows, fields, source, fingerprint, folder)
     except DataError:
         raise
@@ -105,7 +105,7 @@ def read_rows(
         ) from None
 
 
-def _open(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
+def open_source(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
     """What starts the source's rows from the first, and a digest of its content.
 
     What can't be told to be the same again has a digest of its own each time.
@@ -126,7 +126,7 @@ def _open(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) ->
     raise DataError("no such file", file=source, key=key, fix=fix)
 
 
-def _check_columns(
+def check_columns(
     rows: Iterable[Row], fields: Mapping[str, str], source: Path | str, key: str
 ) -> None:
     """Refuse a source without rows, or without a column. A JSON record may lack keys."""

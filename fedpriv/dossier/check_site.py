@@ -9,6 +9,7 @@ from fedpriv.dossier.statement import Statement, check_order, check_signed, sign
 from fedpriv.dossier.with_rows import check_with_rows
 from fedpriv.dossier.without_rows import check_without_rows
 from fedpriv.errors import DossierError, SignerError
+from fedpriv.pki.points import in_groups
 from fedpriv.report.budget import BudgetReport
 
 
@@ -41,11 +42,12 @@ def check_site(said: Statement) -> Iterator[Finding]:
 def _check_signature(said: Statement) -> Iterator[Finding]:
     report = said.report
     check_signed(report, said.path)
-    key = signer_of(report)
-    if said.key is not None and key != said.key.lower():
+    key = signer_of(report) or ""
+    shown = in_groups(key)
+    if said.key is not None and key != said.key:
         raise SignerError(
-            f"{said.whose} is signed by key {key}, not by the expected {said.key}. Ask the site"
-            " itself which key is its own."
+            f"{said.whose} is signed by key {shown}, not by the expected {in_groups(said.key)}. Ask"
+            " the site itself which key is its own."
         )
     if (report.site, report.job) != (said.name, said.facts.job):
         raise DossierError(f"{said.whose} is of {report.site!r} and of job {report.job!r}.")
@@ -56,10 +58,10 @@ def _check_signature(said: Statement) -> Iterator[Finding]:
         )
     if not report.private:
         raise DossierError(f"{said.whose} is stamped NOT PRIVATE: it claims nothing.")
-    yield holds(f"the budget report is as key {key} signed it", said.name)
+    yield holds(f"the budget report is as key {shown} signed it", said.name)
     if said.key is None:
         yield word(
-            f"that {key} is the site's key: give --site {said.name}=KEY with one that the site"
+            f"that {shown} is the site's key: give --site {said.name}=KEY with one that the site"
             " told you",
             said.name,
         )

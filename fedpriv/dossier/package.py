@@ -26,7 +26,7 @@ from pydantic import Field, ValidationError
 from fedpriv.errors import AlteredError, DossierError, SignerError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.names import Digest
-from fedpriv.pki.points import is_signed
+from fedpriv.pki.points import in_groups, is_signed
 from fedpriv.report.budget import Signature, malformed
 from fedpriv.section import Section
 
@@ -123,8 +123,8 @@ def unpack(content: bytes, path: Path, signer: str | None = None) -> Package:
     key = _check_signature(signed, signature, path)
     if signer is not None and key != signer.lower():
         raise SignerError(
-            f"{path}: is signed by key {key}, not by the expected {signer}. Ask the coordinator,"
-            " not by the way on which the file came, which key is its own."
+            f"{path}: is signed by key {in_groups(key)}, not by the expected {in_groups(signer)}."
+            " Ask the coordinator, not by the way on which the file came, which key is its own."
         )
     _check_files(signed, files, path)
     return Package(key, dict(files))

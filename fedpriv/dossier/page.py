@@ -9,7 +9,8 @@ from fedpriv.dossier.answers import answers, assumptions_of
 from fedpriv.dossier.facts import Contents, Scores, ledger_file
 from fedpriv.privacy.ledger.ledger import read_history
 from fedpriv.report import received
-from fedpriv.report.page_parts import RULES, css_colours, fingerprint, score_names, templates
+from fedpriv.report.lifetime import in_words
+from fedpriv.report.page_parts import RULES, css_colours, score_names, templates
 
 
 def page_of(contents: Contents, verdict: str = "") -> bytes:
@@ -46,8 +47,8 @@ def _context(contents: Contents) -> dict[str, Any]:
         "last": scores[-1] if scores else None,
         "audit": contents.audit,
         "rules": RULES,
-        "fingerprint": fingerprint,
         "css_colours": css_colours,
+        "in_words": in_words,
     }
 
 

@@ -32,7 +32,7 @@ from fedpriv.errors import (
     SignerError,
     UnderstatedError,
 )
-from fedpriv.pki.points import check_given
+from fedpriv.pki.points import in_groups, verifying_key
 from fedpriv.privacy.accounting.opinion import opinion
 from fedpriv.report import received
 from fedpriv.report.figures import small, upper
@@ -40,13 +40,36 @@ from fedpriv.secure_sum.roster import Roster
 from fedpriv.software import software
 
 
+def given_key(text: str, option: str) -> str:
+    """Return the key that a person named, in 64 hex digits.
+
+    Args:
+        text: with or without spaces, in capitals or not.
+
+    Raises:
+        ConfigError: it is none, or only a part of one; names the option and the value.
+    """
+    key = "".join(text.split()).lower()
+    try:
+        verifying_key(key)
+    except ValueError:
+        part = f", but {len(key)} of them" if 0 < len(key) < 64 else ""
+        raise ConfigError(
+            f"is no Ed25519 public key in 64 hex digits{part}, or one that signs anything",
+            key=option,
+            value=text,
+            fix="Ask whose key it is for all of it.",
+        ) from None
+    return key
+
+
 @dataclass(frozen=True)
 class Given:
     """What whoever checks a dossier knows from elsewhere.
 
     Attributes:
-        signer: public key of the coordinator, in hex.
-        sites: public key of each site's reports, in hex, by name.
+        signer: public key of the coordinator, as `given_key` takes it.
+        sites: public key of each site's reports, by name.
         roster: that names the keys of those who are not in `sites`; in a secure sum, the job's.
         adapter: folder of the adapter that the dossier is said to be about.
         earlier: another dossier by the same key, of which ledgers go on in this one.
@@ -65,9 +88,9 @@ class Given:
     def __post_init__(self) -> None:
         """Raises: ConfigError, when a key is none that anybody can hold."""
         if self.signer is not None:
-            check_given(self.signer, "--signer")
-        for name, key in self.sites.items():
-            check_given(key, f"--site {name}")
+            object.__setattr__(self, "signer", given_key(self.signer, "--signer"))
+        sites = {name: given_key(key, f"--site {name}") for name, key in self.sites.items()}
+        object.__setattr__(self, "sites", sites)
 
 
 def verify_file(path: Path, given: Given) -> Iterator[Finding]:
@@ -95,11 +118,11 @@ def own_page(path: Path, verdict: str = "") -> bytes:
 
 def verify_package(package: Package, path: Path, given: Given) -> Iterator[Finding]:
     """The same of a dossier whose bytes were read."""
-    yield holds(f"every byte is what key {package.signer} signed")
+    yield holds(f"every byte is what key {in_groups(package.signer)} signed")
     if given.signer is None:
         yield word(
-            f"that {package.signer} is the coordinator's key: give --signer KEY with one that the"
-            " coordinator told you"
+            f"that {in_groups(package.signer)} is the coordinator's key: give --signer KEY"
+            " with one that the coordinator told you"
         )
     else:
         yield holds("that is the key that was given for the coordinator")

@@ -19,8 +19,10 @@ from fedpriv.errors import DossierError, ForkedError, UnderstatedError
 from fedpriv.privacy.ledger.chain import Row
 from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.ledger import read_history
+from fedpriv.privacy.ledger.life import life_with
 from fedpriv.report import budget
 from fedpriv.report.ledger_export import check_within
+from fedpriv.report.lifetime import in_words
 
 _TERMS = (
     *("dataset_id", "unit", "max_records_per_unit", "delta", "declared_size", "budget"),
@@ -47,6 +49,7 @@ def check_with_rows(said: Statement, rows: list[Row]) -> Iterator[Finding]:
     yield from check_sentences(said, history)
     yield from _check_plan(said, history)
     _check_events(said, history)
+    _check_life(said, history)
     for figure, value in _stated(said, history):
         check_stated(said, figure, value, "its rows come to")
     yield holds(f"{figures_in_words(report)}: as its rows come to, {_rule(history)}", name)
@@ -166,6 +169,24 @@ def _check_events(said: Statement, history: History) -> None:
     if use != (None if report.filter is None else report.filter.model_dump()):
         raise DossierError(f"{said.whose}: its filter is not as its ledger has it, {use}.")
     check_answered(said, len(slots))
+
+
+def _check_life(said: Statement, history: History) -> None:
+    """What the report says that its job takes of the budget for life, is what its rows come to."""
+    stated, account = said.report.life, history.accounts.get(said.facts.job)
+    if stated is None:  # an older report, or a ledger of one plan
+        return
+    if account is not None:
+        takes = history.used_by([account.plan.job])
+        found = life_with(history.terms, history.used, account.plan, takes)
+        pairs = ((stated.taken, found.taken), (stated.job, found.job))
+        near = all(abs(one - other) <= DIGITS * max(1.0, other) for one, other in pairs)
+        if near and abs(stated.more - found.more) <= 1:  # one may fit by a last digit
+            return
+    raise UnderstatedError(
+        f"{said.whose} says of its budget for life: {in_words(stated)} Its rows come to something"
+        " else."
+    )
 
 
 def _stated(said: Statement, history: History) -> Iterator[tuple[str, float]]:

@@ -35,8 +35,9 @@ def check_without_rows(said: Statement) -> Iterator[Finding]:
         check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
     yield holds(f"{figures_in_words(report)}: no less than its own events cost", name)
     yield from asked_again(said, figures)
+    share = "" if report.life is None else ", that its job takes the share of a life that it states"
     yield word(
-        "that these are all events of its ledger, and that the ledger committed to this proposal:"
+        f"that these are all events of its ledger{share}, and that it committed to this proposal:"
         " its rows are not in the dossier. The site can send them (fedpriv ledger export)",
         name,
     )

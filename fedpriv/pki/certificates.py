@@ -18,6 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpriv.errors import EnrolmentError
 from fedpriv.pki.keys import PublicKey, fingerprint, is_p256
+from fedpriv.pki.points import in_groups
 
 Use = Literal["server", "site"]
 SOON = timedelta(days=30)  # before its end, a certificate is worth renewing
@@ -149,8 +150,8 @@ def check_certificate(
     found, now = describe(certificate), now or datetime.now(UTC)
     if describe(ca).use is not None or not _is_signed(certificate, ca):
         raise EnrolmentError(
-            f"{path}: was not issued by the authority {fingerprint(ca.public_key())}. It is of"
-            " another federation, or files of two enrolments were mixed. Copy the whole"
+            f"{path}: was not issued by the authority {in_groups(fingerprint(ca.public_key()))}."
+            " It is of another federation, or files of two enrolments were mixed. Copy the whole"
             " enrolment again."
         )
     if found.use != use:
@@ -162,8 +163,8 @@ def check_certificate(
         _check_dates(checked, path, now)
     if key is not None and found.fingerprint != fingerprint(key):
         raise EnrolmentError(
-            f"{path}: belongs to another private key ({found.fingerprint}, not"
-            f" {fingerprint(key)}). Use the key and the certificate of the same enrolment."
+            f"{path}: belongs to another private key ({in_groups(found.fingerprint)}, not"
+            f" {in_groups(fingerprint(key))}). Use key and certificate of the same enrolment."
         )
     return found
 

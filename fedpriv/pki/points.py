@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from pydantic import AfterValidator, Field
 
-from fedpriv.errors import ConfigError
 from fedpriv.privacy.usual import MAX_MEMBERS
 
 RawKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -73,21 +72,10 @@ def is_signed(content: bytes, signature: str, public: str) -> bool:
     return True
 
 
-def check_given(public: str, option: str) -> None:
-    """Check a key that a person named.
-
-    Raises:
-        ConfigError: it is none; names the option and the value.
-    """
-    try:
-        verifying_key(public)
-    except ValueError:
-        raise ConfigError(
-            "is no Ed25519 public key in 64 hex digits, or one that signs anything",
-            key=option,
-            value=public,
-            fix="Ask whose key it is for it again.",
-        ) from None
+def in_groups(key: str) -> str:
+    """Return a signing key, or another key's digest, as people compare it: whole, four by four."""
+    digits = key.removeprefix("sha256:")
+    return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
 
 
 def _checked(public: str) -> str:

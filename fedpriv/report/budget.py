@@ -19,6 +19,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json
 from fedpriv.names import Name
 from fedpriv.pki.points import VerifyingKey
+from fedpriv.privacy.ledger.life import Life
 from fedpriv.privacy.usual import AnyRule
 from fedpriv.section import Section
 
@@ -103,7 +104,7 @@ class BudgetReport(Section):
     budget for that.
     """
 
-    later: ClassVar[tuple[str, ...]] = (*_OF_TWO_CLAIMS, "filter")
+    later: ClassVar[tuple[str, ...]] = (*_OF_TWO_CLAIMS, "filter", "life")
     format: Literal[1] = 1
     site: Name
     dataset_id: str = Field(min_length=1, description="random; not a hash of the data")
@@ -137,6 +138,9 @@ class BudgetReport(Section):
     events: tuple[BudgetEvent, ...] = ()
     filter: FilterUse | None = Field(
         None, description="of the job's plan, where noise and rates are chosen between its steps"
+    )
+    life: Life | None = Field(
+        None, description="of the job's plan, where the ledger is for more than one"
     )
     ledger_head: str = Field(pattern=r"^[0-9a-f]{1,128}$")
     ledger_rows: int = Field(ge=0)

@@ -8,7 +8,7 @@ Privacy
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,8 @@ from fedpriv.report.figures import (
     worse,
 )
 from fedpriv.report.life import LifeBudget, life_budgets
-from fedpriv.report.page_parts import RULES, css_colours, fingerprint, score_names, templates
+from fedpriv.report.lifetime import WHY_FIRST, for_one, in_words, share
+from fedpriv.report.page_parts import RULES, css_colours, score_names, templates
 from fedpriv.report.participation import PIECES, Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
@@ -45,7 +46,6 @@ class SiteView:
     sample_rate: str
     noise_multiplier: str
     signature: str
-    fingerprint: str
 
 
 def write_report(run_dir: Path, *, alive: bool = True) -> Path:
@@ -102,6 +102,10 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "progress": progress_of(run, rounds),
         "participation": rows_of(took_part, _took_part),
         "pieces": PIECES,
+        "lives": _lives(reports),
+        "for_one": _for_one(reports),
+        "why_first": WHY_FIRST.format(once=""),
+        "share": share,
         "life": rows_of(life_budgets(reports), _of_a_life),
         "audit": audit,
         "audit_conclusion": "" if audit is None else words.conclusion(audit),
@@ -140,6 +144,22 @@ def _spent(site: SiteView) -> tuple[object, ...]:
     return (*figures, one.unit, one.private, site.sample_rate, site.noise_multiplier)
 
 
+def _lives(reports: Sequence[BudgetReport]) -> list[tuple[str, str]]:
+    """What this job takes of budgets for life, each with the sites it is true of."""
+    held = [report for report in reports if report.life is not None]
+    return [(in_words(life), sites) for life, sites in shared(held, "life")] if held else []
+
+
+def _for_one(reports: Sequence[BudgetReport]) -> str:
+    """What the largest claim means for one unit of its site."""
+    worst = max(reports, key=lambda report: received.claims_of(report)[-1].committed, default=None)
+    if worst is None:
+        return ""
+    committed = received.claims_of(worst)[-1].committed
+    figures = {f"by all that {worst.site} can ever release": committed}
+    return for_one(worst.unit, worst.delta, figures)
+
+
 def _of_a_life(line: LifeBudget) -> tuple[object, ...]:
     figures = line.claim, line.spent, line.allocated, line.budget, line.left
     return (*figures, line.spent_share, line.allocated_share, line.report.rule)
@@ -165,7 +185,6 @@ def _site_view(report: BudgetReport) -> SiteView:
         sample_rate=_range(event.sample_rate for event in events),
         noise_multiplier=_range(event.noise_multiplier for event in events),
         signature=_signature(report),
-        fingerprint=fingerprint(report),
     )
 
 

@@ -36,6 +36,10 @@ def life_budgets(reports: Sequence[BudgetReport]) -> list[LifeBudget]:
 
 def _line(report: BudgetReport, claim: StatedClaim) -> LifeBudget:
     scale = max(claim.budget, claim.committed, claim.allocated) or 1.0
+    taken = claim.allocated / scale
+    if report.life is not None and report.budget_alone is None:  # else it may be of the other claim
+        taken = min(1.0, report.life.taken)
+    spent = min(claim.spent, claim.allocated) / (claim.allocated or 1.0)
     trusting = "with trust" if report.budget_alone is not None else ""
     return LifeBudget(
         report=report,
@@ -44,6 +48,6 @@ def _line(report: BudgetReport, claim: StatedClaim) -> LifeBudget:
         allocated=claim.allocated,
         budget=claim.budget,
         left=max(0.0, claim.committed - claim.allocated),
-        spent_share=min(claim.spent, claim.allocated) / scale,
-        allocated_share=claim.allocated / scale,
+        spent_share=spent * taken,
+        allocated_share=taken,
     )

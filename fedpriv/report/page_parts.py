@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from fedpriv.report.budget import BudgetReport
+from fedpriv.pki.points import in_groups
 from fedpriv.report.figures import amount, duration, lower, score, small, upper, when
 
 if TYPE_CHECKING:
@@ -66,6 +65,7 @@ def templates(*packages: str) -> Environment:
         lstrip_blocks=True,
     )
     found.filters.update(
+        in_groups=in_groups,
         upper=upper,
         lower=lower,
         score=score,
@@ -75,11 +75,3 @@ def templates(*packages: str) -> Environment:
         small=small,
     )
     return found
-
-
-def fingerprint(report: BudgetReport) -> str:
-    """The first 16 bytes of SHA-256 of the public key, in groups a person can read aloud."""
-    if report.signature is None:
-        return ""
-    digest = sha256(bytes.fromhex(report.signature.public_key)).hexdigest()[:32]
-    return " ".join(digest[i : i + 4] for i in range(0, 32, 4))

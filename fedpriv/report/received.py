@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_json
-from fedpriv.pki.points import is_signed
+from fedpriv.pki.points import in_groups, is_signed
 from fedpriv.report.budget import BudgetReport, signed_bytes
 
 
@@ -33,12 +33,13 @@ def verify(report: BudgetReport, public_key: str | None = None) -> None:
     key = report.signature.public_key
     if public_key is not None and key != public_key.lower():
         raise LedgerCorruptError(
-            f"{whose} is signed by key {key}, not by the expected {public_key}. {advice}"
+            f"{whose} is signed by key {in_groups(key)}, not by the expected"
+            f" {in_groups(public_key)}. {advice}"
         )
     if not is_signed(signed_bytes(report), report.signature.value, key):
         raise LedgerCorruptError(
-            f"{whose} does not match its signature by key {key}: it was changed after it was"
-            f" signed. {advice}"
+            f"{whose} does not match its signature by key {in_groups(key)}: it was changed"
+            f" after it was signed. {advice}"
         )
 
 

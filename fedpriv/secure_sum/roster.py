@@ -20,14 +20,12 @@ from pydantic import Field, ValidationError, field_validator
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256, write_json
 from fedpriv.names import Digest, Name
-from fedpriv.pki import keys
-from fedpriv.pki.points import VerifyingKey, verifying_key
+from fedpriv.pki.points import VerifyingKey
 from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.section import Section
 
 File = TypeVar("File", bound=Section)
 _AGAIN = "Ask for the file again, as it was made."
-_GROUP = 4  # hex digits that are read out in one breath
 
 
 class RosterEntry(Section):
@@ -101,15 +99,6 @@ def accepted(path: Path, stated: Roster) -> Roster:
     """
     found = _read(path, Accepted) if path.exists() else None
     return stated if found is None or found.stated != stated.digest else found.roster
-
-
-def fingerprint(public_key: str) -> str:
-    """The fingerprint of a site's key (hex), in groups, for people to read out to each other.
-
-    The same digest as `fedpriv.pki.keys.fingerprint` of that key.
-    """
-    digits = keys.fingerprint(verifying_key(public_key)).removeprefix("sha256:")
-    return " ".join(digits[at : at + _GROUP] for at in range(0, len(digits), _GROUP))
 
 
 def read(path: Path, digest: str | None = None) -> Roster:

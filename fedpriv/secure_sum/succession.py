@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fedpriv.errors import ConfigError
-from fedpriv.secure_sum.roster import Roster, RosterEntry, fingerprint
+from fedpriv.pki.points import in_groups
+from fedpriv.secure_sum.roster import Roster, RosterEntry
 
 
 def successor(old: Roster, entries: Iterable[RosterEntry], without: Iterable[str] = ()) -> Roster:
@@ -34,6 +35,6 @@ def changes(old: Roster, new: Roster) -> Iterator[str]:
         if name not in after:
             yield f"{name} leaves"
         elif name not in before:
-            yield f"{name} joins, with the key {fingerprint(after[name])}"
+            yield f"{name} joins, with the key {in_groups(after[name])}"
         elif before[name] != after[name]:
-            yield f"{name} has a new key, {fingerprint(after[name])}"
+            yield f"{name} has a new key, {in_groups(after[name])}"

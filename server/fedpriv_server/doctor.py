@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from fedpriv.metrics import HOST
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
 from fedpriv.pki.certificates import SOON
+from fedpriv.pki.keys import is_encrypted
 from fedpriv.private_training.pool import load_model, with_gradients
 from fedpriv.private_training.worker import Worker
 from fedpriv_server.evaluation import evaluation_records
@@ -35,7 +36,7 @@ _VECTORS = 6  # of a run directory: of the moment, a checkpoint and its successo
 RUNS = Path("runs")
 
 
-def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> list[Finding]:
+def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> Iterator[Finding]:
     """Look at everything that a federation file needs on this machine; nothing is changed.
 
     Args:
@@ -52,16 +53,17 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
     config = load_job(source)
     server = config.server
     engine, sites = config.job.engine, len(config.sites)
-    findings = [
-        Finding("federation", True, f"{config.job.name}, {sites} sites, engine {engine}, {source}"),
-        look("packages", machine.packages),
-        look("device", lambda: machine.device(config.compute)),
-        look("clock", machine.clock),
-    ]
+    about = f"{config.job.name}, {sites} sites, engine {engine}, {source}"
+    yield Finding("federation", True, about)
+    yield look("packages", machine.packages)
+    yield look("device", lambda: machine.device(config.compute))
+    yield look("clock", machine.clock)
     looks: list[tuple[str, Callable[[], str]]] = []
     if server is not None and engine == "network":
+        authority = server.pki / "ca.key"
         looks += [
             ("certificate", lambda: _certificate(server)),
+            *([("ca.key", lambda: _in_clear(authority))] if authority.exists() else []),
             ("sites", lambda: _sites(config, server)),
             *([("roster", lambda: _roster(config))] if config.privacy.roster is not None else []),
             ("port", lambda: _port(server)),
@@ -78,14 +80,26 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
     if compute.is_tried:
         looks.append(("number format", lambda: machine.number_format(config.model, compute)))
     looks.append(("memory", lambda: memory.weights(name, compute, quantize)))
-    findings += [look(what, how) for what, how in looks]
-    trained = 0
-    if findings[-1].ok is not False:
+    fits, trained = True, 0
+    for what, how in looks:
+        seen = look(what, how)
+        fits = seen.ok is not False
+        yield seen
+    if fits:
         trained, found = _model(config)
-        findings += found
+        yield from found
     vectors = _VECTORS + sites
-    findings.append(look("disk", lambda: machine.disk(RUNS, vectors * 4 * trained, "--out")))
-    return findings
+    yield look("disk", lambda: machine.disk(RUNS, vectors * 4 * trained, "--out"))
+
+
+def _in_clear(authority: Path) -> str:
+    """Raises DoubtError for the authority's key without a passphrase, where a server runs."""
+    if is_encrypted(authority.read_bytes()):
+        return f"{authority} is under a passphrase"
+    raise DoubtError(
+        f"{authority} is here in clear, and whoever reads it is the coordinator. Only provision"
+        " needs it: fedpriv provision FILE --encrypt-ca, or keep it on another machine"
+    )
 
 
 def _certificate(server: ServerSection) -> str:

@@ -29,6 +29,7 @@ from fedpriv.pki.certificates import (
 from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.enrolment import Manifest, is_signed
 from fedpriv.pki.keys import PublicKey, fingerprint, load_key, new_key, write_key
+from fedpriv.pki.points import in_groups
 from fedpriv_server.authority import Authority, Passphrase
 from fedpriv_server.issue import new_manifest
 from fedpriv_server.provision_options import (
@@ -152,16 +153,16 @@ class _Work:
         is_its_key = fingerprint(key) == site.fingerprint
         if is_its_key and site.revoked is not None:
             raise EnrolmentError(
-                f"The key {site.fingerprint} of site {site.name!r} was revoked, and is never"
-                " accepted again. The site has to enroll with a new one."
+                f"The key {in_groups(fingerprint(key))} of site {site.name!r} was revoked, and is"
+                " never accepted again. The site has to enroll with a new one."
             )
         if site.certificate is not None and site.name not in self.options.renew:
             if is_its_key:
                 return
             raise EnrolmentError(
-                f"Site {site.name!r} has another key, {site.fingerprint}, and this request is for"
-                f" {fingerprint(key)}. If the site says that this is its new one, add --renew"
-                f" {site.name}: the other is then refused."
+                f"Site {site.name!r} has another key, {in_groups(site.fingerprint or '')}, and this"
+                f" request is for {in_groups(fingerprint(key))}. If the site says that this"
+                f" is its new one, add --renew {site.name}: the other is then refused."
             )
         self._certify(replace(site, key_made="site"), key)
         (self._folder(site.name) / "site.key").unlink(missing_ok=True)
@@ -190,7 +191,7 @@ class _Work:
         )
         self._site_keys.write(Site(site.name, site.key_made, certificate, None, retired))
         self.done.append(
-            f"{site.name}: certified its key {fingerprint(key)}, made"
+            f"{site.name}: certified its key {in_groups(fingerprint(key))}, made"
             f" {'here' if site.key_made == 'here' else 'at the site'}."
         )
 

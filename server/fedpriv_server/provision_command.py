@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv.errors import EnrolmentError
+from fedpriv.pki.points import in_groups
 
 if TYPE_CHECKING:
     from fedpriv_server.provision import Provisioned
@@ -147,7 +148,7 @@ def show(found: dict[str, Any], console: Console) -> None:
         status = one["status"]
         table.add_row(
             name,
-            _short(one["fingerprint"]),
+            in_groups(one["fingerprint"] or ""),
             {"here": "here", "site": "at the site"}[one["key_made"]],
             (one["expires"] or "")[:10],
             status if status == "active" else f"[bold]{status}[/]",
@@ -155,8 +156,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     console.print(table)
     for sentence in found["advice"]:
         console.print(sentence, soft_wrap=True, markup=False)
-    digits = found["ca"]["fingerprint"].removeprefix("sha256:")
-    lines = textwrap.wrap(" ".join(textwrap.wrap(digits, 4)), 39)
+    lines = textwrap.wrap(in_groups(found["ca"]["fingerprint"]), 39)
     console.print(
         "Fingerprint of the authority, sha256. Have each site compare it by telephone with what"
         " fedpriv doctor shows:",
@@ -164,10 +164,6 @@ def show(found: dict[str, Any], console: Console) -> None:
     )
     for line in lines:
         console.print(f"  [bold]{line}[/]")
-
-
-def _short(fingerprint: str | None) -> str:
-    return "" if fingerprint is None else fingerprint.removeprefix("sha256:")[:16] + "…"
 
 
 def _iso(moment: datetime) -> str:

@@ -21,6 +21,7 @@ from fedpriv.names import Digest, Name
 from fedpriv.pki.certificates import certificate_pem, describe, parse_certificate
 from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.keys import public_pem
+from fedpriv.pki.points import in_groups
 from fedpriv.section import Section
 
 Made = Literal["here", "site"]
@@ -179,12 +180,12 @@ def _check(sites: list[Site], path: Path) -> None:
             )
         if site.fingerprint in retired:
             raise EnrolmentError(
-                f"{path}: the key {site.fingerprint} of site {site.name!r} was retired, and a"
-                " retired key is never accepted again. Make a new one."
+                f"{path}: the key {in_groups(site.fingerprint)} of site {site.name!r} was"
+                " retired, and a retired key is never accepted again. Make a new one."
             )
         if site.fingerprint in keys:
             raise EnrolmentError(
-                f"{path}: site {site.name!r} has the key {site.fingerprint} of another site."
-                " Make a new one."
+                f"{path}: site {site.name!r} has the key {in_groups(site.fingerprint)} of"
+                " another site. Make a new one."
             )
         keys.add(site.fingerprint)

@@ -20,15 +20,18 @@ from fedpriv.base_model import EMBEDDED
 from fedpriv.cli import app
 from fedpriv.config.load import load_site
 from fedpriv.doctor.finding import look
-from fedpriv.files import write_json
+from fedpriv.files import canonical_json, write_json
 from fedpriv.models.stored import digest_of
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.ledger.ledger import Ledger, Plan
+from fedpriv.privacy.ledger.unit_index import Identity, UnitIndex
 from fedpriv.stored_adapter import find_adapter
 from fedpriv_client import doctor
 from fedpriv_client.cli import app as client
+from fedpriv_client.init import init_site
 from fedpriv_client.settings import ledger_path, ledgers
 from fedpriv_client.site_settings import SIGNING_KEY, cache_folder
+from fedpriv_client.undo_init import undo
 from tests.data.omop_notes import sqlite
 from tests.peft_adapters import write_peft_adapter
 from tests.waiting import wait_until
@@ -83,6 +86,59 @@ def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:
     assert list(found) == order.split(",")
     assert found["ledger"]["found"] == "ε = 0.000 spent, 0.000 allocated of 10 for life"
     assert tree(file.parent) == before
+
+
+def test_a_witness_that_is_no_longer_named_is_missed_as_the_client_misses_it(file: Path) -> None:
+    text = file.read_text()
+    file.write_text(re.sub(r"witness = .*", "", text))
+    code, found = examined(file, "--offline")
+    assert (code, found["ledger"]["ok"]) == (4, False)
+    assert "made with a witness, and the site's file names none" in found["ledger"]["found"]
+
+
+def test_people_who_are_others_than_the_ledgers_are_doubted_and_not_counted(file: Path) -> None:
+    slow = 'name = "clinic", preparation = 600.0'  # for a machine with other work
+    file.write_text(file.read_text().replace('name = "clinic"', slow))
+    rows = file.parent / "notes.jsonl"
+    notes = [json.dumps({"note": f"note {number}"}) for number in range(24)]
+
+    def said(lines: list[str]) -> tuple[bool | None, str]:
+        rows.write_text("\n".join(lines))
+        row = examined(file, "--offline")[1]["records"]
+        return row["ok"], row["found"]
+
+    assert said(notes[:2])[0] is None and "far above" in said(notes[:2])[1]
+    more = [json.dumps({"note": f"more {number}"}) for number in range(241)]
+    assert "far below" in said(more)[1] and "far" not in said(more[:240])[1]
+    [(name, path)] = ledgers(load_site(file)).items()
+    known = [[Identity("text", canonical_json(["text", f"note {n}"]))] for n in range(24)]
+    UnitIndex(path.parent).claim(name, known, file=path.name)
+    assert said(notes)[0] is True
+    half = [json.dumps({"note": f"other {number}"}) for number in range(12)]
+    assert said(notes[:12] + half)[0] is True
+    ok, text = said(notes[:11] + half)
+    assert ok is None and "most of these units are new to the ledger" in text
+
+
+def test_an_epsilon_that_no_job_fits_is_told(file: Path) -> None:
+    """And once something is taken, how much of the budget that is."""
+    text = file.read_text()
+    file.write_text(text.replace("per_job = 4.0", "per_job = 10.0"))
+    code, found = examined(file, "--offline")
+    assert (code, found["ledger"]["ok"]) == (0, None), found
+    assert (
+        "a usual job of ε = 10, which budget.per_job allows, does not fit; one of"
+        in (found["ledger"]["found"])
+    )
+
+
+def test_a_ledger_that_was_undone_is_told(file: Path) -> None:
+    site = load_site(file)
+    [name] = ledgers(site)
+    undo(site, name)
+    init_site(site, file)
+    found = examined(file, "--offline")[1]
+    assert "one of ε = 10 for life" in found["undone ledgers"]["found"]
 
 
 def test_records_that_give_nothing_are_counted(file: Path) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from fedpriv.config.load import load_site
-from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
+from fedpriv.errors import ConfigError, DataError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import SumRule
-from fedpriv_client.init import init_site
+from fedpriv_client.init import init_site, make_ledger
 from fedpriv_client.settings import ledger_path, ledgers, settings_of, site_settings
 from fedpriv_client.site_ledger import open_ledger
 
@@ -90,6 +91,42 @@ def test_a_witness_is_told(file: Path) -> None:
     Ledger.open(ledger_path(load_site(file), name), witness).close()
     with pytest.raises(LedgerError, match="made before"):
         init(file, "budget.witness=witness.json", another=True)
+
+
+def test_the_terms_are_shown_and_somebody_who_is_there_is_asked(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "notes.jsonl").write_text('{"text": "a", "patient": "1"}\n')
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    asked: list[str] = []
+
+    def no(text: str, *, abort: bool) -> None:
+        asked.append(text)
+        raise typer.Abort
+
+    monkeypatch.setattr(typer, "confirm", no)
+    with pytest.raises(typer.Abort):
+        make_ledger(load_site(file), file, another=False, yes=False)
+    said = capsys.readouterr().out
+    for text in ("unit: patient, all", "declared size: 250 units", "ε for life: 10", "δ: 1e-05"):
+        assert text in said
+    for text in ("rule: rdp: ", "witness: none, so", "notes.jsonl", "more like it would fit"):
+        assert text in said
+    assert asked and ledgers(load_site(file)) == {}
+    make_ledger(load_site(file), file, another=False, yes=True)
+    assert len(ledgers(load_site(file))) == 1
+
+
+def test_a_unit_that_is_no_column_of_the_data_is_refused(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "notes.jsonl").write_text('{"text": "a", "patient_nbr": "1"}\n')
+    with pytest.raises(DataError, match=r"data\.unit: no such column .*'patient'.*'patient_nbr'"):
+        make_ledger(load_site(file), file, another=False, yes=True)
+    assert ledgers(load_site(file)) == {}
+    (file.parent / "notes.jsonl").unlink()
+    make_ledger(load_site(file), file, another=False, yes=True)
+    assert "was not looked for" in capsys.readouterr().out
 
 
 def test_terms_that_make_no_ledger_leave_nothing(file: Path) -> None:

@@ -31,7 +31,8 @@ def test_what_was_exported_is_verified(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     done = fedpriv("export", made.run, "--out", made.out)
     assert done.exit_code == 0
-    signer = done.output.split("--signer ")[1].strip()
+    signer = done.output.split('--signer "')[1].rstrip('"\n')
+    assert [len(group) for group in signer.split(" ")] == [4] * 16
     key = made.run / "private" / "dossier.key"
     assert key.stat().st_mode & 0o777 == 0o600
     text = fedpriv("verify", made.out, "--signer", signer, "--adapter", made.run / "adapter").output

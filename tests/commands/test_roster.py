@@ -10,7 +10,8 @@ from typer.testing import CliRunner, Result
 
 from fedpriv.commands.roster import app
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.secure_sum.roster import fingerprint, read, write_entry
+from fedpriv.pki.points import in_groups
+from fedpriv.secure_sum.roster import read, write_entry
 from tests.secure_sum.secure_sites import sites
 
 SITES = sites("cardiology", "radiology", "surgery")
@@ -45,7 +46,7 @@ def test_a_roster_is_made_of_entries_and_shown(entries: list[Path], tmp_path: Pa
         assert "by telephone, not through the coordinator" in words
         assert "nobody compared counts towards max colluding" in words
         for site in SITES:
-            groups = fingerprint(site.entry.public_key).split()
+            groups = in_groups(site.entry.public_key).split()
             assert site.name in words and all(group in words for group in groups)
 
 
@@ -54,7 +55,7 @@ def test_it_is_shown_as_json(entries: list[Path], tmp_path: Path) -> None:
     roster("make", *entries, "--out", out)
     assert json.loads(roster("show", out, "--json").output) == {
         "digest": read(out).digest,
-        "fingerprints": {site.name: fingerprint(site.entry.public_key) for site in SITES},
+        "fingerprints": {site.name: in_groups(site.entry.public_key) for site in SITES},
     }
 
 

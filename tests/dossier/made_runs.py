@@ -27,6 +27,7 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger.history import UNKNOWN
 from fedpriv.privacy.ledger.ledger import AS_PLANNED, Ledger, Plan, Reservation, SlotChoice, Terms
+from fedpriv.privacy.ledger.life import life_with
 from fedpriv.privacy.ledger.rules import PlanRule, Rule
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv.report import budget, received
@@ -105,6 +106,10 @@ def use(ledger: Ledger, plan: Plan, slots: Iterable[int]) -> None:
 def report_of(ledger: Ledger, site: str, job: str = JOB) -> BudgetReport:
     """What a site reports, unsigned."""
     terms, head, used = ledger.terms, ledger.head, ledger.filter_use(job)
+    plan, taken = ledger.plan(job), ledger.history.used
+    life = None
+    if plan is not None and not ledger.is_full:
+        life = life_with(terms, taken, plan, ledger.history.used_by([job]))
     lost = ledger.terms.budget_alone is not None and UNKNOWN in ledger.numerics
     colluding = 0 if lost else ledger.max_colluding
     basis = Basis(
@@ -139,6 +144,7 @@ def report_of(ledger: Ledger, site: str, job: str = JOB) -> BudgetReport:
         max_colluding=colluding,
         events=tuple(events_of(job, ledger.slot_events(job))),
         filter=None if used is None else FilterUse(**used),
+        life=life,
         ledger_head=head.hash,
         ledger_rows=head.rows,
         job=job,

@@ -92,6 +92,19 @@ def test_under_every_rule_it_holds_by_both_accountants(tmp_path: Path, rule: Rul
     assert sum(text.startswith("our accountant comes to the same") for text in found) == 2
 
 
+def test_a_jobs_share_of_a_budget_for_life_is_what_the_rows_come_to(tmp_path: Path) -> None:
+    made = make_run(tmp_path, rule=RdpRule(8))
+    life = made.report("north").life
+    assert life is not None and life.job == life.taken > 0
+    made.export()
+    for changed in ({"job": life.job / 2}, {"taken": 0.9}, {"more": life.more + 2}):
+        made.sign("north", life=life.model_copy(update=changed))
+        with pytest.raises(UnderstatedError, match="says of its budget for life: It takes"):
+            made.export()
+    made.sign("north", life=None)  # as an older version reports
+    made.export()
+
+
 def test_the_second_opinion_stands_beside_it_and_refuses_nothing(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     made.export()

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import fedpriv
+from fedpriv.dossier.verify import given_key
 from fedpriv.errors import ConfigError, LedgerCorruptError
-from fedpriv.pki.points import is_exchange_key, is_signed, is_signing_key
+from fedpriv.pki.points import in_groups, is_exchange_key, is_signed, is_signing_key
 from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport, Signature
 from fedpriv.secure_sum.roster import RosterEntry
@@ -168,6 +169,18 @@ def test_a_key_is_64_digits() -> None:
     for key in ("", "ab", "x" * 64, f"{whole}00"):
         with pytest.raises(ConfigError, match="--signer"):
             fedpriv.verify("run.zip", signer=key)
+
+
+def test_a_key_has_one_form_and_is_taken_with_spaces_in_capitals_and_only_whole() -> None:
+    key = Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex()
+    shown = in_groups(key)
+    assert [len(group) for group in shown.split(" ")] == [4] * 16
+    assert in_groups(f"sha256:{key}") == shown
+    for said in (key, shown, shown.upper(), f" {shown} \n"):
+        assert given_key(said, "--site north") == key
+    for part in (shown[:19], shown[:39], key[:-1]):
+        with pytest.raises(ConfigError, match=r"--site north: is no .* but \d+ of them.*all of it"):
+            given_key(part, "--site north")
 
 
 def test_signing_keys_are_read_in_one_place() -> None:

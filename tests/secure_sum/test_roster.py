@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedpriv.errors import ConfigError
-from fedpriv.pki import keys
 from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.secure_sum.roster import (
     Roster,
-    RosterEntry,
-    fingerprint,
     read,
     read_entry,
     write,
@@ -155,11 +151,3 @@ def test_an_entry_comes_back_from_its_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="public_key: field required"):
         (tmp_path / "c.json").write_text('{"name": "c"}')
         read_entry(tmp_path / "c.json")
-
-
-def test_a_fingerprint_is_that_of_every_other_key_here_in_groups() -> None:
-    entry: RosterEntry = SITES[0].entry
-    key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(entry.public_key))
-    groups = fingerprint(entry.public_key).split(" ")
-    assert "sha256:" + "".join(groups) == keys.fingerprint(key)
-    assert [len(group) for group in groups] == [4] * 16

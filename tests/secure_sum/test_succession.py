@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpriv.errors import ConfigError
-from fedpriv.secure_sum.roster import fingerprint
+from fedpriv.pki.points import in_groups
 from fedpriv.secure_sum.succession import changes, successor
 from tests.secure_sum.secure_sites import roster_of, sites
 
@@ -20,9 +20,9 @@ def test_it_names_the_one_before_and_says_what_changed() -> None:
     assert [entry.name for entry in new.entries] == ["a", "b", "d"]
     assert new.key_of("a") == OLD.key_of("a")
     assert list(changes(OLD, new)) == [
-        f"b has a new key, {fingerprint(new_b.entry.public_key)}",
+        f"b has a new key, {in_groups(new_b.entry.public_key)}",
         "c leaves",
-        f"d joins, with the key {fingerprint(d.entry.public_key)}",
+        f"d joins, with the key {in_groups(d.entry.public_key)}",
     ]
     assert list(changes(OLD, successor(OLD, []))) == []
     assert successor(OLD, []).digest != OLD.digest  # it is another one all the same

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from fedpriv.cli import app
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, EnrolmentError
+from fedpriv.pki.keys import load_key, write_key
 from fedpriv.secure_sum.roster import write
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.cli import app as server_app
@@ -66,9 +67,15 @@ def change(file: Path, old: str, new: str) -> None:
 def test_a_federation_that_is_ready(file: Path) -> None:
     code, found = examined(file)
     assert code == 0, found
-    order = "federation,packages,device,clock,certificate,sites,port,name,memory,model,privacy"
+    order = (
+        "federation,packages,device,clock,certificate,ca.key,sites,port,name,memory,model,privacy"
+    )
     assert list(found) == [*order.split(","), "evaluation", "disk"]
-    assert all(row["ok"] for what, row in found.items() if what != "clock"), found
+    assert all(row["ok"] for what, row in found.items() if what not in ("clock", "ca.key")), found
+    assert found["ca.key"]["ok"] is None and "in clear" in found["ca.key"]["found"]
+    key = file.parent / "pki" / "ca.key"
+    write_key(key, load_key(key), passphrase=b"horse", replace=True)
+    assert examined(file)[1]["ca.key"]["ok"] is True
     assert found["sites"]["found"] == "site-0: active, site-1: active"
     assert "24 records" in found["evaluation"]["found"]
 

@@ -442,6 +442,7 @@ class History:
             "rule": self.terms.as_row()["rule"],
             "distinct": [{"other": other, "by": by} for other, by in self.distinct],
             **{figure: getattr(self, figure) for figure in EPSILONS},
+            "used": list(self.used),
             "means": {
                 "epsilon_spent": SPENT,
                 "epsilon_allocated": ALLOCATED,
@@ -455,6 +456,7 @@ class History:
                     "reserved": account.reserved,
                     "released": released[job],
                     "closed": account.closed,
+                    "takes": list(self.used_by([job])),
                 }
                 for job, account in self.accounts.items()
             ],

@@ -134,6 +134,29 @@ class UnitIndex:
                         )
                     raise self._overlap(dataset_id, refused.others) from None
 
+    def knows(self, dataset_id: str) -> bool:
+        """Whether a ledger ever claimed units here.
+
+        Raises:
+            LedgerError: as `claim`.
+        """
+        with self._typed_errors(), self._opened() as connection:
+            query = "SELECT 1 FROM ledgers WHERE dataset_id = ?"
+            return connection.execute(query, (dataset_id,)).fetchone() is not None
+
+    def covers(self, dataset_id: str, units: Iterable[Sequence[Identity]]) -> bool:
+        """Whether at least half of these units were claimed for a ledger; for its administrator.
+
+        Raises:
+            LedgerError: as `claim`.
+        """
+        with self._typed_errors(), self._opened() as connection:
+            key = self._key(connection)
+            query = "SELECT DISTINCT unit FROM units WHERE dataset_id = ?"
+            known = {unit for (unit,) in connection.execute(query, (dataset_id,))}
+        found = {_unit(key, identities) for identities in units}
+        return 2 * len(found & known) >= len(found)
+
     def check_refused(self, dataset_id: str, other: str, matches: str) -> None:
         """Check that a claim was refused with this code.
 
@@ -223,10 +246,7 @@ class UnitIndex:
 
         def rows() -> Iterator[tuple[bytes, bytes, str]]:
             for identities in units:
-                contents = [identity.content for identity in identities]
-                if identities and identities[0].kind == ID:
-                    contents = contents[:1]
-                unit = _tag(key, b"\n".join(contents))
+                unit = _unit(key, identities)
                 yield from ((_tag(key, i.content), unit, i.kind) for i in identities)
 
         connection.execute("CREATE TEMP TABLE claimed (tag BLOB, unit BLOB, kind TEXT)")
@@ -362,6 +382,14 @@ def _counted(connection: sqlite3.Connection, other: str) -> str:
         for kind, count, texts in kinds
     ]
     return f"{units} with the ledger of data set {other}: {'; '.join(by)}"
+
+
+def _unit(key: bytes, identities: Sequence[Identity]) -> bytes:
+    """Which unit it is: the tag of its id, or of all of its texts."""
+    contents = [identity.content for identity in identities]
+    if identities and identities[0].kind == ID:
+        contents = contents[:1]
+    return _tag(key, b"\n".join(contents))
 
 
 def _tag(key: bytes, identity: bytes) -> bytes:

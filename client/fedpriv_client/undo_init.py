@@ -1,0 +1,113 @@
+"""Take back a ledger that nothing was ever spent from, within a day. It leaves a trace.
+
+A mistyped ε would otherwise be for life. See "A ledger that is undone" in docs/privacy.md for why
+this is no way to a fresh budget.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from fedpriv.config.site_file import SiteFile
+from fedpriv.errors import LedgerError
+from fedpriv.files import sync_folder
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.unit_index import UnitIndex
+from fedpriv.privacy.ledger.witness import Witness
+from fedpriv_client.account import account_file, written_account
+from fedpriv_client.settings import ledger_path, ledgers, settings_of
+from fedpriv_client.site_settings import REPORT, last_report
+
+LOG, ENDING = "undone.jsonl", ".undone"  # in the site's folder; of a ledger's file
+AT_MOST = timedelta(days=1)
+
+
+@contextmanager
+def unspent(file: SiteFile, dataset_id: str) -> Iterator[Ledger]:
+    """Open a ledger of which nothing anywhere says that a plan was ever accepted.
+
+    Raises:
+        LedgerError: something does, or can't be asked; or it is older than a day. Or it is in use,
+            or has another witness than the site's file names.
+    """
+    path, settings = ledger_path(file, dataset_id), settings_of(file, dataset_id)
+    with Ledger.open(path, reading=True) as ledger:
+        witness = file.budget.witness if ledger.terms.witnessed else None
+        told = ledger.terms.witnessed and witness is None
+    if told:
+        raise _refused(path, "it has a witness, and budget.witness does not name it")
+    with Ledger.open(path, witness) as ledger:  # which asks the witness
+        made = datetime.fromisoformat(ledger.rows()[0].body["at"])
+        if not timedelta(0) <= datetime.now(UTC) - made <= AT_MOST:
+            raise _refused(path, f"it was made at {made:%Y-%m-%d %H:%M} UTC, not within a day")
+        if ledger.head.rows > 1:
+            raise _refused(path, f"it has {ledger.head.rows} rows: something was paid or stated")
+        index = UnitIndex(path.parent)
+        if (index.path.exists() or index.key_path.exists()) and index.knows(dataset_id):
+            raise _refused(path, "the client was started with it, and its people are claimed")
+        for report in (last_report(settings, dataset_id), file.site.state_dir / REPORT):
+            if report.exists() and dataset_id in report.read_text(encoding="utf-8"):
+                raise _refused(path, f"{report} was written from it")
+        if account_file(settings).exists() and written_account(settings)["rows"] != 1:
+            raise _refused(path, f"{account_file(settings)} knows of more rows than it has")
+        yield ledger
+
+
+def undo(file: SiteFile, dataset_id: str) -> str:
+    """Take an unspent ledger back, and say so in a log; its file stays, under another name.
+
+    Raises:
+        LedgerError: as `unspent`. Nothing was changed.
+    """
+    state = file.site.state_dir
+    if dataset_id not in ledgers(file) and dataset_id == last_undone(state).get("dataset_id"):
+        _forget_witness(file, dataset_id)  # a crash came between the two
+        return f"Undid the ledger of data set {dataset_id}."
+    with unspent(file, dataset_id) as ledger:
+        terms = ledger.terms.as_row()
+        row = {"at": datetime.now(UTC).isoformat(timespec="seconds"), **terms}
+        with (state / LOG).open("a", encoding="utf-8") as stream:
+            os.fchmod(stream.fileno(), 0o600)
+            stream.write(json.dumps({**row, "head": ledger.head.hash}) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        ledger.path.rename(f"{ledger.path}{ENDING}")
+        sync_folder(ledger.path.parent)
+        if ledger.terms.witnessed:
+            _forget_witness(file, dataset_id)
+    return (
+        f"Undid the ledger of data set {dataset_id}: ε = {terms['budget']:g} for life at δ ="
+        f" {terms['delta']:g}. {state / LOG} says so from now on."
+    )
+
+
+def last_undone(state_dir: Path) -> dict[str, Any]:
+    """Return the terms of the ledger that was undone last; nothing where none was."""
+    log = state_dir / LOG
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    return found
+
+
+def _forget_witness(file: SiteFile, dataset_id: str) -> None:
+    """Remove a ledger's witness, which saw its terms and no more."""
+    path = file.budget.witness
+    if path is not None and path.exists():
+        seen = Witness.read(path)
+        if (seen.dataset_id, len(seen.seen)) == (dataset_id, 1):
+            path.unlink()
+            sync_folder(path.parent)
+
+
+def _refused(path: Path, why: str) -> LedgerError:
+    return LedgerError(
+        f"{path}: can't be undone: {why}. It stays for life, as do its terms. A ledger is undone"
+        " within a day, and only if ledger, witness, index of units and last report all know of"
+        " nothing that was spent."
+    )

@@ -1,0 +1,69 @@
+"""What a job takes of a budget for life, as a share, and how many more like it a ledger accepts.
+
+A share is of what the ledger's rule has in all, in the rule's own currency. Under `rdp` that is a
+Rényi divergence at one order: equal jobs take equal shares, and shares add up. An ε does neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from pydantic import Field
+
+from fedpriv.errors import BudgetError
+from fedpriv.privacy.ledger.history import History
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.ledger.rules import Amounts
+from fedpriv.privacy.ledger.terms import Terms
+from fedpriv.section import Section
+
+MANY = 100  # jobs: as many, or more
+
+
+class Life(Section):
+    """Shares of a budget for life, under the claim that has least left."""
+
+    taken: float = Field(ge=0, description="by all jobs, this one with them")
+    job: float = Field(ge=0, description="by this one")
+    more: int = Field(ge=-1, description="further ones like it that fit, up to 100; -1: not it")
+
+
+def shares(
+    terms: Terms, used: Amounts, plan: Plan, takes: Amounts | None = None
+) -> tuple[float, float]:
+    """Return what all jobs take of a budget for life, one with them, and what this one does.
+
+    Args:
+        used, takes: as of `life_with`.
+    """
+    cost = takes or tuple(a for claim in terms.claims for a in claim.cost(plan, plan.steps))
+    added = (0.0,) * len(cost) if takes is not None else cost
+    limit = (amount for claim in terms.claims for amount in claim.limit)
+    whole = zip(used, added, cost, limit, strict=True)
+    return max(((one + new) / most, own / most) for one, new, own, most in whole)
+
+
+@lru_cache(MANY)
+def life_with(terms: Terms, used: Amounts, plan: Plan, takes: Amounts | None = None) -> Life:
+    """Return what a plan takes of a ledger's budget for life; more of them are tried one by one.
+
+    Args:
+        used: by all plans that were accepted, as `History.used`.
+        takes: by this plan, as `History.used_by`, if it is one of them; None if it only asks.
+
+    Privacy:
+        Public numbers of a ledger's rows.
+    """
+    tried, more = History("terms", terms.as_row()), 0 if takes is not None else -1
+    tried.take("restored", {"rows": 1, "heads": [""], "lost": [*used]})
+    taken, job = shares(terms, used, plan, takes)
+    try:
+        while more < MANY:
+            again = replace(plan, job=f"{plan.job} {more}")
+            tried.allocated_with(again)
+            tried.take("plan", again.as_row())
+            more += 1
+    except BudgetError:
+        pass
+    return Life(taken=taken, job=job, more=more)

@@ -1,0 +1,102 @@
+"""A budget for life in a person's words: how much a job takes, what is left, what it means for one.
+
+Privacy
+    Made of a ledger's public rows, and of what its administrator typed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from fedpriv.privacy.ledger.life import MANY, Life, life_with, shares
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.ledger.rules import Amounts, rule_of
+from fedpriv.privacy.ledger.terms import Terms
+
+WHY_FIRST = (
+    "Shares add up, and ε does not: the first job's ε holds what it costs to turn a sum of steps"
+    " into an ε{once}, and no later job pays that again."
+)
+
+
+def life_in(account: Mapping[str, Any], plan: Plan) -> Life:
+    """Return what a plan takes of the budget of a ledger, which accepted it or may.
+
+    Args:
+        account: as `History.figures`.
+    """
+    return life_with(*_asked(account, plan))
+
+
+def share_in(account: Mapping[str, Any], plan: Plan) -> str:
+    """Return the share of the budget alone, which is quick to say of many jobs."""
+    return share(shares(*_asked(account, plan))[1])
+
+
+def _asked(account: Mapping[str, Any], plan: Plan) -> tuple[Terms, Amounts, Plan, Amounts | None]:
+    row = next((row for row in account["plans"] if row["job"] == plan.job), None)
+    takes = None if row is None else tuple(row["takes"])
+    return terms_in(account), tuple(account["used"]), plan, takes
+
+
+def terms_in(account: Mapping[str, Any]) -> Terms:
+    """Return the terms of a ledger of which `History.figures` are known."""
+    found = {field.name: account[field.name] for field in fields(Terms)}
+    return Terms(**{**found, "rule": rule_of(account["rule"])}, new=False)
+
+
+def in_words(life: Life, *, asks: bool = False) -> str:
+    """Say what a job takes, or would take if it `asks`, and how many more like it fit."""
+    if life.more < 0:
+        return f"It does not fit: it is {share(life.job)} of the budget for life, and less is left."
+    takes, all_take, fit = ("would take", "would have taken", "would fit") if asks else (
+        "takes", "have taken", "fit"
+    )  # fmt: skip
+    more = {0: "no", MANY: f"{MANY} or more"}.get(life.more, f"{life.more}")
+    together = f". All jobs together {all_take} {share(life.taken)}" * (life.taken != life.job)
+    own = f"It {takes} {share(life.job)} of the budget for life"
+    return f"{own}{together}, and {more} more like it {fit}."
+
+
+def why_first(terms: Terms) -> str:
+    """Say why the ε of a ledger's first job is larger than that of the next; empty where not."""
+    if terms.rule.name != "rdp":
+        return ""
+    once = terms.budget - terms.claims[0].limit[0]
+    return WHY_FIRST.format(once=f" ({once:.3f})")
+
+
+def share(of: float) -> str:
+    """A share in per cent, with three digits."""
+    return f"{100 * of:.3g}%"
+
+
+def for_one(unit: str, delta: float, epsilons: Mapping[str, float]) -> str:
+    """Say what figures mean for one unit: how often somebody guesses right that it was there.
+
+    Args:
+        epsilons: each by the words that say of what it is.
+    """
+    whose = "a record is" if unit == "record" else f"somebody's records (one {unit}) are"
+    right = ", and ".join(f"{right_at_most(e, delta)} {name}" for name, e in epsilons.items())
+    return (
+        f"Whoever has to guess whether {whose} in the data is right in at most {right}; a coin is"
+        " right in 50%."
+    )
+
+
+def right_at_most(epsilon: float, delta: float) -> str:
+    """The share of right guesses that ε and δ allow, of even chances; rounded up.
+
+    Source:
+        Kairouz, Oh and Viswanath 2015, "The Composition Theorem for Differential Privacy":
+        (e^ε + δ) / (1 + e^ε).
+    """
+    wrong = 100 * (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
+    digits = min(4, max(1, math.ceil(-math.log10(wrong))))
+    right = Decimal(100 - wrong).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING)
+    return f"{right.normalize():f}%"
