@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv.errors import BudgetError, JobRefusedError, PausedError, ProtocolError
+from fedpriv.errors import JobRefusedError, LimitError, PausedError, ProtocolError
 from fedpriv.protocol import (
     MAX_PROPOSAL,
     Handover,
@@ -123,7 +123,7 @@ def test_a_refused_job_stays_refused(setting: Setting) -> None:
 
 def test_what_goes_beyond_the_limits_is_refused_and_nobody_is_asked(setting: Setting) -> None:
     site = asking(setting, max_steps=3)
-    with pytest.raises(BudgetError):
+    with pytest.raises(LimitError, match="4 steps"):
         site.consider(setting.proposal)
     assert list(kept_proposals(setting.folder / "state")) == []
     site.close()

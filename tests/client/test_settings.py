@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv.config.load import load_site
 from fedpriv.config.site_file import SiteFile
-from fedpriv.errors import BudgetError, ConfigError, LedgerCorruptError, LedgerError
+from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError, LimitError
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.config import PrivacySection
@@ -123,7 +123,7 @@ def test_a_file_becomes_a_site_that_answers_by_it(admin: Administrator) -> None:
         vector = worker.vector.read()
     reply, _ = site.step(StepRequest(job_id="job-1", slot=0), vector)
     assert 0 < reply.epsilon_spent < reply.epsilon_committed == 10.0
-    with pytest.raises(BudgetError):
+    with pytest.raises(LimitError, match="100001 steps"):
         site.consider(admin.proposal(steps=100_001, job="job-2"))
     site.close()
 
