@@ -37,7 +37,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedpriv.environment import set_environment
@@ -226,7 +225,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         while len(grid.get_node_ids()) < sites:
             time.sleep(0.05)
         look_seldom()
-        crowds = list(map(psutil.Process, pipe.recv()))
+        crowds: list[int] = pipe.recv()
         before = _resident()
         peak = _Peak()
         asked: list[str] = []
@@ -240,12 +239,12 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         measured = []
         for number in range(1, rounds + 1):
             asked.clear()
-            at_sites, here = sum(map(_busy, crowds)), _busy(psutil.Process())
+            at_sites, here = sum(map(_busy, crowds)), _busy(os.getpid())
             started = time.perf_counter()
             rounds_of.run(number, grid)
             Checkpoint(JOB, number, update.state(), {}).write(folder / "c" / "c.safetensors")
             seconds = time.perf_counter() - started
-            at_sites, here = sum(map(_busy, crowds)) - at_sites, _busy(psutil.Process()) - here
+            at_sites, here = sum(map(_busy, crowds)) - at_sites, _busy(os.getpid()) - here
             measured.append((seconds, here, at_sites, len(asked) / sites))
         grown = peak.stop() - before
         pipe.send((measured, grown, before, peak.handles, peak.threads))
@@ -291,10 +290,10 @@ class _Peak:
         return self._most
 
 
-def _busy(process: psutil.Process) -> float:
+def _busy(process: int) -> float:
     """Return the seconds of a core that a process has taken so far."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident() -> float:
