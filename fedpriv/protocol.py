@@ -393,9 +393,16 @@ class SetRequest(Body):
 
 
 class ReportRequest(Body):
-    """Asks for the signed budget report of a job, see `fedpriv.report.budget`: public figures."""
+    """Asks for the signed budget report of a job, see `fedpriv.report.budget`: public figures.
 
+    Attributes:
+        life: with what the job takes of the budget for life, which older coordinators can't read
+            and older sites don't know.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ("life",)
     job_id: JobId
+    life: Literal[True] | None = None
 
 
 class Handover(Body):

@@ -134,7 +134,7 @@ def _report(site: Site, permit: Permit, message: Message) -> Result:
         raise ProtocolError(f"This site has spent nothing on job {request.job_id!r}.")
     report = signed_report(site, request.job_id)
     _keep(site, report)
-    return report, None
+    return report if request.life else signed_report(site, request.job_id, life=False), None
 
 
 def _take_adapter(site: Site, permit: Permit, message: Message) -> Result:

@@ -98,9 +98,15 @@ def _basis(site: Site) -> Basis:
     )
 
 
-def signed_report(site: Site, job: str) -> BudgetReport:
-    """The report of a job with the site's signature; from memory."""
-    return sign(budget_report(site, job), site.signing_key)
+def signed_report(site: Site, job: str, *, life: bool = True) -> BudgetReport:
+    """Return the report of a job with the site's signature; from memory.
+
+    Args:
+        life: with what the job takes of the budget for life, which older coordinators can't read.
+    """
+    report = budget_report(site, job)
+    without = report if life else report.model_copy(update={"life": None})
+    return sign(without, site.signing_key)
 
 
 def write_report(site: Site, report: BudgetReport) -> None:

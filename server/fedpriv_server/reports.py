@@ -24,23 +24,24 @@ def collect_reports(grid: Grid, run: RunDirectory, names: Mapping[int, str]) -> 
 
     A report is the site's word: that it is whole and of this job is checked, not that it is true.
     """
-    job = run.info["job_id"]
-    there = [node for node in grid.get_node_ids() if node in names]
-    messages = [message(ReportRequest(job_id=job), node, REPORT, "report") for node in there]
-    missing = set(names.values())
-    replies = grid.send_and_receive(messages, timeout=PATIENCE)
-    nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
-    for reply in replies:
-        name = names[nodes[reply.metadata.reply_to_message_id]]
-        try:
-            report = _report(body_of(reply), name, job)
-        except FedprivError as error:
-            log.warning("Site %s: its budget report was not kept: %s", name, error)
-            continue
-        folder = run.site_folder(name)
-        folder.mkdir(parents=True, exist_ok=True)
-        received.write(report, folder / "budget.json")
-        missing.discard(name)
+    missing, job = set(names.values()), run.info["job_id"]
+    for life in (True, None):  # sites of an older version refuse the first
+        there = [node for node in grid.get_node_ids() if names.get(node) in missing]
+        asked = ReportRequest(job_id=job, life=life)
+        messages = [message(asked, node, REPORT, "report") for node in there]
+        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
+        for reply in grid.send_and_receive(messages, timeout=PATIENCE):
+            name = names[nodes[reply.metadata.reply_to_message_id]]
+            try:
+                report = _report(body_of(reply), name, job)
+            except FedprivError as error:
+                if not life:
+                    log.warning("Site %s: its budget report was not kept: %s", name, error)
+                continue
+            folder = run.site_folder(name)
+            folder.mkdir(parents=True, exist_ok=True)
+            received.write(report, folder / "budget.json")
+            missing.discard(name)
     if missing:
         log.warning("No budget report from %s.", ", ".join(sorted(missing)))
     return sorted(missing)
