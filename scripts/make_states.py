@@ -40,6 +40,7 @@ def states() -> dict[str, tuple[str, Sequence[str]]]:
     from fedpriv import process
     from fedpriv.report.rundir import Run, SiteState
     from fedpriv_client import jobs
+    from fedpriv_server import job_queue
 
     runs = ("preparing", *get_args(Run.model_fields["status"].annotation))
     return {
@@ -48,6 +49,7 @@ def states() -> dict[str, tuple[str, Sequence[str]]]:
         "job": ("A job at a site", get_args(jobs.State)),
         "site": ("A site, as the coordinator knows it", [state.value for state in SiteState]),
         "server": ("A coordinator", get_args(process.ServerState)),
+        "queue": ("A job in a coordinator's queue", get_args(job_queue.State)),
         "run": ("A run directory", runs),
         "ledger": ("A slot, and its ledger: the newest row", ["terms", *row_kinds()]),
     }

@@ -29,8 +29,9 @@ def collect_reports(grid: Grid, run: RunDirectory, names: Mapping[int, str]) -> 
         there = [node for node in grid.get_node_ids() if names.get(node) in missing]
         asked = ReportRequest(job_id=job, life=life)
         messages = [message(asked, node, REPORT, "report") for node in there]
+        replies = grid.send_and_receive(messages, timeout=PATIENCE)  # which numbers them
         nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
-        for reply in grid.send_and_receive(messages, timeout=PATIENCE):
+        for reply in replies:
             name = names[nodes[reply.metadata.reply_to_message_id]]
             try:
                 report = _report(body_of(reply), name, job)

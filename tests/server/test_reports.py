@@ -94,7 +94,10 @@ class OfTwoVersions(AskedGrid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        return [self.answer(item) for item in messages]
+        asked = list(messages)
+        for number, item in enumerate(asked):
+            item.metadata.__dict__["_message_id"] = f"{len(self.asked)}.{number}"
+        return [self.answer(item) for item in asked]
 
     def answer(self, item: Message) -> Message:
         node, request = item.metadata.dst_node_id, json.loads(str(body_of(item)))
