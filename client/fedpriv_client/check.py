@@ -17,7 +17,8 @@ from fedpriv.methods.proposal import propose
 from fedpriv.models.vector import TrainableVector
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.ledger import Plan
-from fedpriv.privacy.ledger.life import Life, life_with
+from fedpriv.privacy.ledger.life import life_with
+from fedpriv.privacy.life import Life
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
 from fedpriv_client.site_job import check_fields, check_model, recipe_of

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fedpriv.config.site_file import SiteFile
 from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.privacy.ledger.life import Life, life_with
+from fedpriv.privacy.ledger.life import life_with
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import Amounts
 from fedpriv.privacy.ledger.terms import Terms
+from fedpriv.privacy.life import Life
 
 RATE, STEPS = 0.05, 100  # within the site's own limits
 _LESS = 0.8

@@ -19,7 +19,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json
 from fedpriv.names import Name
 from fedpriv.pki.points import VerifyingKey
-from fedpriv.privacy.ledger.life import Life
+from fedpriv.privacy.life import Life
 from fedpriv.privacy.usual import AnyRule
 from fedpriv.section import Section
 

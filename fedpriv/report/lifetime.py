@@ -12,10 +12,11 @@ from dataclasses import fields
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from fedpriv.privacy.ledger.life import MANY, Life, life_with, shares
+from fedpriv.privacy.ledger.life import MANY, life_with, shares
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import Amounts, rule_of
 from fedpriv.privacy.ledger.terms import Terms
+from fedpriv.privacy.life import Life
 
 WHY_FIRST = (
     "Shares add up, and ε does not: the first job's ε holds what it costs to turn a sum of steps"

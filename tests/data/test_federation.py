@@ -250,6 +250,10 @@ GIVEN: dict[str, Any] = {
     "server.pki": "keys",
     "server.health": "127.0.0.1:8080",
     "server.metrics_port": 9090,
+    "statement.purpose": "to code diagnoses",
+    "statement.recipients": "the hospitals of the list",
+    "statement.contact": "Ada Adams, 0123",
+    "statement.expires": "2030-12-31",
     "sites.transform": "deidentify.py:clean",
     "sites.held_out": 0.25,
     "sites.held_out_size": 9,
@@ -276,6 +280,14 @@ BESIDE: dict[str, dict[str, Any]] = {
     },
     "compute.gpus_per_site": {"job": {"engine": "ray"}},
     "server.": {"server": {"address": "127.0.0.1:9092"}},
+    "statement.": {
+        "statement": {
+            "purpose": "to code",
+            "recipients": "all",
+            "contact": "Ada",
+            "expires": "2030-01-01",
+        }
+    },
     "sites.held_out_size": {"sites": {"site-1": {"held_out": "own.jsonl"}}},
     "sites.epsilon_alone": SECURE,
 } | {f"controller.{name}.": {"controller": {"name": name}} for name in CONTROLLERS}

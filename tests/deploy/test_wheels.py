@@ -84,7 +84,7 @@ PARTS = [
         LABORATORY
         | {"auditing", "cli.py", "dossier", "hub", "recipes", "report/html.py", "assets/clinics"},
         {"matplotlib", "sqlalchemy", "torchmetrics"},
-        20,
+        22,
     ),
     Part(
         "server",

@@ -7,8 +7,8 @@ from dataclasses import asdict
 import pytest
 
 from fedpriv.privacy.ledger.history import History
-from fedpriv.privacy.ledger.life import Life
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule
+from fedpriv.privacy.life import Life
 from fedpriv.report.lifetime import for_one, in_words, life_in, right_at_most, terms_in, why_first
 from tests.privacy.ledger.test_life import PLAN, RULES, terms
 

@@ -9,24 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from pydantic import Field
-
 from fedpriv.errors import BudgetError
 from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import Amounts
 from fedpriv.privacy.ledger.terms import Terms
-from fedpriv.section import Section
+from fedpriv.privacy.life import Life
 
 MANY = 100  # jobs: as many, or more
-
-
-class Life(Section):
-    """Shares of a budget for life, under the claim that has least left."""
-
-    taken: float = Field(ge=0, description="by all jobs, this one with them")
-    job: float = Field(ge=0, description="by this one")
-    more: int = Field(ge=-1, description="further ones like it that fit, up to 100; -1: not it")
 
 
 def shares(
