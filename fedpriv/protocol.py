@@ -256,7 +256,7 @@ class Signed(Body):
 
     at: AwareDatetime
     certificate: str = Field(max_length=8192)
-    signature: str = Field(pattern=r"^[0-9a-f]{16,256}$")
+    signature: str = Field(pattern=r"^([0-9a-f]{2}){8,128}$")
 
 
 class Offer(Body):

@@ -27,13 +27,13 @@ _LABEL = "fedpriv-proposal-1"
 ECDSA = ec.ECDSA(hashes.SHA256())
 
 
-def check_signed(proposal: Proposal, signed: Signed, authority: Path) -> None:
+def check_signed(proposal: Proposal, signed: Signed, authority: Path, *, begun: bool) -> None:
     """Check that the coordinator of our enrolment signed this very proposal.
-
-    Its certificate has to have been valid when it signed: a job may outlast it.
 
     Args:
         authority: file of the authority's certificate.
+        begun: the job is under way, and may outlast the certificate, which has to have been valid
+            when it signed. That time is the signer's own word, so any other's has to be valid now.
 
     Raises:
         StatementError: it did not, or says that it will.
@@ -42,7 +42,8 @@ def check_signed(proposal: Proposal, signed: Signed, authority: Path) -> None:
     try:
         certificate = parse_certificate(signed.certificate.encode(), whose)
         ca = load_certificate(authority)
-        check_certificate(certificate, ca, use="server", path=whose, now=signed.at)
+        for at in (signed.at,) if begun else (signed.at, datetime.now(UTC)):
+            check_certificate(certificate, ca, use="server", path=whose, now=at)
         key = certificate.public_key()
         assert is_p256(key)  # or it had not been parsed
         key.verify(bytes.fromhex(signed.signature), signed_content(proposal, signed.at), ECDSA)

@@ -6,10 +6,13 @@ Whatever is written byte for byte as an older version wrote it, an older version
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
+from fedpriv.protocol import Signed
 from tests.golden_messages import MESSAGES, digests
 
 KEPT = json.loads(Path(__file__).with_name("golden_messages.json").read_text(encoding="utf-8"))
@@ -29,3 +32,9 @@ def test_digests_are_those_of_the_older_version() -> None:
 
 def test_there_is_a_golden_message_of_each_kind() -> None:
     assert MESSAGES.keys() == KEPT["messages"].keys()
+
+
+@pytest.mark.parametrize("signature", ["a" * 17, "a" * 14, "g" * 16])
+def test_a_signature_is_whole_bytes_in_hex(signature: str) -> None:
+    with pytest.raises(ValidationError, match="signature"):
+        Signed(at=datetime.now(UTC), certificate="", signature=signature)

@@ -12,7 +12,7 @@ from fedpriv.errors import StatementError
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.keys import load_key
 from fedpriv.protocol import Proposal, Signed
-from fedpriv.signed_proposal import check_signed
+from fedpriv.signed_proposal import ECDSA, check_signed, signed_content
 from fedpriv_server.signed import sign_proposal
 from tests.golden_messages import PROPOSAL
 from tests.pki.conftest import NOW, Authority
@@ -52,20 +52,20 @@ def test_a_statement_is_part_of_the_digest_and_of_what_travels() -> None:
 
 def test_what_the_coordinator_signed_is_its_word(tmp_path: Path, ca: Path) -> None:
     signed = signed_by(tmp_path / "a", AUTHORITY)
-    check_signed(STATED, Signed.parse(signed.model_dump_json()), ca)
+    check_signed(STATED, Signed.parse(signed.model_dump_json()), ca, begun=False)
     with pytest.raises(StatementError, match="another proposal"):
-        check_signed(PROPOSAL, signed, ca)
+        check_signed(PROPOSAL, signed, ca, begun=True)
 
 
 def test_nobody_else_signs_for_it(tmp_path: Path, ca: Path) -> None:
     other = signed_by(tmp_path / "other", Authority.new("b" * 32))
     with pytest.raises(StatementError, match="was not issued by the authority"):
-        check_signed(STATED, other, ca)
+        check_signed(STATED, other, ca, begun=True)
     site = signed_by(tmp_path / "site", AUTHORITY, use="site")
     with pytest.raises(StatementError, match="not for a server"):
-        check_signed(STATED, site, ca)
+        check_signed(STATED, site, ca, begun=True)
     with pytest.raises(StatementError, match="not a certificate that fedpriv made"):
-        check_signed(STATED, site.model_copy(update={"certificate": "x"}), ca)
+        check_signed(STATED, site.model_copy(update={"certificate": "x"}), ca, begun=True)
 
 
 def test_a_certificate_counts_at_the_time_of_the_signature(
@@ -73,11 +73,18 @@ def test_a_certificate_counts_at_the_time_of_the_signature(
 ) -> None:
     late = signed_by(tmp_path / "late", AUTHORITY, now=NOW - timedelta(days=40), days=10)
     with pytest.raises(StatementError, match="expired"):
-        check_signed(STATED, late, ca)
+        check_signed(STATED, late, ca, begun=True)
+    old, key = AUTHORITY.pair(tmp_path / "old", "server", now=NOW - timedelta(days=40), days=10)
+    at = NOW - timedelta(days=35)  # as who has an old key may say of today
+    signature = load_key(key).sign(signed_content(STATED, at), ECDSA).hex()
+    dated = Signed(at=at, certificate=old.read_text(), signature=signature)
+    check_signed(STATED, dated, ca, begun=True)
+    with pytest.raises(StatementError, match="expired"):
+        check_signed(STATED, dated, ca, begun=False)
     signed = signed_by(tmp_path / "now", AUTHORITY)
     moved = signed.model_copy(update={"at": signed.at + timedelta(minutes=1)})
     with pytest.raises(StatementError, match="was changed"):
-        check_signed(STATED, moved, ca)
+        check_signed(STATED, moved, ca, begun=True)
 
     class Earlier(datetime):
         @classmethod
@@ -86,11 +93,20 @@ def test_a_certificate_counts_at_the_time_of_the_signature(
 
     monkeypatch.setattr("fedpriv.signed_proposal.datetime", Earlier)
     with pytest.raises(StatementError, match="still to come"):
-        check_signed(STATED, signed, ca)
+        check_signed(STATED, signed, ca, begun=True)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "two\nlines", "\x1b[2Jescape", "a\u202ereversed", "x" * 1001, "zero\u200bwidth"]
+    "text",
+    [
+        "",
+        "two\nlines",
+        "\x1b[2Jescape",
+        "a\u202ereversed",
+        "x" * 1001,
+        "zero\u200bwidth",
+        "a\u2028b",
+    ],
 )
 def test_a_statement_is_what_it_looks_like(text: str) -> None:
     with pytest.raises(ValueError, match="purpose"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedpriv.config.site_file import SiteFile
@@ -44,7 +45,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
             f"{job.paid} of {job.plan.steps}",
             f"{upper(job.epsilon)}{alone}",
             share_in(jobs.account, job.plan),
-            "; ".join(persons.persons(job)),
+            escape("; ".join(persons.persons(job))),
         )
     Console().print(table)
     if jobs.waiting:
@@ -75,7 +76,7 @@ def approve(
     jobs = jobs_of(settings)
     job = jobs.find(name, digest)
     if job.state == "refused":
-        jobs.orders.approving(job.name, job.digest, said)  # says how to take that back
+        jobs.orders.approving(job.plan, said)  # says how to take that back
     if job.state != WAITS:
         print(f"Job {job.name} does not wait for approval: {job.state}.")
         return

@@ -129,7 +129,7 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
     def job(plan: Plan, row: Mapping[str, Any] | None = None) -> Job:
         kept, yes = proposals.get(plan.proposal), orders.approved.get(plan.proposal)
         handed = (adapters_folder(settings.state_dir) / plan.job).exists()
-        approved = orders.is_approved(plan.proposal, settings.approvers, settings.approvals)
+        approved = orders.is_approved(plan, settings.approvers, settings.approvals)
         waits = settings.ask and kept is not None and not approved
         expired = kept is not None and kept.proposal.has_expired
         state = _state(plan, row, orders, handed=handed, waits=waits, expired=expired)

@@ -2,7 +2,8 @@
 
 Privacy
     A notice holds public facts: the job, what the coordinator states of it, and where to decide.
-    One is sent when a proposal is new on the list, which depends on no record.
+    One is sent when a proposal is new on the list, which depends on no record. It is plain text, as
+    a coordinator's words are in it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _send(index: int, sender: Any, title: str, body: str) -> None:
 
     def send() -> None:
         with suppress(Exception):  # whose text may quote the URL
-            sent.append(sender.notify(title=title, body=body))
+            sent.append(sender.notify(title=title, body=body, body_format="text"))
 
     at_work = threading.Thread(target=send, name="sending", daemon=True)
     at_work.start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hmac
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,8 @@ from pydantic import Field
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
 from fedpriv.files import canonical_json, private_folder, write_json
+from fedpriv.files import sha256 as sha256_of
+from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.section import Section
 
 Reason = Literal["agreement", "ethics", "usual", "purpose", "recipients", "cost", "other"]
@@ -44,11 +47,14 @@ class Approval(Said):
     Attributes:
         job: that it is for.
         at: when.
+        plan: digest of the plan that the person was shown: the site's own file decides its price,
+            too. None of a no, and of older versions.
         before: the yes of another person, which was there already.
     """
 
     job: str
     at: datetime
+    plan: str | None = None
     before: Approval | None = None
 
     @property
@@ -129,8 +135,8 @@ class Orders(Section):
         reasons = {name: no for name, no in self.reasons.items() if name != job}
         return self.model_copy(update={"refused": refused, "reasons": reasons})
 
-    def approving(self, job: str, digest: str, said: Said | str) -> Orders:
-        """These, and yes to the proposal of that digest, beside that of one other person.
+    def approving(self, plan: Plan, said: Said | str) -> Orders:
+        """These, and yes to a proposal at the price of this plan, beside that of other persons.
 
         Args:
             said: who says so, and why; or who, or how, alone.
@@ -138,31 +144,37 @@ class Orders(Section):
         Raises:
             JobRefusedError: its job is refused.
         """
-        self._check_not_refused(job, "Take that back first: fedpriv-client refuse --undo.")
+        self._check_not_refused(plan.job, "Take that back first: fedpriv-client refuse --undo.")
         said = Said(by=said) if isinstance(said, str) else said
-        known = self.approved.get(digest)
-        others = [one for one in (known.persons if known else ()) if one.by != said.by]
-        before = others[-1].model_copy(update={"before": None}) if others else None
-        yes = _now(job, said).model_copy(update={"before": before})
-        return self.model_copy(update={"approved": {**self.approved, digest: yes}})
+        known, before = self.approved.get(plan.proposal), None
+        for one in () if known is None else known.persons:
+            if one.by != said.by:
+                before = one.model_copy(update={"before": before})
+        yes = _now(plan.job, said).model_copy(update={"before": before, "plan": _shown(plan)})
+        return self.model_copy(update={"approved": {**self.approved, plan.proposal: yes}})
 
-    def persons(self, digest: str, approvers: Sequence[str] = ()) -> tuple[Approval, ...]:
-        """Those whose yes to a proposal counts.
+    def persons(self, plan: Plan, approvers: Sequence[str] = ()) -> tuple[Approval, ...]:
+        """Those whose yes to a plan counts. A yes to another price is none.
 
         Args:
-            approvers: who may say so; without any, everybody who can give orders.
+            approvers: who may say so; without any, everybody who can give orders. Where persons are
+                named, a yes of an older version, which does not say to which plan, does not count.
         """
-        yes = self.approved.get(digest)
-        found = () if yes is None else yes.persons
-        return tuple(one for one in found if not approvers or one.by in approvers)
+        yes, shown = self.approved.get(plan.proposal), _shown(plan)
+        return tuple(
+            one
+            for one in (() if yes is None else yes.persons)
+            if (one.plan == shown and (not approvers or one.by in approvers))
+            or (one.plan is None and not approvers)
+        )
 
     def refuses(self, job: str) -> bool:
         """Whether the administrator wants no part in a job."""
         return job in self.refused or job.rpartition("-")[0] in self.refused
 
-    def is_approved(self, digest: str, approvers: Sequence[str] = (), needed: int = 1) -> bool:
-        """Whether so many persons said yes to a proposal."""
-        return len(self.persons(digest, approvers)) >= needed
+    def is_approved(self, plan: Plan, approvers: Sequence[str] = (), needed: int = 1) -> bool:
+        """Whether so many persons said yes to a plan."""
+        return len(self.persons(plan, approvers)) >= needed
 
     def refusal(self, job: str) -> Approval | None:
         """Who refused a job, if somebody said who that was."""
@@ -182,20 +194,23 @@ class Orders(Section):
         if self.paused:
             raise PausedError("This site is paused: fedpriv-client resume lets it go on.")
 
-    def check_approved(
-        self, job: str, digest: str, approvers: Sequence[str] = (), needed: int = 1
-    ) -> None:
-        """Check that so many persons said yes to a proposal.
+    def check_approved(self, plan: Plan, approvers: Sequence[str] = (), needed: int = 1) -> None:
+        """Check that so many persons said yes to a plan.
 
         Raises:
             PausedError: nobody has yet. Asked again later, the answer may be another; and a server
                 can't tell it from that of a site that is paused.
         """
-        if not self.is_approved(digest, approvers, needed):
+        if not self.is_approved(plan, approvers, needed):
             raise PausedError(
-                f"Job {job!r} waits for somebody to approve it (allow.approve): fedpriv-client jobs"
-                f" shows it, fedpriv-client approve {job} says yes."
+                f"Job {plan.job!r} waits for somebody to approve it (allow.approve): fedpriv-client"
+                f" jobs shows it, fedpriv-client approve {plan.job} says yes."
             )
+
+
+def _shown(plan: Plan) -> str:
+    """Digest of what a person was shown of a plan; when its answers leave changes no price."""
+    return sha256_of(canonical_json(replace(plan, ticks=False).as_row()))
 
 
 def _now(job: str, said: Said) -> Approval:

@@ -110,7 +110,7 @@ def check_word(
     if settings.authority is None:
         return None
     if signed is not None:
-        check_signed(proposal, signed, settings.authority)
+        check_signed(proposal, signed, settings.authority, begun=begun)
     elif settings.limits.statement:
         raise StatementError(f"Job {proposal.job_id!r} is signed by nobody (allow.statement).")
     return signed

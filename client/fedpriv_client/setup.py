@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from fedpriv.config.load import allowed_model, load_site
@@ -133,12 +133,15 @@ def _line(question: Question, answer: str, folder: Path) -> str:
         ConfigError: no such value can stand there.
     """
     field, key = question.field, question.key
+    if not answer.isprintable():
+        raise ConfigError("has a letter that can't be shown", key=key, value=answer)
     if key in HERE and not (folder / answer).exists():
         fix = "For what is in a database or at a hub, edit the file by hand (docs/data.md)."
         raise ConfigError(f"{folder / answer} is not there", key=key, value=answer, fix=fix)
     try:
         kind: Any = Annotated[field.annotation, field]
-        value: Any = TypeAdapter(kind).validate_python(answer)
+        strict = ConfigDict(allow_inf_nan=False)
+        value: Any = TypeAdapter(kind, config=strict).validate_python(answer)
     except ValidationError as error:
         said = error.errors(include_url=False, include_input=False)[0]["msg"]
         raise ConfigError(said, key=key, value=answer) from None

@@ -245,16 +245,16 @@ class Site:
         persons = settings.approvers, settings.approvals
 
         def is_decided(kept: KeptProposal) -> bool:
-            said = orders.is_approved(kept.digest, *persons) or orders.refuses(kept.job)
+            said = orders.is_approved(kept.plan, *persons) or orders.refuses(kept.job)
             return said or self.ledger.plan(kept.job) == kept.plan or kept.proposal.has_expired
 
         kept, new = (proposal, plan, allocated, is_decided, signed), None
         if settings.server is not None:
             new = keep_proposal(settings, self.files, *kept)
         if settings.ask:
-            if new is not None and not orders.is_approved(new.digest, *persons):
+            if new is not None and not orders.is_approved(plan, *persons):
                 self.notify(new)
-            orders.check_approved(plan.job, plan.proposal, *persons)
+            orders.check_approved(plan, *persons)
 
     def _approvals(self, plan: Plan) -> list[dict[str, str]]:
         """What the ledger keeps of the named persons who approved a plan."""
@@ -262,7 +262,7 @@ class Site:
         if not (settings.ask and settings.approvers):
             return []
         key = sha256(b"fedpriv-approvals-1" + self.signing_key.private_bytes_raw()).digest()
-        persons = Orders.read(settings.state_dir).persons(plan.proposal, settings.approvers)
+        persons = Orders.read(settings.state_dir).persons(plan, settings.approvers)
         return [one.as_row(key, plan.proposal) for one in persons]
 
     def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:

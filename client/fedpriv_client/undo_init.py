@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ def undo(file: SiteFile, dataset_id: str) -> str:
     """
     state = file.site.state_dir
     if dataset_id not in ledgers(file) and dataset_id == last_undone(state).get("dataset_id"):
+        if not Path(f"{ledger_path(file, dataset_id)}{ENDING}").exists():
+            raise _refused(ledger_path(file, dataset_id), "its file is not there")
         _forget_witness(file, dataset_id)  # a crash came between the two
         return f"Undid the ledger of data set {dataset_id}."
     with unspent(file, dataset_id) as ledger:
@@ -74,7 +76,8 @@ def undo(file: SiteFile, dataset_id: str) -> str:
         row = {"at": datetime.now(UTC).isoformat(timespec="seconds"), **terms}
         with (state / LOG).open("a", encoding="utf-8") as stream:
             os.fchmod(stream.fileno(), 0o600)
-            stream.write(json.dumps({**row, "head": ledger.head.hash}) + "\n")
+            # A line that a crash cut short stays by itself.
+            stream.write("\n" + json.dumps({**row, "head": ledger.head.hash}) + "\n")
             stream.flush()
             os.fsync(stream.fileno())
         ledger.path.rename(f"{ledger.path}{ENDING}")
@@ -90,8 +93,10 @@ def undo(file: SiteFile, dataset_id: str) -> str:
 def last_undone(state_dir: Path) -> dict[str, Any]:
     """Return the terms of the ledger that was undone last; nothing where none was."""
     log = state_dir / LOG
-    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    found: dict[str, Any] = {}
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
+        with suppress(ValueError):  # empty, or cut short by a crash
+            found = json.loads(line)
     return found
 
 

@@ -12,7 +12,7 @@ from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.section import Section
 
 # No line breaks and nothing invisible: it is shown at a terminal.
-Line = Annotated[str, Field(pattern=r"^\P{C}+$", max_length=1000)]
+Line = Annotated[str, Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]+$", max_length=1000)]
 
 
 class StatementSection(Section):

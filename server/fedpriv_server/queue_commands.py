@@ -49,6 +49,7 @@ def submit(
 def jobs(state: State, as_json: AsJson = False) -> None:
     """List the jobs: those that ended, the running one, and those that wait, in their order."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from fedpriv_server.job_queue import Queue
@@ -60,7 +61,7 @@ def jobs(state: State, as_json: AsJson = False) -> None:
         return
     table = Table("job", "name", "state", "submitted", "why it ended")
     for job in found:
-        table.add_row(str(job.id), job.name, _state(job), job.submitted, job.why)
+        table.add_row(str(job.id), job.name, _state(job), job.submitted, escape(job.why))
     Console(highlight=False).print(table)
 
 

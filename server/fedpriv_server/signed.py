@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.files import write_json
+from fedpriv.pki.certificates import parse_certificate
 from fedpriv.pki.keys import PrivateKey, load_key
 from fedpriv.protocol import Proposal, Signed
 from fedpriv.signed_proposal import ECDSA, signed_content
@@ -28,9 +29,12 @@ def signature_of(proposal: Proposal, run: RunDirectory, tls: ServerTls | None) -
     path = run.path / SIGNATURE
     if path.exists():
         try:
-            return Signed.model_validate_json(path.read_bytes())
+            signed = Signed.model_validate_json(path.read_bytes())
         except ValidationError:
             raise RunError(f"{path}: can't be read. Remove it, to sign anew.") from None
+        certificate = parse_certificate(signed.certificate.encode(), path)
+        if tls is None or datetime.now(UTC) < certificate.not_valid_after_utc:
+            return signed  # else no site that begins now would take it
     if proposal.has_expired and run.info["status"] == "preparing":
         assert proposal.statement is not None
         raise ConfigError(

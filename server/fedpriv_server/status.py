@@ -77,7 +77,7 @@ def show(facts: dict[str, Any]) -> None:
     rounds = f", round {facts['round']} of {facts['rounds']}" if "round" in facts else ""
     console.print(f"{facts['job'] or 'No job'}: {facts['state']}{rounds}")
     if facts.get("problem"):
-        console.print(facts["problem"], style="yellow", soft_wrap=True)
+        console.print(facts["problem"], style="yellow", soft_wrap=True, markup=False)
     table = Table("site", "there", "last answer")
     for name, site in facts["sites"].items():
         table.add_row(name, there(site), site.get("last", ""))

@@ -9,6 +9,7 @@ from typing import Any
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Terms
+from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import WorkerPool
@@ -89,6 +90,10 @@ class Setting:
             "max_trainable": 10**6,
         }
         return Limits(**{**known, **changes})
+
+    def plan(self, proposal: Proposal | None = None) -> Plan:
+        """What the site would commit to for a proposal."""
+        return self.limits().plan(self.proposal if proposal is None else proposal, TERMS)
 
     def change(self, **changes: Any) -> Proposal:
         return self.proposal.model_copy(update=changes)

@@ -9,6 +9,7 @@ from fedpriv.config.load import load_site
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv_client.held_space import HeldSpace
 from fedpriv_client.init import init_site
@@ -104,8 +105,13 @@ model_digest = "{BASE}"
                 ledger.release(paid, b"released")
 
     def approve(self, proposal: Proposal) -> None:
-        job, digest = proposal.job_id, proposal.digest()
-        Orders.change(self.state, lambda stands: stands.approving(job, digest, "a person"))
+        plan = self.plan(proposal)
+        Orders.change(self.state, lambda stands: stands.approving(plan, "a person"))
+
+    def plan(self, proposal: Proposal = PROPOSAL) -> Plan:
+        """What the site would commit to for a proposal."""
+        with self.ledger() as ledger:
+            return self.settings.limits.calibrated(proposal, ledger.terms)
 
     def with_history(self) -> Place:
         """With a finished job, one that runs, a refused one, and one that waits."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import smtplib
 import time
 from collections.abc import Callable, Iterator
+from email import message_from_string
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,35 @@ def test_people_are_told_public_facts(tmp_path: Path, webhook: Webhook) -> None:
     assert "12" not in told["message"].replace("1234", "").replace("12-31", "")  # no budget
 
 
+def test_a_mail_is_plain_text_whatever_a_coordinator_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Message] = []
+
+    class Mail:
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *_, **__: None
+
+        def sendmail(self, _from: str, _to: object, text: str) -> None:
+            sent.append(message_from_string(text))
+
+    monkeypatch.setattr(smtplib, "SMTP", Mail)
+    monkeypatch.setattr(smtplib, "SMTP_SSL", Mail)
+    purpose = '<h1>URGENT</h1><a href="https://example.org">the page</a><!--'
+    assert STATED.statement is not None
+    statement = STATED.statement.model_copy(update={"purpose": purpose})
+    place = Place(tmp_path)
+    place.propose(STATED.model_copy(update={"statement": statement}))
+    [job] = place.jobs.waiting
+    notifier(place, "mailto://site:secret@example.org?smtp=mx.example.org")(job.proposal)
+    wait_until(lambda: sent)
+    [text] = [part for part in sent[0].walk() if not part.is_multipart()]
+    assert text.get_content_type() == "text/plain"
+    content = text.get_payload(decode=True)
+    assert isinstance(content, bytes) and purpose in content.decode()
+
+
 def test_a_webhook_that_hangs_holds_up_nothing_and_is_said(
     tmp_path: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
@@ -87,10 +119,8 @@ def test_a_proposal_is_told_of_once(tmp_path: Path, model_folder: Make) -> None:
                 site.consider(setting.change(seed=seed))
         site.close()
     assert told == [0, 1]
-    digest = setting.change(seed=2).digest()
-    Orders.change(
-        setting.folder / "state", lambda stands: stands.approving("job-1", digest, "a person")
-    )
+    plan = setting.plan(setting.change(seed=2))
+    Orders.change(setting.folder / "state", lambda stands: stands.approving(plan, "a person"))
     site = asking(setting)
     site.notify = lambda kept: pytest.fail("nobody waits")
     site.consider(setting.change(seed=2))

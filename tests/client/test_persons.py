@@ -11,12 +11,13 @@ import pytest
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
 from fedpriv.privacy.ledger.ledger import read_history
+from fedpriv_client.decide import list_jobs
 from fedpriv_client.orders import Orders
 from fedpriv_client.persons import approve, persons, said_of
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SiteSettings
 from tests.client.client_setting import Setting, request
-from tests.client.page_setting import PROPOSAL, Place
+from tests.client.page_setting import Place
 from tests.client.test_approval import asking
 
 Make = Callable[..., Any]
@@ -51,10 +52,10 @@ def test_two_persons_have_to_say_yes(place: Place) -> None:
     say(settings, place, ADA, "usual")  # who says it twice is one person
     orders = Orders.read(place.state)
     with pytest.raises(PausedError):
-        orders.check_approved(PROPOSAL.job_id, PROPOSAL.digest(), settings.approvers, 2)
+        orders.check_approved(place.plan(), settings.approvers, 2)
     assert "begins" in say(settings, place, BEA, text="vote 7/26")
     orders = Orders.read(place.state)
-    orders.check_approved(PROPOSAL.job_id, PROPOSAL.digest(), settings.approvers, 2)
+    orders.check_approved(place.plan(), settings.approvers, 2)
     [job] = place.jobs.jobs
     assert [text.partition(",")[0] for text in persons(job)] == [ADA, BEA]
     assert "(usual)" in persons(job)[0] and "(ethics: vote 7/26)" in persons(job)[1]
@@ -79,7 +80,35 @@ def test_a_yes_of_who_left_the_list_counts_no_more(place: Place) -> None:
     say(settings, place, BEA)
     orders = Orders.read(place.state)
     with pytest.raises(PausedError):
-        orders.check_approved(PROPOSAL.job_id, PROPOSAL.digest(), (ADA, "Carl"), 2)
+        orders.check_approved(place.plan(), (ADA, "Carl"), 2)
+
+
+def test_a_yes_is_to_the_price_that_was_shown(place: Place) -> None:
+    """The site's own file decides it, too. At another price somebody is asked anew."""
+    settings = replace(place.settings, approvers=(ADA,))
+    say(settings, place, ADA)
+    orders, plan = Orders.read(place.state), place.plan()
+    orders.check_approved(plan, settings.approvers)
+    orders.check_approved(replace(plan, ticks=not plan.ticks), settings.approvers)
+    with pytest.raises(PausedError):
+        orders.check_approved(
+            replace(plan, noise_multiplier=plan.noise_multiplier / 2), settings.approvers
+        )
+
+
+def test_who_left_the_list_takes_no_other_yes_away(place: Place) -> None:
+    settings = two(place.settings)
+    say(settings, place, BEA)
+    say(settings, place, ADA)
+    say(replace(settings, approvers=(BEA, "Carl")), place, "Carl")
+    Orders.read(place.state).check_approved(place.plan(), (BEA, "Carl"), 2)
+
+
+def test_a_text_is_shown_as_it_was_typed(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = replace(place.settings, approvers=(ADA,))
+    say(settings, place, ADA, text="see [/docs/votes]")
+    list_jobs(place.file, place.config, as_json=False)
+    assert "[/docs/v" in capsys.readouterr().out.replace("\n", "")
 
 
 def test_a_no_is_kept_with_its_reason_until_it_is_taken_back(place: Place) -> None:
@@ -103,7 +132,7 @@ def begun(setting: Setting, **agreed: bool) -> Site:
         said = said_of(name, "ethics", "vote", agreed=agreed.get(name[:3].lower(), False))
         Orders.change(
             setting.folder / "state",
-            lambda stands, said=said: stands.approving(proposal.job_id, proposal.digest(), said),
+            lambda stands, said=said: stands.approving(setting.plan(), said),
         )
     site.consider(proposal)
     site.step(request(), setting.vector)
@@ -136,9 +165,8 @@ def test_a_person_is_not_known_from_one_job_to_the_next(setting: Setting) -> Non
 
 def test_where_no_persons_are_named_ledgers_stay_as_they_were(setting: Setting) -> None:
     site = asking(setting)
-    digest = setting.proposal.digest()
     Orders.change(
-        setting.folder / "state", lambda stands: stands.approving("job-1", digest, "a person")
+        setting.folder / "state", lambda stands: stands.approving(setting.plan(), "a person")
     )
     site.consider(setting.proposal)
     site.step(request(), setting.vector)

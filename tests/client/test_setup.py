@@ -93,10 +93,13 @@ def test_answers_make_a_file_a_ledger_and_a_look_at_everything(clinic: Path) -> 
 
 def test_a_wrong_answer_is_asked_again_and_nothing_is_half_written(clinic: Path) -> None:
     draft = (clinic / "site.toml").read_text()
-    said = typed(clinic, "y", "nope.jsonl", "notes.jsonl", "many", "0", "24")  # and then no more
+    said = typed(
+        clinic, "y", "nope.jsonl", "notes.jsonl", "many", "0", "24", "inf", "1\x7f"
+    )  # and then no more
     assert said.exit_code != 0
     assert "is not there" in said.stdout
     assert "valid integer" in said.stdout
+    assert "a finite number" in said.stdout and "can't be shown" in said.stdout
     assert (clinic / "site.toml").read_text() == draft
     assert not (clinic / "state").exists()
     # δ, of the draft, has to be below 1 / size: seen when all is answered.

@@ -179,6 +179,23 @@ def test_an_undoing_that_was_cut_short_is_completed(
     assert init_site(made.file, config) != made.name
 
 
+def test_a_line_that_was_cut_short_hides_no_other(config: Path) -> None:
+    made = Made(config)
+    (made.state / LOG).write_text('{"at": "2026-01-')
+    undo(made.file, made.name)
+    assert last_undone(made.state)["dataset_id"] == made.name
+
+
+def test_what_is_nowhere_was_not_undone(config: Path) -> None:
+    """Its file was lost, and an undoing that did not come to that is in the log."""
+    made = Made(config)
+    (made.state / LOG).write_text(json.dumps({"dataset_id": made.name}) + "\n")
+    made.path.unlink()
+    with pytest.raises(LedgerError, match="its file is not there"):
+        undo(made.file, made.name)
+    assert made.witness.exists()
+
+
 def test_a_witness_of_another_ledger_is_left_alone(config: Path) -> None:
     made = Made(config)
     undo(made.file, made.name)

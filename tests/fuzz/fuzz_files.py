@@ -168,8 +168,10 @@ def orders(data: bytes, folder: Path) -> None:
     (folder / "orders.json").write_bytes(data)
     found = Orders.read(folder)
     refuses(isinstance(found.paused, bool), "no order")
-    for approved in found.approved:
-        found.check_approved("job-1", approved)
+    for proposed, yes in found.approved.items():
+        plan = Plan("job-1", "dp-lora", 0.1, 1.0, 0.1, 10, proposed)
+        counts = any(one.plan is None for one in yes.persons)
+        refuses(found.is_approved(plan) == counts, "a yes to another plan")
     found.write(folder)
     refuses(Orders.read(folder) == found, "other orders when they are read again")
     with suppress(FedprivError):
