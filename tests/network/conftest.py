@@ -85,6 +85,7 @@ wait = "1h"
         text = (enrolment / "site.toml").read_text()
         # Disk space is held for as many, and temporary folders may be in memory.
         text = text.replace("[allow]\n", "[allow]\nmax_trainable = 1_000_000\n")
+        text = text.replace("[site]\n", "[site]\npreparation = 1\n")  # seconds, for few records
         for key, value in {
             "path": '"notes.jsonl"',
             "size": str(UNITS),
