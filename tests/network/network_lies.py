@@ -123,12 +123,14 @@ def _two_vectors(marker: Path) -> None:
     _lying_sets(lambda body, told: body)(marker)
     real, asked = module.message, [0]
 
-    def lie(body: Any, node: int, kind: str, group: str, vector: Any = None, *others: Any) -> Any:
+    def lie(
+        body: Any, node: int, kind: str, group: str, vector: Any = None, *others: Any, **more: Any
+    ) -> Any:
         if vector is not None:
             asked[0] += 1
             if asked[0] == 3:
                 vector = _moved(vector)
-        return real(body, node, kind, group, vector, *others)
+        return real(body, node, kind, group, vector, *others, **more)
 
     module.message = lie
 

@@ -154,9 +154,9 @@ def test_a_server_that_is_killed_asks_for_the_same_set_again(
         ("lie-substituted", "wrong-set (SetError)"),
         ("lie-invented", "wrong-set (SetError)"),
         ("lie-two-vectors", "wrong-set (SetError)"),
-        ("lie-roster", "protocol (ProtocolError)"),
-        ("lie-count", "protocol (ProtocolError)"),
-        ("lie-colluding", "protocol (ProtocolError)"),
+        ("lie-roster", "roster (LimitError)"),
+        ("lie-count", "roster (LimitError)"),
+        ("lie-colluding", "max-colluding (LimitError)"),
     ],
 )
 def test_a_coordinator_that_lies_gets_a_refusal_and_nothing_else(
