@@ -587,7 +587,7 @@ def test_threads_take_turns(
         most.append(len(inside))
         if len(most) == 1:
             thread.start()
-            wait_until(lambda: lock.times > 1 or len(most) > 1)
+            wait_until(lambda: lock.times > 1 or len(most) > 1 or not thread.is_alive())
         try:
             return ways[way](*of)
         finally:
