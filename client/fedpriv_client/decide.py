@@ -20,6 +20,7 @@ from fedpriv_client import persons
 from fedpriv_client.job_words import cost, described, meaning
 from fedpriv_client.jobs import WAITS, Job, Jobs, jobs_of
 from fedpriv_client.orders import Said
+from fedpriv_client.roster_entry import own_key
 from fedpriv_client.settings import site_settings
 
 
@@ -48,6 +49,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
             escape("; ".join(persons.persons(job))),
         )
     Console().print(table)
+    print(f"Key that signs the reports: {own_key(file)}")
     if jobs.waiting:
         print("fedpriv-client approve JOB shows a job in full, and asks; refuse JOB says no.")
 

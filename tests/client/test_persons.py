@@ -14,6 +14,7 @@ from fedpriv.privacy.ledger.ledger import read_history
 from fedpriv_client.decide import list_jobs
 from fedpriv_client.orders import Orders
 from fedpriv_client.persons import approve, persons, said_of
+from fedpriv_client.roster_entry import own_key
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SiteSettings
 from tests.client.client_setting import Setting, request
@@ -108,7 +109,9 @@ def test_a_text_is_shown_as_it_was_typed(place: Place, capsys: pytest.CaptureFix
     settings = replace(place.settings, approvers=(ADA,))
     say(settings, place, ADA, text="see [/docs/votes]")
     list_jobs(place.file, place.config, as_json=False)
-    assert "[/docs/v" in capsys.readouterr().out.replace("\n", "")
+    said = capsys.readouterr().out
+    assert "[/docs/v" in said.replace("\n", "")
+    assert f"Key that signs the reports: {own_key(place.file)}" in said
 
 
 def test_a_no_is_kept_with_its_reason_until_it_is_taken_back(place: Place) -> None:
