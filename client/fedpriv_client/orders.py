@@ -10,15 +10,13 @@ import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
-from fedpriv.files import canonical_json, private_folder, write_json
-from fedpriv.files import sha256 as sha256_of
+from fedpriv.files import canonical_json, private_folder, sha256, write_json
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.section import Section
 
@@ -64,7 +62,7 @@ class Approval(Said):
 
     def as_row(self, key: bytes, proposal: str) -> dict[str, str]:
         """What a ledger's row has of it: names that can be guessed are under a secret key."""
-        person = hmac.new(key, canonical_json([proposal, self.by]), sha256).hexdigest()
+        person = hmac.new(key, canonical_json([proposal, self.by]), "sha256").hexdigest()
         row = {"person": person, "reason": self.reason or "none"}
         return {**row, "name": self.by, "text": self.text} if self.agreed else row
 
@@ -210,7 +208,7 @@ class Orders(Section):
 
 def _shown(plan: Plan) -> str:
     """Digest of what a person was shown of a plan; when its answers leave changes no price."""
-    return sha256_of(canonical_json(replace(plan, ticks=False).as_row()))
+    return sha256(canonical_json(replace(plan, ticks=False).as_row()))
 
 
 def _now(job: str, said: Said) -> Approval:

@@ -25,18 +25,22 @@ def collect_reports(grid: Grid, run: RunDirectory, names: Mapping[int, str]) -> 
     A report is the site's word: that it is whole and of this job is checked, not that it is true.
     """
     missing, job = set(names.values()), run.info["job_id"]
+    there = [node for node in grid.get_node_ids() if node in names]
     for life in (True, None):  # sites of an older version refuse the first
-        there = [node for node in grid.get_node_ids() if names.get(node) in missing]
         asked = ReportRequest(job_id=job, life=life)
         messages = [message(asked, node, REPORT, "report") for node in there]
         replies = grid.send_and_receive(messages, timeout=PATIENCE)  # which numbers them
         nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
+        there = []
         for reply in replies:
-            name = names[nodes[reply.metadata.reply_to_message_id]]
+            node = nodes[reply.metadata.reply_to_message_id]
+            name = names[node]
             try:
                 report = _report(body_of(reply), name, job)
             except FedprivError as error:
-                if not life:
+                if life:
+                    there.append(node)
+                else:
                     log.warning("Site %s: its budget report was not kept: %s", name, error)
                 continue
             folder = run.site_folder(name)
