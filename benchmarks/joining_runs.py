@@ -1,0 +1,365 @@
+"""What is trained for a point of `benchmarks/joining.py`, and what its models are worth."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from frozen_prefix import remember
+from joining_data import FEW, OUTSIDE, ROUNDS, Kind, sample_rate, scored_sites
+
+from fedpriv.config.personal import OwnTraining
+from fedpriv.data.encode import Example, encode_record
+from fedpriv.errors import RunError
+from fedpriv.files import replacing, write_json
+from fedpriv.methods.proposal import job_recipe
+from fedpriv.models.vector import Vector
+from fedpriv.personal.choosing import choose
+from fedpriv.personal.records import OwnParts
+from fedpriv.personal.together import own_and_federated, together
+from fedpriv.personal.training import train_alone
+from fedpriv.private_training.pool import Inspect, WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv_comparison.comparison import Comparison
+from fedpriv_comparison.held_out_scores import as_it_is
+from fedpriv_comparison.records import alone
+from fedpriv_comparison.trial import Result, Trial, run, values_path
+from fedpriv_comparison.variants import parse_variants
+from fedpriv_server.own_records import spec_of
+
+PARTS = 4  # of own records; a part is left out to choose the rate and the passes
+FIFTH = 0.2  # the weight of the federation's model beside a site's own
+TUNING = 0  # the seed that rates are chosen with; those that are reported count from 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """A federation to measure, with one seed.
+
+    Attributes:
+        sites, records: how many sites, and how many records each trains on.
+        trust: who adds the noise; in a secure sum, an honest majority.
+        epsilon: of each site for the whole job.
+        ceiling: whether the same is trained without noise, too.
+    """
+
+    kind: Kind
+    sites: int
+    records: int
+    trust: str = "secure-sum"
+    epsilon: float = 4.0
+    seed: int = 1
+    ceiling: bool = False
+
+    @property
+    def folder(self) -> str:
+        """Of its federation, which all points with these records share."""
+        return f"{self.kind.name}-{self.sites}x{self.records}"
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        return f"{self.folder}-{self.trust.partition('-')[0]}-{self.epsilon:g}-{self.seed}"
+
+
+class Pool(WorkerPool):
+    """Workers that compute frozen layers once for each record."""
+
+    @contextmanager
+    def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
+        """See `WorkerPool`."""
+        with super().borrow(recipe, look) as worker:
+            remember(worker)
+            yield worker
+
+
+class Study:
+    """Trains and scores; what is kept in its folder is not done again.
+
+    Args:
+        file: of the federation that a point is of.
+        kept: folder of runs and of trained values.
+        overrides: KEY=VALUE of all runs.
+    """
+
+    def __init__(self, file: Path, kept: Path, overrides: Sequence[str] = ()) -> None:
+        self._file, self._kept, self._overrides = file, kept, tuple(overrides)
+        self._pool = Pool(1, many_sites=True)
+        self._config = self._asked("base", ()).config(*self._row("base", ()), 1)
+
+    def _row(self, method: str, settings: tuple[str, ...]) -> tuple[Any, Any]:
+        (variant,) = self._asked(method, settings).variants
+        return variant, ()
+
+    def _asked(self, method: str, settings: tuple[str, ...]) -> Comparison:
+        asked = [*settings, *self._overrides]
+        return Comparison.of(self._file, asked, parse_variants([method], []), 1)
+
+    def private(self, terms: Sequence[str], seed: int, site: int | None = None) -> Trial:
+        """DP-LoRA of all sites together, or of one by itself."""
+        return self._trial("dp-lora", tuple(terms), seed, site)
+
+    def ceiling(self, terms: Sequence[str], seed: int) -> Trial:
+        """The same without clipping and noise."""
+        return self._trial("lora", tuple(terms), seed, None)
+
+    def _trial(
+        self, method: str, terms: tuple[str, ...], seed: int, site: int | None
+    ) -> Trial:
+        asked = self._asked(method, terms)
+        trial = asked.trial(*self._row(method, terms), seed)
+        return trial if site is None else replace(trial, config=alone(trial.config, f"site-{site}"))
+
+    def trained(self, trial: Trial) -> tuple[Result, Vector]:
+        """What a run came to, and its values (P,).
+
+        Raises:
+            RunError: it failed.
+        """
+        result = run(trial, self._kept, self._pool)
+        if result.error:
+            raise RunError(f"{trial.key}: {result.error}")
+        return result, np.load(values_path(trial, self._kept))
+
+    @contextmanager
+    def worker(self) -> Iterator[Worker]:
+        """A worker of this model."""
+        with self._pool.borrow(job_recipe(self._config)) as worker:
+            yield worker
+
+    def examples(self, worker: Worker, name: str) -> list[list[Example]]:
+        """Of each record of a file."""
+        spec, lines = spec_of(self._config), (self._file.parent / f"{name}.jsonl").open()
+        fields = {column: field for field, column in spec.columns.items()}
+        with lines:
+            rows = [json.loads(line) for line in lines]
+        records = [{fields.get(key, key): value for key, value in row.items()} for row in rows]
+        tokenizer = worker.base.tokenizer
+        return [
+            encode_record(record, spec, tokenizer, row=number, source=name)
+            for number, record in enumerate(records, 1)
+        ]
+
+    def own(
+        self, worker: Worker, start: Vector, records: list[list[Example]], training: OwnTraining,
+        *, seed: int, choosing: bool,
+    ) -> Vector:  # fmt: skip
+        """A model that a site trains by itself, (P,); kept by all that decides it."""
+        parts = parts_of(records, left_out=PARTS if choosing else 0)
+        said = repr((start.tobytes(), parts, training, seed)).encode()
+        path = self._kept / f"own-{hashlib.sha256(said).hexdigest()[:16]}.npy"
+        if not path.exists():
+            made = train_alone(worker, start, parts, training, seed=seed)
+            with replacing(path) as new, new.open("wb") as stream:
+                np.save(stream, made.values)
+        return np.load(path)
+
+
+def parts_of(records: Sequence[list[Example]], left_out: int) -> OwnParts:
+    """Records in parts; with none left out they are one."""
+    count = min(PARTS, len(records)) if left_out else 1
+    parts = tuple([e for own in records[i::count] for e in own] for i in range(count))
+    return OwnParts(parts, min(left_out, count))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Settings that were chosen for the points of one size.
+
+    Attributes:
+        federation, single: rate → loss on records to choose by, of all sites and of one.
+        alone, personal: rate and passes of own training from the base, and from the federation's.
+    """
+
+    federation: dict[str, float]
+    single: dict[str, float]
+    alone: tuple[float, int]
+    personal: tuple[float, int]
+
+    @property
+    def rates(self) -> tuple[str, str]:
+        """The best of both."""
+        return min(self.federation, key=self.federation.__getitem__), min(
+            self.single, key=self.single.__getitem__
+        )
+
+
+def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned:
+    """Choose the settings of a size, or read them.
+
+    Args:
+        of_kind: where a smaller size's rates are kept, if those are taken.
+    """
+    if path.exists():
+        return Tuned(**json.loads(path.read_text()))
+    kind, first = point.kind, scored_sites(point.sites)[0]
+    rates = [f"{rate:g}" for rate in kind.rates]
+    if of_kind is None:
+        federation, single = {}, {}
+        for rate in rates:
+            said = f"optimizer.lr={rate}"
+            result, _ = study.trained(study.private([*terms_of(point), said], TUNING))
+            federation[rate] = float(result.last("tuning_loss") or 0)
+            result, _ = study.trained(study.private([*LOCAL, _single_rate(point), said], TUNING, first))
+            single[rate] = float(result.last("tuning_loss") or 0)
+    else:
+        before = Tuned(**json.loads(of_kind.read_text()))
+        federation, single = before.federation, before.single
+    best = min(federation, key=federation.__getitem__)
+    asked = study.private([*terms_of(point), f"optimizer.lr={best}"], TUNING)
+    with study.worker() as worker:
+        records = study.examples(worker, f"site-{first}")
+    found = []
+    for start in (None, study.trained(asked)[1]):
+        with study.worker() as worker:
+            begun = worker.initial if start is None else start
+            settings = OwnTraining(kind.own_rates, 8, kind.own_passes, 2)
+            epoch, _ = choose(worker, begun, parts_of(records, 1), settings, seed=TUNING)
+            found.append((epoch.rate, epoch.number))
+    made = Tuned(federation, single, *found)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, vars(made))
+    return made
+
+
+LOCAL = ("privacy.trust=local", "privacy.epsilon=4")
+
+
+def terms_of(point: Point) -> list[str]:
+    """The terms of a point, for a federation file."""
+    return [f"privacy.epsilon={point.epsilon:g}", f"privacy.trust={point.trust}"]
+
+
+def measured(study: Study, point: Point, chosen: Tuned) -> dict[str, Any]:
+    """The losses of all models of a point."""
+    rate, rate_single = chosen.rates
+    terms = terms_of(point)
+    trial = study.private([*terms, f"optimizer.lr={rate}"], point.seed)
+    result, federated = study.trained(trial)
+    lora = None
+    if point.ceiling:
+        common = terms_of(replace(point, trust="secure-sum", epsilon=4.0))
+        lora = study.trained(study.ceiling([*common, f"optimizer.lr={rate}"], point.seed))[1]
+    said = ["privacy.trust=local", f"privacy.epsilon={point.epsilon:g}"]
+    said += [f"optimizer.lr={rate_single}", _single_rate(point)]
+    singles = [
+        study.trained(study.private(said, point.seed, site))[1]
+        for site in scored_sites(point.sites)
+    ]
+    privacy = trial.config.privacy
+    with study.worker() as worker:
+        own = _own(study, worker, point, chosen, federated, lora)
+        outside, new = _outside(study, worker, point, federated, lora, singles)
+    return {
+        "kind": point.kind.name,
+        "sites": point.sites,
+        "records": point.records,
+        "unit": point.kind.unit,
+        "epsilon": point.epsilon,
+        "delta": privacy.delta,
+        "trust": point.trust,
+        "max_colluding": trial.config.max_colluding,
+        "sample_rate": privacy.sample_rate,
+        "rounds": ROUNDS,
+        "noise_multiplier": result.noise_multiplier,
+        "warm_start": False,
+        "seed": point.seed,
+        "scored": len(scored_sites(point.sites)),
+        "bytes_up": result.bytes_up,
+        "trained": int(federated.size),
+        "own": own,
+        "outside": outside,
+        "new": new,
+    }
+
+
+def _single_rate(point: Point) -> str:
+    """The sample rate of a hospital that trains by itself."""
+    return f"privacy.sample_rate={sample_rate(point.kind, point.records):.4g}"
+
+
+def _own(
+    study: Study, worker: Worker, point: Point, chosen: Tuned, federated: Vector,
+    lora: Vector | None,
+) -> dict[str, list[float]]:  # fmt: skip
+    """Each scored site's own patients: the loss of what it may answer with."""
+    found: dict[str, list[float]] = {}
+    for site in scored_sites(point.sites):
+        records = study.examples(worker, f"site-{site}")
+        apart = [e for own in study.examples(worker, f"own-{site}") for e in own]
+
+        def trained(start: Vector, said: tuple[float, int], seed: int) -> Vector:
+            settings = OwnTraining((said[0],), 8, said[1], 1)
+            return study.own(worker, start, records, settings, seed=seed, choosing=False)
+
+        alone_, again = (
+            trained(worker.initial, chosen.alone, seed) for seed in (point.seed, point.seed + 1)
+        )
+        further = trained(federated, chosen.personal, point.seed)
+        models = {
+            "base": as_it_is(worker, worker.initial),
+            "alone": as_it_is(worker, alone_),
+            "alone+alone": together(worker, own_and_federated([alone_], again, 0.5)),
+            "federated": as_it_is(worker, federated),
+            "federated+personal": as_it_is(worker, further),
+            "federated+fifth": together(worker, own_and_federated([alone_], federated, FIFTH)),
+            "federated+both": together(
+                worker, own_and_federated([alone_, further], federated, FIFTH)
+            ),
+        }
+        if lora is not None:
+            models["lora"] = as_it_is(worker, lora)
+        for name, model in models.items():
+            found.setdefault(name, []).append(model(apart).eval_loss)
+    return found
+
+
+def _outside(
+    study: Study, worker: Worker, point: Point, federated: Vector, lora: Vector | None,
+    singles: Sequence[Vector],
+) -> tuple[dict[str, list[float]], dict[str, dict[str, list[float]]]]:  # fmt: skip
+    """Sites that took no part: the loss of what they are handed, and of what they make of it.
+
+    The best single hospital is the one whose adapter is best on other records of that site.
+    """
+    training = OwnTraining(point.kind.own_rates, 8, point.kind.own_passes, 2)
+    public = study.examples(worker, "public")
+    begun = study.own(worker, worker.initial, public, training, seed=point.seed, choosing=True)
+    outside: dict[str, list[float]] = {}
+    new: dict[str, dict[str, list[float]]] = {}
+    for index in range(OUTSIDE):
+        apart = study.examples(worker, f"outside-{index}-apart")
+        choosing = [e for own in apart[: point.kind.apart.choose] for e in own]
+        reported = [e for own in apart[point.kind.apart.choose :] for e in own]
+        losses = [as_it_is(worker, values)(choosing).eval_loss for values in singles]
+        starts: dict[str, Vector] = {
+            "base": worker.initial,
+            "single": singles[int(np.argmin(losses))],
+            "warm-start": begun,
+            "federated": federated,
+        }
+        if lora is not None:
+            starts["lora"] = lora
+        records = study.examples(worker, f"outside-{index}")
+        for name, start in starts.items():
+            for count in FEW if name != "lora" else (0,):
+                values = start
+                if count:
+                    values = study.own(
+                        worker, start, records[:count], training, seed=point.seed, choosing=True
+                    )
+                loss = as_it_is(worker, values)(reported).eval_loss
+                new.setdefault(name, {}).setdefault(str(count), []).append(loss)
+            outside.setdefault(name, []).append(new[name]["0"][-1])
+    return outside, new
+
+
+def means(found: Mapping[str, Sequence[float]]) -> str:
+    """The means of losses by row, for the one who waits."""
+    return "  ".join(f"{name} {np.mean(losses):.3f}" for name, losses in found.items())
