@@ -26,6 +26,7 @@ root_doc = "docs/index"
 include_patterns = [
     "*.md",
     "docs/*.md",
+    "docs/results/*.md",
     "docs/notebooks/*.ipynb",
     "deploy/README.md",
     "deploy/flower/README.md",

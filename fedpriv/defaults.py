@@ -1,6 +1,6 @@
 """Settings that a federation file leaves out: what did best for a model of that task and size.
 
-Source: the tables of docs/results.md, each with its command.
+Source: docs/results/defaults.md, which says what each row rests on.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def choose_answer(
     As good is a loss on left-out records that is higher by no more than what seeds differ by. Among
     sets of one size the better is taken. A site of so many units that one part is enough has the
     federation's share of the weight chosen in the same way. Others have the rule's
-    (docs/results.md).
+    (docs/results/small-clinics.md).
 
     Args:
         own: the site's records, in parts.

@@ -1,7 +1,8 @@
 """One adapter that answers as several together do: distillation (Hinton et al. 2015).
 
 A site has few records. So the adapter learns what the site's models answer together on texts that
-they write, too. The job's own rank is too small for that (docs/results.md): the adapter is wider.
+they write, too. The job's own rank is too small for that (docs/results/small-clinics.md): the
+adapter is wider.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def passes(
     A rate that falls needs to know the last pass. Where that is yet to be chosen the rate stays,
     and the values are the mean of those after all steps so far, in which later ones weigh more
     (polynomial-decay averaging, Shamir & Zhang 2013, η = `DECAY`). It ends about as low, and passes
-    too many do less harm (docs/results.md).
+    too many do less harm (docs/results/own-training.md).
 
     Args:
         records: at least one.

@@ -21,7 +21,7 @@ MAX_MEMBERS = 1_000  # of a secure sum
 def clip_norm_of(labels: bool) -> float:
     """Return C where nothing is said, by task: of a classifier, or of a language model.
 
-    Source: *The clip norm, by task* in docs/results.md.
+    Source: *The clip norm, by task* in docs/results/defaults.md.
 
     Args:
         labels: whether the model gives one of several labels.

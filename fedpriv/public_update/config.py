@@ -56,7 +56,7 @@ class ServerOptimizerSection(OptimizerSection):
 
 GATE = (
     "a gate is no longer there: what is better after one step was the worse way, by 0.169 in the"
-    " loss (docs/results.md); use 'server' or 'off'"
+    " loss (docs/results/denoising.md); use 'server' or 'off'"
 )
 
 

@@ -24,7 +24,10 @@ from tests.followed_pages import Reader
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path.relative_to(ROOT)
-    for pattern in ("*.md", "docs/*.md", "deploy/*.md", "examples/*.md", "fedpriv/recipes/*/*.md")
+    for pattern in (
+        *("*.md", "docs/*.md", "docs/results/*.md", "deploy/*.md", "examples/*.md"),
+        "fedpriv/recipes/*/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 PROGRAMS = {"fedpriv": fedpriv, "fedpriv-client": client, "fedpriv-server": server}

@@ -1,4 +1,4 @@
-"""Four hospitals with some 240 notes each: the federation of most tables in docs/results.md."""
+"""Four hospitals with some 240 notes each: the federation of docs/results/four-hospitals.md."""
 
 from __future__ import annotations
 
