@@ -40,7 +40,10 @@ class Prefix:
         if not self.count:
             return
         embedding = next(m for m in model.modules() if isinstance(m, nn.Embedding))
-        self._embed, self._layers = embedding.forward, [layers[i].forward for i in range(self.count)]
+        self._embed, self._layers = (
+            embedding.forward,
+            [layers[i].forward for i in range(self.count)],
+        )
         embedding.forward = self._embedded  # type: ignore[method-assign]
         layers[0].forward = self._through  # type: ignore[method-assign]
         for layer in list(layers)[1 : self.count]:

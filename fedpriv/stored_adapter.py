@@ -23,9 +23,10 @@ from fedpriv.names import OWN_KINDS
 
 # What peft may say of an adapter without a change to what it computes, or is read below.
 _KNOWN = (
-    *("auto_mapping", "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "peft_type"),
-    *("init_lora_weights", "lora_alpha", "lora_dropout", "megatron_core", "modules_to_save", "r"),
-    *("peft_version", "qalora_group_size", "revision", "target_modules", "task_type"),
+    *("auto_mapping", "base_model_name_or_path", "eva_config", "fan_in_fan_out", "inference_mode"),
+    *("init_lora_weights", "lora_alpha", "lora_dropout", "megatron_core", "modules_to_save"),
+    *("peft_type", "peft_version", "qalora_group_size", "r", "revision", "target_modules"),
+    "task_type",
 )
 _DRAWN = (True, False, None, "gaussian", "orthogonal", "eva")  # the base stays as it is
 _OWN_FOLDERS = {"site-model", "personal-work"}  # of a site, with what it trained for itself

@@ -10,6 +10,7 @@ from typing import Any
 
 import huggingface_hub.constants
 import pytest
+from peft import EvaConfig
 from safetensors.torch import load_file, save_file
 
 from fedpriv.base_model import CONFIG, FACTS, MARK, WEIGHTS
@@ -69,6 +70,13 @@ def test_a_pattern_of_layers_is_what_it_matched(adapter: Path) -> None:
     targets = find_adapter(str(adapter)).lora.target_modules
     assert {target.rpartition(".")[2] for target in targets} == {"q_proj", "v_proj"}
     assert all(target.startswith("model.layers.") for target in targets)
+
+
+def test_how_its_values_were_drawn_changes_nothing(adapter: Path) -> None:
+    before = find_adapter(str(adapter))
+    drawn = EvaConfig(rho=1.0).__dict__
+    configured(adapter, init_lora_weights="eva", eva_config=drawn)
+    assert find_adapter(str(adapter)).digest == before.digest
 
 
 def test_one_at_a_hub_is_of_one_commit(

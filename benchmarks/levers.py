@@ -1,0 +1,166 @@
+"""What pays most for the same ε at hospital size, one setting at a time.
+
+    python benchmarks/levers.py DATA --out joining --kind sentences
+    python benchmarks/levers.py DATA --out joining --kind abstracts
+
+One federation of `benchmarks/joining.py` for each kind, at its ε = 4 with a secure sum. Every row
+changes one setting and has rates of its own to choose from, with a seed and on records that are not
+reported. Loss is that of the adapter on 150 records of no site and on the outside sites' own.
+`eva` begins the matrices A at the principal directions of a layer's inputs on the 200 public
+records, by PEFT (arXiv 2410.07170): an adapter that a job begins at, `model.begin`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from joining_data import KINDS, OUTSIDE, ROUNDS, sample_rate, write_federation
+from joining_runs import Point, Study, allow_any_size, joined, terms_of
+from peft import EvaConfig, LoraConfig, get_peft_model, initialize_lora_eva_weights
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv.files import write_json
+from fedpriv.models.base import load_base
+from fedpriv_comparison.held_out_scores import as_it_is
+from fedpriv_comparison.runner import open_folder
+
+SIZES = {"sentences": (16, 4000), "descriptions": (8, 1000), "abstracts": (4, 1000)}
+LINEAR = [  # by name, as an adapter that is begun at has them
+    'lora.target_modules=["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]'
+]
+FACTORS = (0.5, 1.0, 2.0)  # of the rate that the points of this kind have
+
+
+def levers(point: Point) -> dict[str, list[str]]:
+    """The rows: a name, and what it changes."""
+    rate = sample_rate(point.kind, point.sites * point.records)
+    clip = 10.0 if point.kind.name == "sentences" else 0.1
+    public = ["synthetic.data=public.jsonl", f"synthetic.size={point.kind.apart.public}"]
+    found = {
+        "defaults": [],
+        "twice the steps of half the records": _steps(2 * ROUNDS, rate / 2),
+        "half the steps of twice the records": _steps(ROUNDS // 2, 2 * rate),
+        "four times the work": _steps(ROUNDS, 4 * rate),
+        "clip norm / 3": [f"privacy.clip_norm={clip / 3:.3g}"],
+        "clip norm × 3": [f"privacy.clip_norm={clip * 3:.3g}"],
+        "rank × 4": ["lora.r=16", "lora.alpha=16"] if clip == 10 else ["lora.r=8", "lora.alpha=16"],
+        "4 local steps a round": ["job.sync=4"],
+        "public warm start": [*public, "synthetic.warm_start=4"],
+        "denoising": ["denoise.where=server"],
+        "PE-SGD": ["job.method=pe-sgd", *public, "synthetic.every=1000"],
+        "eva": ["model.begin=eva", *(LINEAR if clip < 1 else [])],
+    }
+    if point.kind.name == "abstracts":
+        found["4 windows of a note"] = ["privacy.max_records_per_unit=4"]
+    return found
+
+
+def _steps(rounds: int, rate: float) -> list[str]:
+    return [
+        f"job.rounds={rounds}",
+        f"evaluation.every={rounds}",
+        f"privacy.sample_rate={rate:.4g}",
+    ]
+
+
+def write_eva(study: Study, folder: Path) -> None:
+    """Write an adapter whose matrices A are the principal directions of public inputs."""
+    with study.worker() as worker:
+        asked = worker.model.peft_config["default"]
+        kept = ("r", "lora_alpha", "target_modules", "modules_to_save", "task_type")
+        base = load_base(worker.recipe.model).model
+        settings = LoraConfig(
+            **{key: getattr(asked, key) for key in kept},
+            init_lora_weights="eva",
+            eva_config=EvaConfig(rho=1.0, adjust_scaling_factors=False),
+        )
+        texts = [example.input_ids for example in joined(study.examples(worker, "public"))]
+        batches = [
+            {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids))}
+            for ids in texts
+        ]
+        model = get_peft_model(base, settings, low_cpu_mem_usage=True)
+        initialize_lora_eva_weights(model, batches, show_progress_bar=False)
+        model.save_pretrained(folder)
+
+
+def measure(study: Study, point: Point, changed: list[str], rate: float, seed: int) -> Any:
+    """A run of a row: its result, and the loss on records to choose by, of no site and outside."""
+    said = [*terms_of(point), *changed, f"optimizer.lr={rate:g}"]
+    return study.trained(study.private(said, seed))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("joining"))
+    parser.add_argument("--json", type=Path, default=Path("docs/results/joining"))
+    parser.add_argument("--kind", choices=sorted(SIZES), default="sentences")
+    parser.add_argument("--rows", help="names of rows, by default all")
+    parser.add_argument("--seeds", type=int, default=1)
+    arguments = parser.parse_args()
+    logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
+    allow_any_size()
+    point = Point(KINDS[arguments.kind], *SIZES[arguments.kind])
+    folder, path = arguments.out / point.folder, arguments.json / f"levers-{arguments.kind}.json"
+    file = write_federation(folder, point.kind, arguments.data, point.sites, point.records)
+    first = next(iter((arguments.json / "tuned").glob(f"{arguments.kind}-*.json")))
+    losses = json.loads(first.read_text())["federation"]
+    usual = float(min(losses, key=losses.__getitem__))
+    rows = json.loads(path.read_text()) if path.exists() else {}
+    console = Console(highlight=False, width=100)
+    with open_folder(folder / "runs"):
+        study = Study(file, folder / "runs")
+        if not (folder / "eva").exists():
+            write_eva(study, folder / "eva")
+        for name, changed in levers(point).items():
+            if name in rows or (arguments.rows and name not in arguments.rows.split(",")):
+                continue
+            tried = {}
+            for factor in FACTORS:
+                result, _ = measure(study, point, changed, factor * usual, 0)
+                tried[f"{factor * usual:g}"] = result.last("tuning_loss")
+            best = min(tried, key=lambda rate: tried[rate])
+            found = []
+            for seed in range(1, arguments.seeds + 1):
+                result, values = measure(study, point, changed, float(best), seed)
+                with study.worker() as worker:
+                    outside = []
+                    for index in range(OUTSIDE):
+                        apart = study.examples(worker, f"outside-{index}-apart")
+                        reported = joined(apart[point.kind.apart.choose :])
+                        outside.append(as_it_is(worker, values)(reported).eval_loss)
+                found.append(
+                    {
+                        "seed": seed,
+                        "everyone": result.last("eval_loss"),
+                        "outside": outside,
+                        "noise_multiplier": result.noise_multiplier,
+                        "bytes_up": result.bytes_up,
+                        "seconds": result.seconds,
+                    }
+                )
+            rows[name] = {"changes": changed, "tried": tried, "rate": best, "runs": found}
+            write_json(path, rows)
+            console.print(f"{name}: {found[0]['everyone']:.4f} at {best} of {tried}")
+    table = Table("row", "of no site", "outside", "rate", box=None)
+    for name, row in rows.items():
+        runs = row["runs"]
+        of_all = np.mean([run["everyone"] for run in runs])
+        table.add_row(
+            name, f"{of_all:.3f}", f"{np.mean([run['outside'] for run in runs]):.3f}", row["rate"]
+        )
+    console.print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
