@@ -307,7 +307,7 @@ def show(outcome: Outcome, console: Console) -> None:
     if figures["held_out"] is not None:
         console.print(f"The last look: {look_line(figures['held_out'])}", soft_wrap=True)
     if outcome.outside:
-        title = "Loss at sites that took no part"
+        title = "Loss at outside sites"
         outside = Table("site", "base", "federated", title=title, title_justify="left")
         for name, losses in figures["outside"].items():
             outside.add_row(name, *(f"{losses[model]:.3f}" for model in ("base", "federated")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
@@ -51,21 +52,20 @@ def check_apart(config: JobConfig, cache: Path) -> None:
         ConfigError: some are; says how many, to whoever runs the simulation, and never which.
         DataError: records can't be read.
     """
-    outside = {site.name: set(_units(config, site, cache)) for site in config.outside}
-    if not outside:
+    if not config.outside:
         return
+    held = {site.name: set(_units(config, site, cache)) for site in config.everybody}
     share = COPIES if config.job.data_is_public else 0.0
-    for site in config.sites:
-        inside = set(_units(config, site, cache))
-        for name, units in outside.items():
-            count = len(units & inside)
-            if count > share * len(units):
-                raise ConfigError(
-                    f"holds {count} of {len(units)} units that are also at {site.name}, which"
-                    " takes part: a model knows them already",
-                    key=f"outside.{name}.data",
-                    fix="Take them out of one of the two.",
-                )
+    for site, inside in product(config.outside, config.sites):
+        units = held[site.name]
+        count = len(units & held[inside.name])
+        if site.name != inside.name and count > share * len(units):
+            raise ConfigError(
+                f"holds {count} of {len(units)} units that are also at {inside.name}, which takes"
+                " part: a model knows them already",
+                key=f"outside.{site.name}.data",
+                fix="Take them out of one of the two.",
+            )
 
 
 def _units(config: JobConfig, site: SiteRecords, cache: Path) -> Iterator[bytes]:

@@ -69,7 +69,7 @@ def test_the_coordinator_sees_scores_of_public_records_alone(
         told = json.loads((out / "run.json").read_text()).get("outside", {})
         console = Console(record=True)
         show(outcome, console)
-        said = "sites that took no part" in console.export_text()
+        said = "Loss at outside sites" in console.export_text()
         report = "Outside sites" in (out / "report.html").read_text()
         if public:
             assert {path.name for path in found} == {"run.json", "report.html"}
@@ -142,7 +142,7 @@ def test_a_text_is_not_inside_and_outside(federation: Make, tmp_path: Path) -> N
 
 def test_public_records_are_none_of_an_outside_site(federation: Make, tmp_path: Path) -> None:
     file = with_outside(federation, public=False)
-    with pytest.raises(ConfigError, match="also outside.new.data"):
+    with pytest.raises(ConfigError, match=r"also outside\.new\.data"):
         load_job(file, ["evaluation.data=new.jsonl"])
     copied = file.parent / "copied.jsonl"
     copied.write_text((file.parent / "new.jsonl").read_text() + '{"note": "of nobody"}\n')
