@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise, permutations
@@ -86,6 +87,9 @@ def test_the_table_has_a_column_for_each_number_of_own_units(file: Path, tmp_pat
 
 def test_of_sites_that_trained_alone_the_best_one_is_taken(file: Path) -> None:
     """By the outside site's records that are not reported."""
+    texts = ["".join(random.Random(i).choices("abcdefgh ", k=20)) for i in range(24)]
+    rows = "".join(json.dumps({"note": text}) + "\n" for text in texts)
+    (file.parent / "new.jsonl").write_text(rows)
     asked = comparison(file, "dp-lora-local", new_sites=[0])
     (trial,) = asked.reported(asked.variants[0], ())
     worker = make_worker(job_recipe(trial.config))
