@@ -17,7 +17,7 @@ from fedpriv.config.sites import SiteRecords
 from fedpriv.data.encode import Example
 from fedpriv.data.held_out import unit_mark
 from fedpriv.errors import ConfigError
-from fedpriv.files import private_folder
+from fedpriv.files import finite_json, private_folder
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.personal.evaluation import Evaluation, evaluate
 from fedpriv.personal.held_out_checks import COPIES
@@ -136,5 +136,5 @@ def score_outside(
             )
         write_page(found[name], private_folder(private_site_folder(run.path, name)) / PAGE)
     if found and config.job.data_is_public:
-        run.keep_outside({name: one.as_dict() for name, one in found.items()})
+        run.keep_outside(finite_json({name: one.as_dict() for name, one in found.items()}))
     return found

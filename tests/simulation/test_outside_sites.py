@@ -18,6 +18,7 @@ from fedpriv.methods.proposal import job_recipe
 from fedpriv.personal.records import to_test_on
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import make_worker
+from fedpriv.report.html import write_report
 from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_simulation.command import show, summary
 from fedpriv_simulation.simulate import Outcome, simulate
@@ -70,7 +71,8 @@ def test_the_coordinator_sees_scores_of_public_records_alone(
         console = Console(record=True)
         show(outcome, console)
         said = "Loss at outside sites" in console.export_text()
-        report = "Outside sites" in (out / "report.html").read_text()
+        page = (out / "report.html").read_text()
+        report = "Outside sites" in page
         if public:
             assert {path.name for path in found} == {"run.json", "report.html"}
             assert summary(outcome)["outside"]["new"] == {
@@ -78,6 +80,11 @@ def test_the_coordinator_sees_scores_of_public_records_alone(
                 "federated": float(after),
             }
             assert told["new"]["records"] == 12 and report and said
+            info = json.loads((out / "run.json").read_text())
+            info["outside"]["new"]["models"]["federated"]["eval_loss"] = None  # it diverged
+            (out / "run.json").write_text(json.dumps(info))
+            dashes = write_report(out).read_text().count("<td>–</td>")
+            assert dashes == page.count("<td>–</td>") + 1
         else:
             assert not found and not told and not report and not said
             assert not summary(outcome)["outside"]
