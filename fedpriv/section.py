@@ -11,8 +11,8 @@ class Section(BaseModel):
     """A table of a file: unknown keys are refused, values can't be changed afterwards.
 
     Attributes:
-        later: fields that older versions don't know. Where one is None, it is not written at all,
-            so that they read the rest, and digests and signatures of older files stay.
+        later: fields that older versions don't know. Where one is None or empty, it is not written
+            at all, so that they read the rest, and digests and signatures of older files stay.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -21,4 +21,4 @@ class Section(BaseModel):
     @model_serializer(mode="wrap")
     def _as_older_versions_read_it(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
-        return {k: v for k, v in fields.items() if v is not None or k not in self.later}
+        return {k: v for k, v in fields.items() if k not in self.later or v not in (None, (), [])}

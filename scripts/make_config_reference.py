@@ -106,17 +106,27 @@ def _tables(kind: type[BaseModel], by_size: Mapping[str, str]) -> Iterator[str]:
     """Each table of a file as a heading, what it is for, and its keys."""
     schema = kind.model_json_schema()
     definitions, needed = schema["$defs"], schema.get("required", [])
+    shown: dict[int, str] = {}
     for name, property_ in schema["properties"].items():
-        yield from _table(name, property_, definitions, name in needed, by_size)
+        yield from _table(name, property_, definitions, name in needed, by_size, shown)
 
 
 def _table(
-    name: str, schema: Schema, definitions: Schema, needed: bool, by_size: Mapping[str, str]
+    name: str,
+    schema: Schema,
+    definitions: Schema,
+    needed: bool,
+    by_size: Mapping[str, str],
+    shown: dict[int, str],
 ) -> Iterator[str]:
     section, many = _section(schema, definitions), schema.get("type") == "array"
     heading = f"### `[[{name}]]`" if many else f"### `[{name}]`"
     if section is None:  # a table whose keys somebody else knows
         yield f"{heading}\n\n{_plain(schema.get('description', ''))}\n"
+        return
+    before = shown.setdefault(id(section), name)
+    if before != name:
+        yield f"{heading}\n\nIts keys are those of `[{before}]`.\n"
         return
     about = " ".join(section.get("description", "").split())
     nested = {
@@ -142,7 +152,7 @@ def _table(
             lines.append(f"| `{key}` | {kind} | {default} | {_plain(meaning)} |")
     yield "\n".join(lines) + "\n"
     for key, value in nested.items():
-        yield from _table(f"{name}.{key}", value, definitions, False, by_size)
+        yield from _table(f"{name}.{key}", value, definitions, False, by_size, shown)
 
 
 def _section(schema: Schema, definitions: Schema) -> Any:

@@ -29,7 +29,16 @@ from fedpriv.config.run import (
     check_steps,
 )
 from fedpriv.config.server import ServerSection
-from fedpriv.config.sites import SiteSection, check_delta, check_described, check_looks, check_names
+from fedpriv.config.sites import (
+    OutsideSection,
+    SiteRecords,
+    SiteSection,
+    check_delta,
+    check_described,
+    check_looks,
+    check_names,
+    check_outside,
+)
 from fedpriv.config.statement import StatementSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.config.trust import check_trust, usual_max_colluding
@@ -51,7 +60,7 @@ from fedpriv.synthetic.config import SyntheticSection
 class JobConfig(Section):
     """A whole federation file."""
 
-    later: ClassVar[tuple[str, ...]] = ("statement",)
+    later: ClassVar[tuple[str, ...]] = ("statement", "outside")
     job: JobSection
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
@@ -72,6 +81,7 @@ class JobConfig(Section):
     tracking: TrackingSection = TrackingSection()
     server: ServerSection | None = None
     sites: tuple[SiteSection, ...] = Field(min_length=1)
+    outside: tuple[OutsideSection, ...] = ()
 
     def __repr__(self) -> str:
         job, privacy = self.job, self.privacy
@@ -81,6 +91,11 @@ class JobConfig(Section):
         )
 
     __str__ = __repr__
+
+    @property
+    def everybody(self) -> tuple[SiteRecords, ...]:
+        """Return the sites that take part, and those that don't."""
+        return (*self.sites, *self.outside)
 
     @property
     def steps(self) -> int:
@@ -103,7 +118,7 @@ class JobConfig(Section):
 
     def files(self) -> dict[str, Path]:
         """The files and folders of records, by key; what the hub holds is none of them."""
-        parts = (*self.sites, self.evaluation, self.controller, self.synthetic)
+        parts = (*self.everybody, self.evaluation, self.controller, self.synthetic)
         found = [part.files() for part in parts if part is not None]
         return {key: path for files in found for key, path in files.items()}
 
@@ -134,6 +149,7 @@ class JobConfig(Section):
         if network and self.server is None:
             raise ValueError("server: is missing; engine 'network' needs its address")
         check_described(self.sites, network=network)
+        check_outside(self.outside, self.sites, network=network)
         if self.model.quantize is not None:
             check_quantised(self.compute)
         check_trust(privacy, job, self.sites, denoise=denoise.where, looks=looks is not None)

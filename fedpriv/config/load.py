@@ -30,6 +30,7 @@ HOSPITALS = ASSETS / "four_hospitals" / "federation.toml"
 File = TypeVar("File", bound=Section)
 # For `model_dump`. When a run may end changes nothing that it is made by.
 NOT_OF_A_RUN: Any = {"tracking": True, "job": {"ray_address"}, "evaluation": {"stop_when_worse"}}
+OF_SITES = ("sites.", "outside.")  # keys of private records
 _SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, there or not
 
 
@@ -247,10 +248,13 @@ def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
 
 def _found(job: JobConfig, path: Path) -> JobConfig:
     """The job, with folders and files that are there told from names at a hub."""
-    sites = tuple(
-        site.model_copy(update={"data": _source(path, f"sites.{site.name}.data", site.data)})
-        for site in job.sites
-    )
+    tables = {
+        table: tuple(
+            site.model_copy(update={"data": _source(path, f"{table}.{site.name}.data", site.data)})
+            for site in getattr(job, table)
+        )
+        for table in ("sites", "outside")
+    }
     named = {"name": job.model.name, "begin": job.model.begin}
     found = {key: _model(path, f"model.{key}", name) for key, name in named.items() if name}
     model = job.model.model_copy(update=found)
@@ -260,7 +264,7 @@ def _found(job: JobConfig, path: Path) -> JobConfig:
         name = _model(path, "synthetic.generator.model", str(generator.model))
         generator = generator.model_copy(update={"model": name})
         made_up = made_up.model_copy(update={"generator": generator})
-    return job.model_copy(update={"sites": sites, "synthetic": made_up, "model": model})
+    return job.model_copy(update={**tables, "synthetic": made_up, "model": model})
 
 
 _USED = {
@@ -276,7 +280,7 @@ def _check_public(job: JobConfig, path: Path) -> None:
     A file is known by where it really is; a folder holds what is in it.
     """
     files = {key: file.resolve() for key, file in job.files().items()}
-    private = {key: file for key, file in files.items() if key.startswith("sites.")}
+    private = {key: file for key, file in files.items() if key.startswith(OF_SITES)}
     for key, file in files.items():
         if key in private:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -14,8 +15,10 @@ from fedpriv.names import Name
 from fedpriv.privacy import usual
 
 
-class SiteSection(EhrSources):
-    """A site. In a simulation its data is named here; over the network it has a name alone."""
+class SiteRecords(EhrSources):
+    """A name, and where the records are."""
+
+    table: ClassVar[str]
 
     name: Name = Field(description="The site's name.")
     data: Path | str | None = Field(
@@ -23,6 +26,32 @@ class SiteSection(EhrSources):
         description="Its records: a file, a saved dataset folder, or owner/name at a hub. A"
         " simulation needs it, or `[sites.omop]` or `[sites.fhir]` in its place.",
     )
+
+    @property
+    def records(self) -> Source | None:
+        """Where they are; None over the network."""
+        return self.source(self.data)
+
+    def files(self) -> dict[str, Path]:
+        """The files and folders of its records, by key; what the hub holds is none of them."""
+        found = {
+            "data": self.data,
+            "omop": self.omop and self.omop.file,
+            "fhir": self.fhir and self.fhir.file,
+            "held_out": self.held_out,
+        }
+        return {
+            f"{self.table}.{self.name}.{key}": path
+            for key, path in found.items()
+            if isinstance(path, Path)
+        }
+
+
+class SiteSection(SiteRecords):
+    """A site. In a simulation its data is named here; over the network it has a name alone."""
+
+    table: ClassVar[str] = "sites"
+
     size: int | None = Field(
         None,
         ge=1,
@@ -48,24 +77,15 @@ class SiteSection(EhrSources):
         None, description="The ledger's witness: a file on another disk, told of every row."
     )
 
-    @property
-    def records(self) -> Source | None:
-        """Where they are; None over the network."""
-        return self.source(self.data)
 
-    def files(self) -> dict[str, Path]:
-        """The files and folders of its records, by key; what the hub holds is none of them."""
-        found = {
-            "data": self.data,
-            "omop": self.omop and self.omop.file,
-            "fhir": self.fhir and self.fhir.file,
-            "held_out": self.held_out,
-        }
-        return {
-            f"sites.{self.name}.{key}": path
-            for key, path in found.items()
-            if isinstance(path, Path)
-        }
+class OutsideSection(SiteRecords):
+    """A site that takes no part in a simulation, as a hospital that comes later.
+
+    Nothing is trained on its records. The federation's adapter is tested on them: on those that
+    `held_out` keeps apart, or on all. `fedpriv compare` also begins a new site there.
+    """
+
+    table: ClassVar[str] = "outside"
 
 
 Sites = Sequence[SiteSection]
@@ -82,6 +102,31 @@ def check_names(sites: Sites, min_sites: int) -> None:
         raise ValueError("sites: two sites have the same name")
     if min_sites > len(names):
         raise ValueError(f"job.min_sites: {min_sites} is more than the {len(names)} sites")
+
+
+def check_outside(outside: Sequence[OutsideSection], sites: Sites, *, network: bool) -> None:
+    """Check that no outside site takes part, and that each has records.
+
+    Raises:
+        ValueError: names the key.
+    """
+    names = [site.name for site in sites]
+    for index, site in enumerate(outside):
+        key = f"outside.{index}"
+        if network:
+            raise ValueError(
+                f"{key}: belongs to a simulation; over the network a site that takes no part is not"
+                " named: it takes the exported adapter, and tests it by itself"
+            )
+        if site.name in names:
+            raise ValueError(
+                f"{key}.name: another site is called {site.name!r}; an outside site takes no part,"
+                " and has a name of its own"
+            )
+        if site.held_out_size is not None:
+            raise ValueError(f"{key}.held_out_size: belongs to a site that takes part")
+        site.check_one(site.data, key, "data")
+        names.append(site.name)
 
 
 def check_looks(

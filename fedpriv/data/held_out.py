@@ -61,7 +61,7 @@ def _owner(record: Mapping[str, Any], unit: str) -> bytes:
     return whole_record(record) if unit == "record" else canonical_json([record[UNIT]])
 
 
-def _mark(record: Mapping[str, Any], unit: str) -> bytes | None:
+def unit_mark(record: Mapping[str, Any], unit: str) -> bytes | None:
     """A digest of what tells a record's unit from others; None for an empty record."""
     owner = _owner(record, unit)
     return hashlib.sha256(owner).digest() if owner else None
@@ -125,9 +125,9 @@ def read_own(
     further_rows: Sequence[int] = ()
     if isinstance(held_out, Path):
         further = read(held_out, asked)
-        tested = {_mark(record, unit) for record in further} - {None}
-        known = {mark for record in records if (mark := _mark(record, unit)) in tested}
-        both = [n for n, record in enumerate(further, 1) if _mark(record, unit) in known]
+        tested = {unit_mark(record, unit) for record in further} - {None}
+        known = {mark for record in records if (mark := unit_mark(record, unit)) in tested}
+        both = [n for n, record in enumerate(further, 1) if unit_mark(record, unit) in known]
         if both:
             raise DataError(
                 f"{len(both)} rows are of units that train, too, row {both[0]} the first",

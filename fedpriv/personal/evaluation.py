@@ -25,7 +25,7 @@ from fedpriv.private_training.worker import Worker
 GENERATED = 64  # examples that are answered to, the first of all; each takes as long as a long text
 MEANING = {
     "base": "the base model, before any training",
-    "federated": "the federation's adapter, which this site helped to make",
+    "federated": "the federation's adapter",
     "alone": "trained on this site's own records alone, from the base model",
     "again": "trained as 'alone', from another initial adapter",
     "personal": "the federation's adapter, trained further on this site's own records",
@@ -82,6 +82,11 @@ class Evaluation:
     rows: tuple[Row, ...]
     verdict: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The loss of each model."""
+        return {row.name: row.scores.eval_loss for row in self.rows}
 
     @property
     def columns(self) -> dict[str, list[float | None]]:

@@ -68,6 +68,12 @@ class Evaluation(Part):
     eval_hardest: float | None = None
 
 
+class OutsideSite(Part):
+    """Scores at a site that took no part; of public records."""
+
+    models: dict[str, Evaluation]
+
+
 class Run(Part):
     format: Literal[1]
     job: RunJob
@@ -85,6 +91,7 @@ class Run(Part):
     private: bool
     seeds: dict[str, Any] = {}
     baseline: Evaluation | None = None
+    outside: dict[str, OutsideSite] = {}
 
 
 class SiteRound(Part):

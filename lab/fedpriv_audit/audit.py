@@ -134,7 +134,9 @@ class Subject:
         if info.get("status") != "finished":
             raise RunError(f"{path}: the run is not finished. Audit it when it is.")
         sites = tuple(site.model_copy(update={"data": _file(site.data)}) for site in config.sites)
-        return cls(config.model_copy(update={"sites": sites}), RunDirectory(path, info))
+        return cls(
+            config.model_copy(update={"sites": sites, "outside": ()}), RunDirectory(path, info)
+        )
 
 
 def _file(data: Path | str | None) -> Path | str | None:

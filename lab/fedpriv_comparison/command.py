@@ -45,6 +45,17 @@ def compare(
             min=0.01, max=0.99, help="Share of its units that each site tests on, if it names none."
         ),
     ] = None,
+    new_sites: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N…",
+            help="Units that a new site trains on at each outside site, such as 4,16,64.",
+        ),
+    ] = None,
+    leave_one_site_out: Annotated[
+        bool,
+        typer.Option("--leave-one-site-out", help="Each site in turn is an outside site."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where results are kept and found again.")] = Path(
         "comparison"
     ),
@@ -77,6 +88,8 @@ def compare(
             tuning_seeds=tuning_seeds,
             baseline=baseline,
             held_out=held_out,
+            new_sites=None if new_sites is None else _numbers(new_sites),
+            leave_one_site_out=leave_one_site_out,
             out=out,
             parallel=parallel,
             console=console,
@@ -100,3 +113,14 @@ def compare(
         print_plain(remark)
     print_plain(f"{present.MEANING}\n{compared.report}")
     raise typer.Exit(int(ended_worse))
+
+
+def _numbers(text: str) -> list[int]:
+    """Numbers of units, by commas."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = [-1]
+    if min(found) < 0:
+        raise typer.BadParameter(f"{text!r}: expected numbers of units, such as 4,16,64")
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,8 +16,9 @@ from fedpriv.methods.registry import find_method
 from fedpriv.names import MAX_SEED
 from fedpriv.synthetic.config import SyntheticSection
 from fedpriv_comparison.inputs import Inputs
+from fedpriv_comparison.records import without
 from fedpriv_comparison.runner import Runner
-from fedpriv_comparison.trial import Result, Trial, kept
+from fedpriv_comparison.trial import Result, Trial, kept, over_folds
 from fedpriv_comparison.variants import PUBLIC, Settings, Variant
 
 T = TypeVar("T")
@@ -33,6 +34,8 @@ class Comparison:
         inputs: digests of what the jobs read.
         seeds: how many runs of each variant are reported.
         tuning_seeds: how many runs each of its settings is judged by.
+        counts: units of the new sites that begin at outside ones; none where there is no such site.
+        left_out: the site that takes no part, of each run with one seed.
     """
 
     variants: tuple[Variant, ...]
@@ -40,6 +43,8 @@ class Comparison:
     inputs: Mapping[str, str]
     seeds: int
     tuning_seeds: int = 1
+    counts: tuple[int, ...] = ()
+    left_out: tuple[str | None, ...] = (None,)
 
     @classmethod
     def of(
@@ -50,6 +55,8 @@ class Comparison:
         seeds: int,
         tuning_seeds: int = 1,
         held_out: float | None = None,
+        new_sites: Sequence[int] | None = None,
+        leave_one_site_out: bool = False,
     ) -> Comparison:
         """A comparison on a federation file.
 
@@ -57,6 +64,8 @@ class Comparison:
             source: None is the embedded one.
             overrides: KEY=VALUE for all runs.
             held_out: share of the units of each site that has no `held_out` of its own.
+            new_sites: units that a new site trains on at each outside one, beside none.
+            leave_one_site_out: each site in turn takes no part. Settings are chosen by runs of all.
 
         Raises:
             ConfigError: a run of it can't be, or would be charged to private records.
@@ -68,16 +77,26 @@ class Comparison:
                 config = _job(source, overrides, variant, settings, held_out)
                 inputs.add(config)
                 configs[variant, settings] = config
-        return cls(tuple(variants), configs, inputs.digests, seeds, tuning_seeds)
+        counts = _counts(config, source, new_sites, leave_one_site_out)
+        left_out: tuple[str | None, ...] = (None,)
+        if leave_one_site_out:
+            left_out = tuple(site.name for site in config.sites)
+            for config in configs.values():  # what can't be a job is refused at once
+                without(config, config.sites[0].name)
+        return cls(tuple(variants), configs, inputs.digests, seeds, tuning_seeds, counts, left_out)
 
-    def config(self, variant: Variant, settings: Settings, seed: int) -> JobConfig:
+    def config(
+        self, variant: Variant, settings: Settings, seed: int, left_out: str | None = None
+    ) -> JobConfig:
         """The job of one run."""
         config = self.configs[variant, settings]
+        if left_out is not None:
+            config = without(config, left_out)
         return config.model_copy(update={"job": config.job.model_copy(update={"seed": seed})})
 
     def trial(self, variant: Variant, settings: Settings, seed: int) -> Trial:
-        """One run."""
-        config = self.config(variant, settings, seed)
+        """One run of all that take part, to choose by: no outside site has a say."""
+        config = self.config(variant, settings, seed).model_copy(update={"outside": ()})
         return Trial(variant.method, variant.place, config, seed, self.inputs, variant.personal)
 
     def choices(self, variant: Variant) -> list[Trial]:
@@ -94,13 +113,25 @@ class Comparison:
         return [results[i : i + count] for i in range(0, len(results), count)]
 
     def reported(self, variant: Variant, settings: Settings) -> list[Trial]:
-        """The runs with the chosen settings."""
-        return [self.trial(variant, settings, seed) for seed in range(1, self.seeds + 1)]
+        """The runs with the chosen settings; those of one seed are next to each other."""
+        return [
+            replace(
+                self.trial(variant, settings, seed),
+                config=self.config(variant, settings, seed, left_out),
+                counts=self.counts,
+            )
+            for seed in range(1, self.seeds + 1)
+            for left_out in self.left_out
+        ]
 
     @property
     def runs(self) -> int:
         """How many runs it takes in all."""
-        return sum(len(self.choices(variant)) + self.seeds for variant in self.variants)
+        return sum(len(self.choices(one)) + self._reported for one in self.variants)
+
+    @property
+    def _reported(self) -> int:
+        return self.seeds * len(self.left_out)
 
     def left(self, folder: Path) -> dict[Variant, int]:
         """How many runs of each variant are not kept in a folder."""
@@ -110,7 +141,7 @@ class Comparison:
             missing = sum(result is None for result in tuned)
             settings = _best(variant, list(map(tuning_loss, self.by_settings(tuned))))
             if missing or settings is None:
-                counts[variant] = missing + self.seeds
+                counts[variant] = missing + self._reported
             else:
                 trials = self.reported(variant, settings)
                 counts[variant] = sum(kept(trial, folder) is None for trial in trials)
@@ -156,10 +187,42 @@ def _job(
 
 def _keeping_apart(job: JobConfig, share: float | None) -> JobConfig:
     """The job in which each site that names no held-out records keeps a share apart."""
-    sites = tuple(
-        site if site.held_out else site.model_copy(update={"held_out": share}) for site in job.sites
-    )
-    return job.model_copy(update={"sites": sites})
+    changed = {
+        table: tuple(
+            site if site.held_out else site.model_copy(update={"held_out": share})
+            for site in getattr(job, table)
+        )
+        for table in ("sites", "outside")
+    }
+    return job.model_copy(update=changed)
+
+
+def _counts(
+    job: JobConfig, source: Path | None, new_sites: Sequence[int] | None, in_turn: bool
+) -> tuple[int, ...]:
+    """How many units the new sites have.
+
+    Raises:
+        ConfigError: there is no outside site; or there are some, and each site is to be one.
+    """
+    if in_turn and (job.outside or len(job.sites) < 2):
+        has = f"names {len(job.outside)}" if job.outside else "has one site"
+        raise ConfigError(
+            f"has each site be an outside site in turn, and the file {has}",
+            key="--leave-one-site-out",
+            value=True,
+            fix="Leave the option out, or give a file of two sites or more and no [[outside]].",
+        )
+    if not (in_turn or job.outside):
+        if new_sites:
+            raise ConfigError(
+                "is missing, and a new site begins at one",
+                file=source,
+                key="outside",
+                fix="Name outside sites, or give --leave-one-site-out.",
+            )
+        return ()
+    return tuple(sorted({0, *(new_sites or ())}))
 
 
 def _check_held_out(job: JobConfig, source: Path | None) -> None:
@@ -243,13 +306,16 @@ def compare(comparison: Comparison, runner: Runner) -> list[Row]:
         variant: [] if settings is None else comparison.reported(variant, settings)
         for variant, settings in chosen.items()
     }
-    results = _by_variant(runner, wanted)
+    results, folds = _by_variant(runner, wanted), len(comparison.left_out)
     return [
         Row(
             variant,
             tuple(zip(variant.grid, tuned[variant], strict=True)) if tuned[variant] else (),
             chosen[variant],
-            tuple(results[variant]),
+            tuple(
+                over_folds(results[variant][first : first + folds])
+                for first in range(0, len(results[variant]), folds)
+            ),
         )
         for variant in variants
     ]

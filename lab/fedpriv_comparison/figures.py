@@ -84,6 +84,26 @@ class AtHome:
 
 
 @dataclass(frozen=True)
+class Outside:
+    """What models are worth to sites that took no part, by the units that a new site has there.
+
+    Attributes:
+        loss: mean over the outside sites, each counting the same.
+        by_site: the loss at each.
+        against: name of the baseline.
+        gain: how much lower the baseline's loss is, of equal seeds, mean over the sites; none of
+            the baseline itself.
+        verdict: of that gain, see `verdict`.
+    """
+
+    loss: dict[str, Spread]
+    by_site: dict[str, dict[str, Spread]]
+    against: str
+    gain: dict[str, float]
+    verdict: dict[str, str | None]
+
+
+@dataclass(frozen=True)
 class Figures:
     """A row of the table.
 
@@ -92,6 +112,7 @@ class Figures:
         scores: after the last round.
         difference: of the losses of equal seeds, this variant's less the baseline's.
         home: on the sites' own records; None where they keep none apart.
+        outside: at sites that took no part; None where there are none, and of own models.
         failed: errors of runs, the tuning ones too.
         tuned: loss on the tuning records of each setting; None where a run failed or diverged.
         worse: its runs ended with a higher loss than they began with, on average.
@@ -106,6 +127,7 @@ class Figures:
     scores: dict[str, Spread]
     difference: Spread | None
     home: AtHome | None
+    outside: Outside | None
     half: Reached | None
     full: Reached | None
     epsilon: float | None
@@ -174,6 +196,7 @@ def _figures(
         home=held_out_gains(
             row.results, () if alone is None or row is alone else alone.results, untrained
         ),
+        outside=outside_gains(pairs, row.results, base.variant.name),
         half=reached(pairs, max(1, rounds // 2)) if is_other else None,
         full=reached(pairs, rounds) if is_other else None,
         epsilon=max((r.epsilon for r in good if r.epsilon is not None), default=None),
@@ -235,6 +258,63 @@ def held_out_gains(
         by_site={name: spread for name, spread in by_site.items() if spread},
         trained={name: [result.own[name] for result in good] for name in good[0].own},
     )
+
+
+def outside_gains(
+    pairs: Sequence[tuple[Result, Result]], results: Sequence[Result], against: str
+) -> Outside | None:
+    """The scores at outside sites, beside those of the baseline.
+
+    Args:
+        pairs: results of equal seeds, this row's and the baseline's.
+        results: of this row.
+    """
+    good = [result.outside for result in results if not result.error and result.outside]
+    if not good:
+        return None
+    counts = {count: None for at in good for found in at.values() for count in found}
+    loss, by_site = {}, {}
+    gain: dict[str, float] = {}
+    verdicts: dict[str, str | None] = {}
+    for count in counts:
+        sites = {name: [at[name][count]["eval_loss"] for at in good] for name in good[0]}
+        by_site[count] = {name: _spread(found) for name, found in sites.items()}
+        loss[count] = _spread([statistics.fmean(at) for at in zip(*sites.values(), strict=True)])
+        gains = [
+            statistics.fmean(
+                mine.outside[name][count]["eval_loss"] - theirs.outside[name][count]["eval_loss"]
+                for mine, theirs in pairs
+            )
+            for name in sites
+            if pairs and all(theirs.outside and mine is not theirs for mine, theirs in pairs)
+        ]
+        if gains:
+            gain[count], verdicts[count] = statistics.fmean(gains), verdict(gains)
+    return Outside(loss, by_site, against, gain, verdicts)
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    spread = Spread.of(values)
+    assert spread is not None
+    return spread
+
+
+def outside_in_words(rows: Sequence[Figures]) -> list[str]:
+    """A sentence for each number of own units: against whom the baseline is better, and how."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.outside is not None:
+            for count, gain in row.outside.gain.items():
+                way = "lower" if gain > 0 else "higher"
+                sure = {"a tie": ", not sure", None: ", one site"}.get(row.outside.verdict[count])
+                said = f"{abs(gain):.3f} {way} than that of {row.name}{sure or ''}"
+                found.setdefault(count, []).append(said)
+    against = next((row.outside.against for row in rows if row.outside is not None), "")
+    own = {count: "" if count == "0" else f" after {count} own units" for count in found}
+    return [
+        f"At outside sites, the loss of {against}{own[count]} is {'; '.join(said)}."
+        for count, said in found.items()
+    ]
 
 
 def verdict(gains: Sequence[float]) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from rich.console import Console
 
 from fedpriv.arguments import PathName, checked
@@ -42,6 +43,8 @@ def compare(
     tuning_seeds: int = 1,
     baseline: str | None = None,
     held_out: float | None = None,
+    new_sites: Sequence[Annotated[int, Field(ge=0)]] = (),
+    leave_one_site_out: bool = False,
     out: PathName = "comparison",
     parallel: int = 1,
     quiet: bool = False,
@@ -58,6 +61,8 @@ def compare(
         tuning_seeds: other runs, by which each setting of a grid is judged.
         baseline: what the others are held against; by default dp-lora, where it is compared.
         held_out: share of its units that each site tests on, if it names none.
+        new_sites: numbers of units that a new site trains on at each outside site.
+        leave_one_site_out: each site in turn is an outside site.
         out: folder where results are kept and found again.
         parallel: runs at once.
         quiet: show nothing. Else there is a bar on a terminal and in a notebook.
@@ -87,6 +92,8 @@ def compare(
         tuning_seeds=tuning_seeds,
         baseline=baseline,
         held_out=held_out,
+        new_sites=new_sites,
+        leave_one_site_out=leave_one_site_out,
         out=Path(out),
         parallel=parallel,
         console=console,

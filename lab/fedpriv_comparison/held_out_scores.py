@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedpriv.config.job import JobConfig
+from fedpriv.config.sites import SiteRecords
 from fedpriv.data.encode import Example
+from fedpriv.data.held_out import OwnRecords
+from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
 from fedpriv.models.vector import Vector
 from fedpriv.personal.held_out_checks import check_held_out
@@ -39,26 +44,34 @@ class OwnExamples:
 
 def own_examples(config: JobConfig, worker: Worker) -> dict[str, OwnExamples]:
     """Of every site that keeps records apart."""
-    spec = spec_of(config)
+    spec, tokenizer = spec_of(config), worker.base.tokenizer
     found = {}
     for site in config.sites:
-        if site.held_out is None:
-            continue
-        with tempfile.TemporaryDirectory() as cache:
-            own = read_site(site, spec, Path(cache))
-            tokenizer = worker.base.tokenizer
-            training = to_train_on(own, spec, tokenizer, config.personal)
-            reported, tuning = records_of(own.held_out, spec, tokenizer, parts=2, purpose=TUNING)
-            if not (reported and tuning):
-                raise DataError(
-                    f"holds {len(reported)} examples to report on and {len(tuning)} to choose"
-                    " settings by",
-                    key=f"sites.{site.name}.held_out",
-                    value=site.held_out,
-                    fix="Hold out more records.",
-                )
-        found[site.name] = OwnExamples(training, reported, tuning)
+        if site.held_out is not None:
+            with tempfile.TemporaryDirectory() as cache:
+                own = read_site(site, spec, Path(cache))
+                training = to_train_on(own, spec, tokenizer, config.personal)
+                found[site.name] = OwnExamples(training, *halves(site, own, spec, tokenizer))
     return found
+
+
+def halves(
+    site: SiteRecords, own: OwnRecords, spec: DataSpec, tokenizer: Any
+) -> tuple[list[Example], list[Example]]:
+    """Examples of a site's held-out units: those to report on, and those to choose settings by.
+
+    Raises:
+        DataError: there are none for one of the two.
+    """
+    reported, tuning = records_of(own.held_out, spec, tokenizer, parts=2, purpose=TUNING)
+    if not (reported and tuning):
+        raise DataError(
+            f"holds {len(reported)} examples to report on and {len(tuning)} to choose settings by",
+            key=f"{site.table}.{site.name}.held_out",
+            value=site.held_out,
+            fix="Hold out more records.",
+        )
+    return reported, tuning
 
 
 def check_records(config: JobConfig, worker: Worker) -> None:
@@ -83,6 +96,6 @@ def as_it_is(worker: Worker, values: Vector) -> Model:
     return lambda examples: score(worker, examples, values)
 
 
-def home_scores(model: Model, own: OwnExamples) -> Home:
-    """On the site's held-out records, and the loss on those to choose settings by."""
-    return {**model(own.reported).as_dict(), "tuning_loss": model(own.tuning).eval_loss}
+def home_scores(model: Model, reported: Sequence[Example], tuning: Sequence[Example]) -> Home:
+    """On a site's held-out records, and the loss on those to choose settings by."""
+    return {**model(reported).as_dict(), "tuning_loss": model(tuning).eval_loss}

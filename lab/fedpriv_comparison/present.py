@@ -15,14 +15,20 @@ from fedpriv.files import finite_json
 from fedpriv.report.charts import PALETTE, Line, line_chart, standalone
 from fedpriv.report.figures import amount
 from fedpriv_comparison.comparison import Comparison, Row
-from fedpriv_comparison.figures import AtHome, Figures, Reached, Spread, worse_than_base
+from fedpriv_comparison.figures import (
+    AtHome,
+    Figures,
+    Reached,
+    Spread,
+    outside_in_words,
+    worse_than_base,
+)
 from fedpriv_comparison.variants import UNTRAINED
 
 GOOD = ("settings", "loss", "Δ", "accuracy", "AUC", "hardest")
 HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC", "rate × passes")
 COST = ("½T", "T", "ε", "up", "s")
 LABEL = 40  # letters of a name beside its line in the chart
-COLUMNS = ("method", *GOOD, *HOME, *COST)
 MEANING = (
     "loss, accuracy, AUC: on the reported records after the last round, mean ± deviation over the"
     " seeds; hardest: the loss on those that were worst for the base model. Δ: of the losses of"
@@ -31,7 +37,12 @@ MEANING = (
     " pays: share of the sites that do better than alone and than base, by more than the last"
     " digit shown; and whether all of them do on the mean, by an interval of 90% over the sites."
     " Against two own models that answer together, which are better than one, `fedpriv simulate"
-    " --personal` holds it. rate × passes: what sites that trained by themselves chose by cross-"
+    " --personal` holds it."
+    " outside: the loss at sites that took no part, mean over these; new N: the same of a new site"
+    " there that trained further on N units of its own. A model that each site trained alone is the"
+    " one that is best there by other records. not sure: an interval of 90% over the outside sites"
+    " holds both ways."
+    " rate × passes: what sites that trained by themselves chose by cross-"
     " validation. ½T, T: private steps to the loss that the baseline has after half, and all, of"
     " its own, and the share saved of those that it took. up: sent by all sites in a run. s:"
     " seconds of a run's rounds. * the best setting is at the end of its grid: better ones may lie"
@@ -39,12 +50,39 @@ MEANING = (
 )
 
 
-def cells(figures: Figures, seeds: int) -> list[str]:
-    """A row of the table, as text."""
+def parts(rows: Sequence[Figures]) -> dict[str, Sequence[str]]:
+    """Title of each table for the terminal → its columns."""
+    counts = next((row.outside.loss for row in rows if row.outside is not None), ())
+    return {
+        "How good": GOOD,
+        "How good for each site's own people": HOME,
+        "How good for outside sites": [_new(count) for count in counts],
+        "How soon, at what cost": COST,
+    }
+
+
+def _new(count: str) -> str:
+    return "outside" if count == "0" else f"new {count}"
+
+
+def columns(rows: Sequence[Figures]) -> list[str]:
+    """All of them, the method first."""
+    return ["method", *(name for part in parts(rows).values() for name in part)]
+
+
+def cells(figures: Figures, seeds: int, outside: Sequence[str] = ()) -> list[str]:
+    """A row of the table, as text.
+
+    Args:
+        outside: the columns of outside sites.
+    """
     scores = figures.scores
     if not scores:
         first = figures.failed[0] if figures.failed else "not run"
-        return [figures.name, f"failed: {first}"] + [""] * (len(COLUMNS) - 2)
+        rest = len((*GOOD, *HOME, *outside, *COST)) - 1
+        return [figures.name, f"failed: {first}"] + [""] * rest
+    losses = {} if figures.outside is None else figures.outside.loss
+    found = {_new(count): loss for count, loss in losses.items()}
     missing = f" ({figures.runs} of {seeds} runs)" if figures.runs < seeds else ""
     return [
         figures.name,
@@ -55,6 +93,7 @@ def cells(figures: Figures, seeds: int) -> list[str]:
         _spread(scores.get("eval_auc"), ".3f"),
         _spread(scores.get("eval_hardest"), ".3f"),
         *_home(figures.home),
+        *(_spread(found.get(name), ".3f") for name in outside),
         _reached(figures.half),
         _reached(figures.full),
         "" if figures.epsilon is None else f"{figures.epsilon:.2f}",
@@ -103,26 +142,27 @@ def remarks(rows: Sequence[Figures]) -> list[str]:
             " lower learning rate, fewer rounds or more records."
         )
     worse = worse_than_base(rows)
-    return [*found, *([worse] if worse else [])]
+    return [*found, *([worse] if worse else []), *outside_in_words(rows)]
 
 
 def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
     """For the terminal: how good, and how soon and at what cost. Without columns that are empty."""
-    texts = [cells(row, seeds) for row in rows]
-    found = []
-    for title, part in (
-        ("How good", GOOD),
-        ("How good for each site's own people", HOME),
-        ("How soon, at what cost", COST),
-    ):
-        shown = _shown(texts, [COLUMNS.index(name) for name in part])
-        if part is HOME and len(shown) == 1:
+    named, found = columns(rows), []
+    texts = _texts(rows, seeds)
+    for title, part in parts(rows).items():
+        shown = _shown(texts, [named.index(name) for name in part])
+        if part is not GOOD and part is not COST and len(shown) == 1:
             continue
-        made = Table(*(COLUMNS[i] for i in shown), title=title, title_justify="left")
+        made = Table(*(named[i] for i in shown), title=title, title_justify="left")
         for text in texts:
             made.add_row(*(Text(text[i]) for i in shown))
         found.append(made)
     return found
+
+
+def _texts(rows: Sequence[Figures], seeds: int) -> list[list[str]]:
+    outside = parts(rows)["How good for outside sites"]
+    return [cells(row, seeds, outside) for row in rows]
 
 
 def _shown(texts: Sequence[Sequence[str]], columns: Iterable[int]) -> list[int]:
@@ -137,10 +177,10 @@ def failures(rows: Sequence[Figures]) -> list[str]:
 
 def markdown(comparison: Comparison, rows: Sequence[Figures], title: str, command: str) -> str:
     """The same table with what is needed to make it again."""
-    texts = [cells(row, comparison.seeds) for row in rows]
-    shown = _shown(texts, range(1, len(COLUMNS)))
+    texts, named = _texts(rows, comparison.seeds), columns(rows)
+    shown = _shown(texts, range(1, len(named)))
     lines = [f"# {title}", ""]
-    lines.append("| " + " | ".join(COLUMNS[i] for i in shown) + " |")
+    lines.append("| " + " | ".join(named[i] for i in shown) + " |")
     lines.append("|" + "---|" * len(shown))
     lines += [
         "| " + " | ".join(text[i].replace("|", "\\|") for i in shown) + " |" for text in texts

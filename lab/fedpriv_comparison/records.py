@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import config_error
-from fedpriv.config.sites import SiteSection
+from fedpriv.config.sites import OutsideSection, SiteSection
 from fedpriv_server.own_records import read_site, spec_of, written_columns
 
 
@@ -17,6 +17,23 @@ def alone(config: JobConfig, name: str) -> JobConfig:
     """The federation of one of its sites."""
     (site,) = (site for site in config.sites if site.name == name)
     return _with_sites(config, (site,))
+
+
+def outside_in_turn(config: JobConfig) -> JobConfig:
+    """The job in which every site is an outside site, too: to check that each can be one."""
+    return config.model_copy(update={"outside": tuple(map(_outside, config.sites))})
+
+
+def without(config: JobConfig, name: str) -> JobConfig:
+    """The federation of all other sites; that one is outside."""
+    others = tuple(site for site in config.sites if site.name != name)
+    (gone,) = (site for site in config.sites if site.name == name)
+    return _with_sites(config, others, (_outside(gone),))
+
+
+def _outside(site: SiteSection) -> OutsideSection:
+    found = {key: getattr(site, key) for key in OutsideSection.model_fields}
+    return OutsideSection(**{**found, "held_out_size": None})
 
 
 def pooled(config: JobConfig, folder: Path) -> JobConfig:
@@ -37,14 +54,16 @@ def pooled(config: JobConfig, folder: Path) -> JobConfig:
     return _with_sites(config, (site,))
 
 
-def _with_sites(config: JobConfig, sites: tuple[SiteSection, ...]) -> JobConfig:
+def _with_sites(
+    config: JobConfig, sites: tuple[SiteSection, ...], outside: tuple[OutsideSection, ...] = ()
+) -> JobConfig:
     """The same job with other sites, checked as a file is.
 
     Raises:
         ConfigError: what was right for the sites is not for these.
     """
     job = config.job.model_copy(update={"min_sites": 1})
-    changed = config.model_copy(update={"job": job, "sites": sites})
+    changed = config.model_copy(update={"job": job, "sites": sites, "outside": outside})
     try:
         return JobConfig.model_validate(changed.model_dump())
     except ValidationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +22,11 @@ from fedpriv_comparison import comparison as running
 from fedpriv_comparison import present
 from fedpriv_comparison.figures import Figures, figures
 from fedpriv_comparison.held_out_scores import check_records
+from fedpriv_comparison.outside import check_counts
+from fedpriv_comparison.records import outside_in_turn
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.variants import ALONE, BASE, listed, parse_variants
+from fedpriv_simulation.outside_sites import check_apart
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ def run_comparison(
     tuning_seeds: int,
     baseline: str | None,
     held_out: float | None,
+    new_sites: Sequence[int] | None,
+    leave_one_site_out: bool,
     out: Path,
     parallel: int,
     console: Console,
@@ -72,7 +78,9 @@ def run_comparison(
         names = [BASE, *names]  # it is run for the other anyway, and shows whether that helps
     variants = parse_variants(names, list(grid))
     held = _baseline(names, baseline)
-    asked = running.Comparison.of(file, overrides, variants, seeds, tuning_seeds, held_out)
+    asked = running.Comparison.of(
+        file, overrides, variants, seeds, tuning_seeds, held_out, new_sites, leave_one_site_out
+    )
     folder = _folder(out)
     bar = Progress(
         TextColumn("[bold]{task.description}"),
@@ -116,6 +124,12 @@ def _check_records(asked: running.Comparison, folder: Path) -> None:
     try:
         with pool.borrow(job_recipe(config)) as worker:
             check_records(config, worker)
+            if asked.counts:
+                in_turn = asked.left_out != (None,)
+                config = outside_in_turn(config) if in_turn else config
+                check_counts(config, worker, asked.counts)
+                with tempfile.TemporaryDirectory() as cache:
+                    check_apart(config, Path(cache))
     finally:
         pool.close()
 

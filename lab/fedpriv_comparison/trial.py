@@ -22,13 +22,17 @@ from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, replacing, write_json
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
+from fedpriv.names import OwnKind
 from fedpriv.personal.training import train_alone
 from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.held_out_scores import Home, as_it_is, home_scores, own_examples
+from fedpriv_comparison.outside import new_site, outside_examples
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place
 from fedpriv_server.evaluation import evaluation_records
+from fedpriv_server.own_records import spec_of
 from fedpriv_simulation.simulate import simulate
 
 log = logging.getLogger(__name__)
@@ -44,6 +48,7 @@ class Trial:
         seed: of samples and noise.
         inputs: digests of what the configuration names.
         personal: each site goes on by itself afterwards.
+        counts: units that a new site has which begins at each outside site; 0 is the model itself.
     """
 
     method: str
@@ -52,6 +57,7 @@ class Trial:
     seed: int
     inputs: Mapping[str, str]
     personal: bool = False
+    counts: tuple[int, ...] = ()
 
     @property
     def before(self) -> Trial:
@@ -61,11 +67,12 @@ class Trial:
     @property
     def key(self) -> str:
         """Names the run by all that decides its result: files and models by what they hold."""
-        without = {"beside"} if self.personal else True
+        without = {"beside"} if self.personal or any(self.counts) else True
         dumped = self.config.model_dump(mode="json", exclude={**NOT_OF_A_RUN, "personal": without})
         place = f"{self.place}+personal" if self.personal else self.place
         settings = _by_content(dumped, self.inputs)
-        said = canonical_json([self.method, place, settings, self.seed, __version__])
+        made_by = [self.method, place, settings, self.seed, __version__, *self.counts]
+        said = canonical_json(made_by)
         return f"{self.method}-{place}-{hashlib.sha256(said).hexdigest()[:16]}"
 
 
@@ -84,6 +91,8 @@ class Result:
         home: of each site that keeps records apart, the scores there after the last round.
         error: why there is no result; "" if there is one.
         own: of each site that trained by itself, at which rate × for how many passes.
+        outside: of each outside site, the scores of a new site there by its number of units. Where
+            each site trained alone, it begins at the one that is best by the new site's records.
     """
 
     rounds: list[Scores]
@@ -95,6 +104,7 @@ class Result:
     error: str = ""
     epsilon_committed: float | None = None
     own: dict[str, str] = field(default_factory=dict)
+    outside: dict[str, dict[str, Home]] = field(default_factory=dict)
 
     def last(self, key: str) -> float | None:
         """A score after the last round."""
@@ -190,16 +200,42 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
     if trial.personal:
         return _trained_further(trial, folder, pool)
     result, values = _trained(trial, work, pool)
-    if not examples:
-        return result
     with pool.borrow(recipe) as worker:
         home = {
-            name: home_scores(as_it_is(worker, values[name]), own) for name, own in examples.items()
+            name: home_scores(as_it_is(worker, values[name]), own.reported, own.tuning)
+            for name, own in examples.items()
         }
-    if trial.place == "federated":
+        result = replace(result, home=home, outside=_as_new_sites(trial, values, worker))
+    if examples and trial.place == "federated":
         with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
             np.save(stream, next(iter(values.values())))
-    return replace(result, home=home)
+    return result
+
+
+def _as_new_sites(
+    trial: Trial, values: Mapping[str, Vector], worker: Worker
+) -> dict[str, dict[str, Home]]:
+    """Scores of a new site at each outside one, from what each site has after training, (P,)."""
+    starts = list({id(one): one for one in values.values()}.values())
+    kind: OwnKind = "alone" if trial.method == "base" else "personal"
+    found: dict[str, dict[str, Home]] = {}
+    for name, site in outside_examples(trial.config, worker).items():
+        best = min(starts, key=lambda one: as_it_is(worker, one)(site.tuning).eval_loss)
+        for count in trial.counts:
+            made = new_site(
+                worker,
+                best,
+                site,
+                count,
+                trial.config.personal,
+                spec=spec_of(trial.config),
+                tokenizer=worker.base.tokenizer,
+                seed=trial.seed,
+                kind=kind,
+            )
+            scores = home_scores(as_it_is(worker, made), site.reported, site.tuning)
+            found.setdefault(name, {})[str(count)] = scores
+    return found
 
 
 def _trained(trial: Trial, work: Path, pool: WorkerPool) -> tuple[Result, dict[str, Vector]]:
@@ -255,19 +291,27 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
             trained = train_alone(worker, values, site.training, settings, seed=trial.seed)
             made[name], own[name] = trained.values, trained.best.said
             model = as_it_is(worker, trained.values)
-            home[name] = home_scores(model, site)
+            home[name] = home_scores(model, site.reported, site.tuning)
             row = {"round": float(config.steps), **model(reported).as_dict()}
             everyone.append([{**row, "tuning_loss": model(tuning).eval_loss}])
     with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
         np.save(stream, np.stack(list(made.values())))
     seconds = before.seconds + time.monotonic() - started
     rounds = [before.rounds[0], *_mean(everyone)]
-    return replace(before, rounds=rounds, seconds=round(seconds, 2), home=home, own=own)
+    return replace(
+        before,
+        rounds=rounds,
+        seconds=round(seconds, 2),
+        home=home,
+        own=own,
+        outside={},  # nobody hands on what it trained for itself
+    )
 
 
 def _simulated(
     config: JobConfig, seed: int, folder: Path, pool: WorkerPool
 ) -> tuple[Result, Vector]:
+    config = config.model_copy(update={"outside": ()})
     outcome = simulate(config, folder, source=folder, insecure_seed=seed, pool=pool)
     for row in outcome.rounds:
         for site in config.sites:
@@ -324,6 +368,30 @@ def _by_content(value: Any, inputs: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_by_content(item, inputs) for item in value]
     return inputs.get(value, value) if isinstance(value, str) else value
+
+
+def over_folds(results: Sequence[Result]) -> Result:
+    """One result of runs that left out one site each: means, and what each site left out has.
+
+    Its ε is that of the run where it is largest.
+    """
+    failed = next((result for result in results if result.error), None)
+    if failed is not None or len(results) == 1:
+        return failed or results[0]
+    worst = max(results, key=lambda result: result.epsilon or 0.0)
+    homes: dict[str, list[list[Scores]]] = {}
+    for result in results:
+        for name, scores in result.home.items():
+            homes.setdefault(name, []).append([scores])
+    return replace(
+        worst,
+        rounds=_mean([result.rounds for result in results]),
+        bytes_up=round(statistics.fmean(result.bytes_up for result in results)),
+        seconds=sum(result.seconds for result in results),
+        home={name: _mean(found)[0] for name, found in homes.items()},
+        own={name: said for result in results for name, said in result.own.items()},
+        outside={name: found for result in results for name, found in result.outside.items()},
+    )
 
 
 def _mean(curves: list[list[Scores]]) -> list[Scores]:

@@ -38,6 +38,7 @@ SAME = (
     "data.",
     "evaluation.",
     "sites",
+    "outside",
     "job.data_is_public",
     "job.engine",
     "job.method",

@@ -138,7 +138,7 @@ def _personalise(
     table.title_justify = "left"
     losses = {}
     for name, evaluation in found.items():
-        losses[name] = {row.name: row.scores.eval_loss for row in evaluation.rows}
+        losses[name] = evaluation.losses
         said = {row.name: f"\n{row.trained.replace(' ', '')}" for row in evaluation.rows if chosen}
         table.add_row(name, *(f"{losses[name][m]:.3f}{said.get(m, '').rstrip()}" for m in MODELS))
     means = {m: statistics.fmean(row[m] for row in losses.values()) for m in MODELS}
@@ -257,6 +257,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "bytes_down": sum(row["bytes_down"] for row in moved),
         "seconds": _seconds(outcome.rounds),
         "sites": {name: _spent(report) for name, report in outcome.budgets.items()},
+        "outside": {name: one.losses for name, one in outcome.outside.items()},
         "report": str(outcome.report),
         "not_to_be_handed_on": str(outcome.run.private_folder),
     }
@@ -305,6 +306,12 @@ def show(outcome: Outcome, console: Console) -> None:
         console.print(f"[red]{said}[/]", soft_wrap=True)
     if figures["held_out"] is not None:
         console.print(f"The last look: {look_line(figures['held_out'])}", soft_wrap=True)
+    if outcome.outside:
+        title = "Loss at outside sites"
+        outside = Table("site", "base", "federated", title=title, title_justify="left")
+        for name, losses in figures["outside"].items():
+            outside.add_row(name, *(f"{losses[model]:.3f}" for model in ("base", "federated")))
+        console.print(outside)
     budget = Table(
         "site",
         "ε spent",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
+from fedpriv.config.load import OF_SITES
 from fedpriv.config.sources import Source
 from fedpriv.data.identity import whole_record
 from fedpriv.data.read import read_records
@@ -39,19 +40,19 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
         return
     public: dict[str, list[str]] = {}  # digests of each file's records
     for key, path in config.files().items():
-        if not key.startswith("sites."):
+        if not key.startswith(OF_SITES):
             cache = cache_folder(private_site_folder(run, config.sites[0].name))
             public[key] = list(_digests(config, path, cache, key))
     wanted = {digest for found in public.values() for digest in found}
     held: dict[str, str] = {}  # digest of one of these → the site that has it, too
-    for site in config.sites:
+    for site in config.everybody:
         assert site.records is not None
         cache = cache_folder(private_site_folder(run, site.name))
         own = {"data": site.records}
         if isinstance(site.held_out, Path):
             own["held_out"] = site.held_out
         for name, data in own.items():
-            key, through = f"sites.{site.name}.{name}", site.transform
+            key, through = f"{site.table}.{site.name}.{name}", site.transform
             for digest in _digests(config, data, cache, key, through):
                 if digest in wanted:
                     held.setdefault(digest, site.name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, LedgerInUseError, naming
+from fedpriv.personal.evaluation import Evaluation
 from fedpriv.plain_training.scores import Scores
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.report.budget import BudgetReport
@@ -32,6 +33,7 @@ from fedpriv_simulation.hosts import AT_ONCE, Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 from fedpriv_simulation.joint import JointPool, sites_at_once
 from fedpriv_simulation.node_checks import check_nodes
+from fedpriv_simulation.outside_sites import read_outside, score_outside
 from fedpriv_simulation.placing import places, places_here
 from fedpriv_simulation.public_records import check_public
 from fedpriv_simulation.shared_base import SharedBasePool
@@ -50,6 +52,7 @@ class Outcome:
         rounds: the metrics of every round.
         budgets: site → its signed budget report.
         report: path of report.html.
+        outside: outside site → its scores, where all data is public.
     """
 
     run: RunDirectory
@@ -57,6 +60,7 @@ class Outcome:
     rounds: list[dict[str, Any]]
     budgets: dict[str, BudgetReport]
     report: Path
+    outside: Mapping[str, Evaluation] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,7 @@ def _simulate(
             stack.callback(pool.close)
             check_public(config, run.path, source)
             config = settle(config, run, pool, here=there is None and address is None)
+            outside = read_outside(config, run, pool)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
         digest, trained = job.proposal.base_digest, job.update.vector.value.size
         if cluster is not None:
@@ -173,8 +178,10 @@ def _simulate(
                     log.error("The reports were not written: %s", error)
             raise
         budgets = report_on()
+        scored = score_outside(config, run, outside, pool)
         report = write_report(run.path)
-    return Outcome(run, job.baseline, job.rounds, budgets, report)
+    shown = scored if config.job.data_is_public else {}
+    return Outcome(run, job.baseline, job.rounds, budgets, report, shown)
 
 
 def _meeting(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.sites import SiteSection
+from fedpriv.config.sites import SiteRecords
 from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.data.read import UNIT
 from fedpriv.data.spec import DataSpec
@@ -26,7 +26,7 @@ def written_columns(spec: DataSpec) -> dict[str, str]:
     return {**spec.columns, **({} if spec.unit == "record" else {UNIT: spec.unit})}
 
 
-def read_site(site: SiteSection, spec: DataSpec, cache: Path) -> OwnRecords:
+def read_site(site: SiteRecords, spec: DataSpec, cache: Path) -> OwnRecords:
     """The records of a site, those that it keeps apart by themselves.
 
     Args:
@@ -43,6 +43,6 @@ def read_site(site: SiteSection, spec: DataSpec, cache: Path) -> OwnRecords:
         unit=spec.unit,
         labels=spec.labels,
         cache_dir=cache,
-        key=f"sites.{site.name}.data",
+        key=f"{site.table}.{site.name}.data",
         transform=site.transform,
     )

@@ -194,6 +194,11 @@ class RunDirectory:
         with contextlib.suppress(OSError):  # on a full disk, say: what ended the job is told
             self._write()
 
+    def keep_outside(self, scores: Mapping[str, Any]) -> None:
+        """Keep the scores of sites that took no part, whose records are public."""
+        self.info["outside"] = scores
+        self._write()
+
     @property
     def owed(self) -> dict[str, list[str]]:
         """Sites whose `reports` are missing, and those that have to hear of `adapters`.

@@ -37,3 +37,14 @@ def test_what_is_wrong_is_a_typed_error(federation: Callable[..., Any], tmp_path
     (tmp_path / "other" / "notes.txt").write_text("x")
     with pytest.raises(RunError, match="no comparison"):
         fedpriv.compare(federation(), ["dp-lora"], out=tmp_path / "other")
+
+
+def test_each_site_in_turn_is_a_new_one(federation: Callable[..., Any], tmp_path: Path) -> None:
+    way: Any = {"seeds": 1, "held_out": 0.5, "leave_one_site_out": True, "new_sites": [2]}
+    overrides = ["personal.rates=[3e-2]", "personal.epochs=1"]
+    found = fedpriv.compare(federation(), ["base"], overrides, out=tmp_path / "out", **way)
+    outside = found.rows[0]["outside"]
+    assert [*outside["by_site"]["2"]] == ["site-0", "site-1"]
+    assert outside["loss"]["2"]["mean"] != outside["loss"]["0"]["mean"]
+    with pytest.raises(ConfigError, match="new_sites"):
+        fedpriv.compare(federation(), ["base"], out=tmp_path / "out", new_sites=[-1])

@@ -296,7 +296,7 @@ NOT_GIVEN = {"sites.name", "sites.data", "data.columns", "evaluation.data"} | {
     "privacy.roster",
     "model.begin",  # what an adapter says beside it is in tests/config/test_defaults.py
 }
-NOT_GIVEN_TABLES = ("sites.omop.", "sites.fhir.")
+NOT_GIVEN_TABLES = ("sites.omop.", "sites.fhir.", "outside.")
 
 
 def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def test_settings_say_what_was_run_and_not_where(
         "synthetic.generator.describe=a note",
         "sites.site-0.ledger=lasting.db",
         "sites.site-0.epsilon=3",
+        'outside=[{name = "elsewhere", data = "elsewhere.jsonl"}]',
     )
     config = load_job(federation(), where)
     run = RunDirectory.create(tmp_path / "run", config, insecure_seed=3)
@@ -77,7 +78,15 @@ def test_settings_say_what_was_run_and_not_where(
     assert not tracked.private and tracked.experiment == "fedpriv"
     settings = tracked.settings
     text = json.dumps(dict(settings))
-    for hidden in ("example.org", "maker", "lasting", str(tmp_path), ".jsonl", "tracking"):
+    for hidden in (
+        "example.org",
+        "maker",
+        "lasting",
+        "elsewhere",
+        str(tmp_path),
+        ".jsonl",
+        "tracking",
+    ):
         assert hidden not in text
     assert settings["privacy.delta"] == "0.001"
     assert settings["data.columns.text"] == "note"

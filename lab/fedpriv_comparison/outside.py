@@ -1,0 +1,130 @@
+"""Sites that take no part: what they test on, and the new site that each of them may become.
+
+A new site begins at somebody's model and trains on a few units of its own, without noise, as
+`fedpriv-client personalise` would.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedpriv.config.job import JobConfig
+from fedpriv.config.personal import PersonalSection
+from fedpriv.data.encode import Example
+from fedpriv.data.held_out import OwnRecords, drawn_for
+from fedpriv.data.spec import DataSpec
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.models.vector import Vector
+from fedpriv.names import OwnKind
+from fedpriv.personal.records import to_train_on
+from fedpriv.personal.training import train_alone
+from fedpriv.private_training.worker import Worker
+from fedpriv_comparison.held_out_scores import halves
+from fedpriv_server.own_records import read_site, spec_of
+
+COUNTS = (0, 4, 16, 64)  # units that a new site has
+HELD_OUT = 0.5  # of the units of an outside site whose table names none
+FEW = 3  # passes, where too few units have a token to choose the number by
+
+
+@dataclass(frozen=True)
+class OutsideSite:
+    """The records of a site that takes no part, each unit in one part.
+
+    Attributes:
+        records: what a new site draws its units from.
+        reported, tuning: of the held-out units, to report on and to choose by.
+    """
+
+    records: OwnRecords
+    reported: list[Example]
+    tuning: list[Example]
+
+
+def outside_examples(config: JobConfig, worker: Worker) -> dict[str, OutsideSite]:
+    """Of every outside site; half of its units are held out where its table does not say.
+
+    Raises:
+        DataError: one can't be read, or holds too few records out.
+    """
+    spec = spec_of(config)
+    found = {}
+    for named in config.outside:
+        site = named.model_copy(update={"held_out": named.held_out or HELD_OUT})
+        with tempfile.TemporaryDirectory() as cache:
+            own = read_site(site, spec, Path(cache))
+            found[site.name] = OutsideSite(own, *halves(site, own, spec, worker.base.tokenizer))
+    return found
+
+
+def check_counts(config: JobConfig, worker: Worker, counts: Sequence[int]) -> None:
+    """Refuse more units of a new site than an outside site has, before anything is trained.
+
+    Raises:
+        ConfigError: names the site, and how many it has.
+        DataError: as `outside_examples`.
+    """
+    unit = spec_of(config).unit
+    for name, site in outside_examples(config, worker).items():
+        units = {drawn_for(record, unit, "new site 0") for record in site.records.training}
+        there = len(units - {1.0})
+        if there < max(counts):
+            raise ConfigError(
+                f"asks for {max(counts)} units of {name}, which has {there} beside those that it"
+                " holds out",
+                key="--new-sites",
+                value=",".join(map(str, counts)),
+                fix="Ask for fewer, or name a file of held-out records there.",
+            )
+
+
+def draw(records: OwnRecords, count: int, unit: str, seed: int) -> OwnRecords:
+    """So many units, the same for all models of a seed; fewer are among more.
+
+    Args:
+        unit: as of `drawn_for`, whose numbers decide: those of the lowest are drawn.
+    """
+    drawn = [drawn_for(record, unit, f"new site {seed}") for record in records.training]
+    few = set(sorted(set(drawn) - {1.0})[:count])
+    rows = [row for row, one in enumerate(drawn) if one in few]
+    return replace(records, training=records.training.select(rows))
+
+
+def new_site(
+    worker: Worker,
+    start: Vector,
+    site: OutsideSite,
+    count: int,
+    settings: PersonalSection,
+    *,
+    spec: DataSpec,
+    tokenizer: Any,
+    seed: int,
+    kind: OwnKind,
+) -> Vector:
+    """Train from `start` (P,) on so many units of a site; 0 units leave it as it is.
+
+    Rate and passes are chosen by cross-validation on these units. Where fewer than two parts of
+    them have a token to predict, it makes `FEW` passes at the first rate.
+
+    Args:
+        seed: of the draw, and of the order of the records.
+        kind: ``alone`` where the model has learned nothing yet, else ``personal``.
+
+    Raises:
+        DataError: no unit has a token to predict.
+    """
+    if not count:
+        return start
+    own = draw(site.records, count, spec.unit, seed)
+    try:
+        parts = to_train_on(own, spec, tokenizer, settings)
+    except DataError:
+        few = {"validation": 0.0, "rates": settings.rates[:1], "epochs": FEW, "epochs_alone": None}
+        settings = settings.model_copy(update=few)
+        parts = to_train_on(own, spec, tokenizer, settings)
+    return train_alone(worker, start, parts, settings.beginning(kind), seed=seed).values
