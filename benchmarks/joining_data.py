@@ -61,7 +61,7 @@ class Kind:
         groups: all records from the folder of all data, in the order that makes sites differ.
         settings: sections of the federation file.
         batch: records of a step, of all sites together, expected.
-        rates: of the federation and of a single hospital, to choose from.
+        rates: of the federation to choose from; a single hospital has twice the last one, too.
         own_rates, own_passes: of a site's own training, the rates to choose from and the most
             passes.
     """

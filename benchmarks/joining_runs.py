@@ -218,13 +218,12 @@ def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned
     if of_kind is None:
         federation, single = {}, {}
         for rate in rates:
-            said = f"optimizer.lr={rate}"
-            result, _ = study.trained(study.private([*terms_of(point), said], TUNING))
-            federation[rate] = float(result.last("tuning_loss") or 0)
-            result, _ = study.trained(
-                study.private([*LOCAL, _single_rate(point), said], TUNING, first)
-            )
-            single[rate] = float(result.last("tuning_loss") or 0)
+            trial = study.private([*terms_of(point), f"optimizer.lr={rate}"], TUNING)
+            federation[rate] = float(study.trained(trial)[0].last("tuning_loss") or 0)
+        for rate in [*rates, f"{2 * kind.rates[-1]:g}"]:
+            said = [*LOCAL, _single_rate(point), f"optimizer.lr={rate}"]
+            trial = study.private(said, TUNING, first)
+            single[rate] = float(study.trained(trial)[0].last("tuning_loss") or 0)
     else:
         before = Tuned(**json.loads(of_kind.read_text()))
         federation, single = before.federation, before.single
