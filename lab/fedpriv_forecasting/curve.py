@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from fedpriv_forecasting.setting import Setting
-from fedpriv_forecasting.table import ALONE, Point
+from fedpriv_forecasting.table import ALONE, OWN, Point
 
 LEVEL = 0.95  # of each end of an interval of 90%
 LEAST_FREEDOM = 2  # groups more than coefficients
@@ -89,11 +89,19 @@ class Interval:
     high: float
 
 
-def runs_of(points: Sequence[Point], way: str, baseline: str = ALONE) -> list[Runs]:
+def interval(gain: float, variance: float, freedom: int) -> Interval:
+    """By Student's t."""
+    half = float(stdtrit(freedom, LEVEL)) * math.sqrt(max(0.0, variance))
+    return Interval(gain, gain - half, gain + half)
+
+
+def runs_of(
+    points: Sequence[Point], way: str, baseline: str = ALONE, question: str = OWN
+) -> list[Runs]:
     """The runs in which both were measured, by setting."""
     found: dict[tuple[Setting, Hashable], list[tuple[float, ...]]] = {}
     for point in points:
-        gains = point.gains(way, baseline)
+        gains = point.gains(way, baseline, question)
         if gains is None:
             continue
         terms = (point.epsilon, point.delta, point.trust, point.sample_rate, point.rounds)
@@ -135,20 +143,24 @@ class Curve:
         row = self.row(setting)
         return float(row @ self.inverse @ row)
 
-    def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
-        """The gain there, as the mean over sites or of one of them."""
-        gain = float(self.row(setting) @ self.coefficients)
+    def gain(self, setting: Setting, *, one_site: bool = False) -> tuple[float, float]:
+        """The gain there and its variance, as the mean over sites or of one of them."""
         variance = self.scatter * (1 + self.leverage(setting)) + self.between_seeds
         variance += self.between_sites if one_site else 0.0
-        half = float(stdtrit(self.freedom, LEVEL)) * math.sqrt(variance)
-        return Interval(gain, gain - half, gain + half)
+        return float(self.row(setting) @ self.coefficients), variance
+
+    def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
+        """The gain there, and in which bounds."""
+        return interval(*self.gain(setting, one_site=one_site), self.freedom)
+
+    def more(self, setting: Setting, other: Setting) -> tuple[float, float]:
+        """How much more the gain is at the other, and the variance of the curve alone."""
+        step = self.row(other) - self.row(setting)
+        return float(step @ self.coefficients), float(step @ self.moves @ step)
 
     def difference(self, setting: Setting, other: Setting) -> Interval:
-        """How much more the gain is at the other: of the curve alone, without its scatter."""
-        step = self.row(other) - self.row(setting)
-        more, variance = float(step @ self.coefficients), float(step @ self.moves @ step)
-        half = float(stdtrit(self.freedom, LEVEL)) * math.sqrt(max(0.0, variance))
-        return Interval(more, more - half, more + half)
+        """The same, and in which bounds: without the scatter of single federations."""
+        return interval(*self.more(setting, other), self.freedom)
 
     def outside(self, setting: Setting) -> list[str]:
         """In which figures a setting is outside what was measured, in words; none if in none."""
@@ -280,7 +292,7 @@ class LeftOut:
     """How well curves predict groups that they have not seen.
 
     Attributes:
-        groups: of runs with the same sites, each predicted from the others.
+        groups: of runs with the same sites, or kinds, each predicted from the others.
         runs: single runs that were predicted.
         inside: share of them whose gain was in its 90% interval.
         miss: root of the mean square of what predictions were off by.
@@ -301,7 +313,7 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
         terms: as for `fit_curve`.
     """
     known = [one for one in runs if not one.setting.warm_start]
-    inside, missed, without = [], [], []
+    tried = []
     groups = dict.fromkeys(one.setting.group for one in known)
     for group in groups:
         others = [one for one in known if one.setting.group != group]
@@ -311,11 +323,15 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
         usual = float(np.mean([one.mean for one in others]))
         for one in known:
             if one.setting.group == group:
-                found = curve.predict(one.setting)
-                inside += [found.low <= gain <= found.high for gain in one.means]
-                missed += [gain - found.gain for gain in one.means]
-                without += [gain - usual for gain in one.means]
-    if not missed:
+                tried += [(curve.predict(one.setting), gain, usual) for gain in one.means]
+    return left_out_of(len(groups), tried)
+
+
+def left_out_of(groups: int, tried: Sequence[tuple[Interval, float, float]]) -> LeftOut | None:
+    """From what was predicted, what was measured, and the mean of all others; None of nothing."""
+    if not tried:
         return None
-    rms = [math.sqrt(float(np.mean(np.square(errors)))) for errors in (missed, without)]
-    return LeftOut(len(groups), len(missed), float(np.mean(inside)), *rms)
+    inside = [found.low <= gain <= found.high for found, gain, _ in tried]
+    errors = [[gain - found.gain for found, gain, _ in tried], [gain - u for _, gain, u in tried]]
+    rms = [math.sqrt(float(np.mean(np.square(one)))) for one in errors]
+    return LeftOut(groups, len(tried), float(np.mean(inside)), *rms)
