@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -135,27 +135,51 @@ def _ways(found: Forecast) -> Table:
 
 def _answers(found: Forecast) -> Iterator[tuple[str, str]]:
     from fedpriv_forecasting.answers import STARTS
-    from fedpriv_forecasting.table import OUTSIDE, OWN_RECORDS
+    from fedpriv_forecasting.table import OUTSIDE
 
     own, others = found.answers[0], found.answers[1:]
-    yield "Own patients", _told(own, f"with {own.way}, over a model trained alone")
-    outside = [one for one in others if one.question == OUTSIDE]
-    said = " ".join(_told(one, f"over {STARTS[one.over]}") for one in outside)
-    yield "Other hospitals' patients", said
-    new = [one for one in others if one.question in OWN_RECORDS]
-    heading = "A new hospital that begins with the adapter"
-    if not any(one.federations for one in new):
-        yield heading, _told(new[0], "")
-    else:
-        told = (
-            _told(
-                one,
-                f"with {one.question} own records, over one that begins with {STARTS[one.over]}",
-            )
-            for one in new
+    yield "Own patients", _told(f"With {own.way}, over a model trained alone", {"": own})
+    headings = (
+        ("Other hospitals' patients", "Over", True),
+        ("A new hospital that begins with the adapter", "Over one that begins with", False),
+    )
+    for heading, over, outside in headings:
+        said = []
+        for start, words in STARTS.items():
+            of_start = {
+                "" if outside else f"with {one.question} own records ": one
+                for one in others
+                if one.over == start and (one.question == OUTSIDE) == outside
+            }
+            if any(one.federations for one in of_start.values()):
+                said.append(_told(f"{over} {words}", of_start))
+        yield (
+            heading,
+            " ".join(said) or "This table has no such measurement: nothing is said of it.",
         )
-        yield heading, " ".join(told)
     yield "The price", _price(found.price)
+
+
+def _told(what: str, found: Mapping[str, Answer]) -> str:
+    """Answers in a sentence or two, each with the words that it begins with."""
+    said = "; ".join(f"{begins}{_answer(one)}" for begins, one in found.items())
+    known = [one.left_out for one in found.values() if one.left_out is not None]
+    runs, inside = sum(one.runs for one in known), sum(one.inside * one.runs for one in known)
+    tested = "Too little was measured to test that on what it left out."
+    if known:
+        tested = f"Of {runs} measured runs that no curve had seen, {inside:.0f} were in brackets."
+    return f"{what}: {said}. {tested}"
+
+
+def _answer(one: Answer) -> str:
+    if one.gain is not None:
+        no = "no verdict, outside what was measured"
+        return f"{f'joining {one.verdict}' if one.verdict else no}, {_interval(one.gain)}"
+    if one.measured is None:
+        return "not measured"
+    least, most = one.measured
+    many = "1 federation" if one.federations == 1 else f"{one.federations} federations"
+    return f"no verdict, too little measured: {many}, which gained {least:+.3f} to {most:+.3f}"
 
 
 def _price(price: Price) -> str:
@@ -164,30 +188,6 @@ def _price(price: Price) -> str:
     if price.megabytes is not None:
         said += f" About {price.megabytes:.3g} MB go each way at each site."
     return said
-
-
-def _told(one: Answer, what: str) -> str:
-    """An answer in a sentence or two."""
-    if one.measured is None:
-        return "No federation was measured for that in this table, so nothing is said of it."
-    what = what[0].upper() + what[1:]
-    least, most = one.measured
-    if one.gain is None:
-        many = "1 federation" if one.federations == 1 else f"{one.federations} federations"
-        return (
-            f"{what}: no verdict. Too little was measured for a curve: {many}, which gained"
-            f" {least:+.3f} to {most:+.3f}."
-        )
-    said = f"joining {one.verdict}" if one.verdict else "no verdict, outside what was measured"
-    return f"{what}: {said}, {_interval(one.gain)}.{_left_out(one)}"
-
-
-def _left_out(one: Answer) -> str:
-    known = one.left_out
-    if known is None:
-        return " Too little was measured to test that on what it left out."
-    inside = round(known.inside * known.runs)
-    return f" Of {known.runs} measured runs that the curve had not seen, {inside} were in brackets."
 
 
 def _sentences(model: ModelSection, found: Forecast) -> Iterator[str]:

@@ -164,20 +164,9 @@ class Curve:
 
     def outside(self, setting: Setting) -> list[str]:
         """In which figures a setting is outside what was measured, in words; none if in none."""
-        if setting.warm_start and not self.warm:
-            return ["a public warm start, of which too little was measured"]
-        known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
-        found = [
-            f"{name}: {value:.3g}, and {measured_range(values)}"
-            for name, value, values in (
-                ("sites", setting.sites, [one.sites for one in known]),
-                ("records at a site", setting.records, [one.records for one in known]),
-                ("noise for each trained value", setting.noise, [one.noise for one in known]),
-            )
-            if not min(values) * (1 - 1e-9) <= value <= max(values) * (1 + 1e-9)
-        ]
-        if found:
+        if found := self.out_of_range(setting):
             return found
+        known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
         nearest = min(setting.distance(one) for one in known)
         if nearest > max(1.0, _widest_gap(known)):
             return [
@@ -187,6 +176,21 @@ class Curve:
         if self._lever_is_long(setting):
             return ["records and noise together: each was measured, but not so at the same time"]
         return []
+
+    def out_of_range(self, setting: Setting) -> list[str]:
+        """The same, with each figure taken by itself."""
+        if setting.warm_start and not self.warm:
+            return ["a public warm start, of which too little was measured"]
+        known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
+        return [
+            f"{name}: {value:.3g}, and {measured_range(values)}"
+            for name, value, values in (
+                ("sites", setting.sites, [one.sites for one in known]),
+                ("records at a site", setting.records, [one.records for one in known]),
+                ("noise for each trained value", setting.noise, [one.noise for one in known]),
+            )
+            if not min(values) * (1 - 1e-9) <= value <= max(values) * (1 + 1e-9)
+        ]
 
     def _lever_is_long(self, setting: Setting) -> bool:
         longest = max(self.leverage(one.setting) for one in self.runs)

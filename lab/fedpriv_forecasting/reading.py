@@ -90,13 +90,19 @@ class Reading:
             [self._together([curve.more(*pair) for curve in self.curves]) for pair in pairs]
         )
 
-    def outside(self, *settings: Setting) -> list[str]:
-        """In which figures any of these is outside what was measured, in words."""
+    def outside(self, setting: Setting, *sites: Setting) -> list[str]:
+        """In which figures a setting is outside what was measured, in words.
+
+        Args:
+            sites: of which no figure by itself may be outside, either.
+        """
         found = [self.other_model] if self.other_model and len(self.curves) == 1 else []
         for curve in self.curves:
-            for place in itertools.chain(*map(self._places, settings)):
-                found += [words for words in curve.outside(place) if words not in found]
-        return found
+            for place in self._places(setting):
+                found += curve.outside(place)
+            for place in itertools.chain(*map(self._places, sites)):
+                found += curve.out_of_range(place)
+        return list(dict.fromkeys(found))
 
     def left_out(self) -> LeftOut | None:
         """How well it predicts groups of runs, or whole kinds, that it has not seen."""
