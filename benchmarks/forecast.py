@@ -36,6 +36,7 @@ from fedpriv_forecasting.curve import (
     joint,
     leave_groups_out,
     left_out_of,
+    level_of,
     plain,
     runs_of,
 )
@@ -253,8 +254,8 @@ def kinds_left_out(table: Table) -> Iterator[dict[str, Any]]:
         names = [name for name, kind in table.kinds.items() if kind.task == task]
         for asked in ASKED:
             question, way, over = asked
-            fitted = [fit_curve(runs_of(table.of(name), way, over, question)) for name in names]
-            curves = [curve for curve in fitted if curve is not None]
+            runs = [runs_of(table.of(name), way, over, question) for name in names]
+            curves = [curve for one in runs if (curve := fit_curve(one) or level_of(one))]
             yield from row(task, "kinds", asked, [leave_kinds_out(curves)])
 
 

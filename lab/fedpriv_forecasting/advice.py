@@ -93,7 +93,6 @@ class Forecast:
 
     Attributes:
         kind: of records in the table, whose runs it rests on.
-        kinds: all of them, with others of the task where the base model is none that was measured.
         settings: how many federations these were.
         unlike: what of the job was not measured at all.
         answers: to the three questions, own patients first.
@@ -106,7 +105,6 @@ class Forecast:
     """
 
     kind: str
-    kinds: tuple[str, ...]
     says: str
     model: str
     trained: int
@@ -143,12 +141,12 @@ def forecast(
     """
     name = kind_for(job, federation, table, kind)
     described = table.kinds[name]
-    basis, kinds = _basis_of(job, table, name)
+    basis = _basis_of(job, table, name)
     curves = {way: found for way in WAYS if (found := basis.reading(federation, way))}
     if not curves:
         raise ConfigError(
-            f"has too few measured federations of kind {name!r} for a curve: it takes five that"
-            " differ in sites or records, and in noise",
+            f"has too few measured federations of kind {name!r} for a curve: it takes three that"
+            " differ in sites or records, or another kind of the task",
             key="points",
             fix="Measure more, or name another table with --table.",
         )
@@ -166,12 +164,12 @@ def forecast(
     if best is not None:
         pair = curves[best], over_two[best]
         of_sites = tuple(_of_sites(job, federation, *pair, unlike))
-        changed = tuple(_changed(federation, curves[best], points, unlike))
+        if curves[best].sloped:
+            changed = tuple(_changed(federation, curves[best], points, unlike))
     sigmas = federation.noise_multipliers
     own = answer(basis, federation, unlike, OWN, best or next(iter(curves)), ALONE)
     return Forecast(
         kind=name,
-        kinds=kinds,
         says=described.says,
         model=described.model,
         trained=described.trained,
@@ -192,18 +190,16 @@ def forecast(
     )
 
 
-def _basis_of(job: JobConfig, table: Table, name: str) -> tuple[Basis, tuple[str, ...]]:
-    """The runs of a kind, or of all of its task where the base model is another one."""
+def _basis_of(job: JobConfig, table: Table, name: str) -> Basis:
+    """The runs of the task: of a kind, and of the others."""
     kind, words = table.kinds[name], None
-    kinds: tuple[str, ...] = (name,)
     if not same_model(job, kind):
         words = f"model.name: {job.model.name}, and measured was {kind.model}"
-        others = (one for one, other in table.kinds.items() if other.task == kind.task)
-        kinds = (name, *(one for one in others if one != name))
-    patients = job.privacy.unit != "record"
+    others = (one for one, other in table.kinds.items() if other.task == kind.task and one != name)
+    kinds, patients = (name, *others), job.privacy.unit != "record"
     own = tuple(table.of(one, "patient" if patients else "record") for one in kinds)
     records = tuple(table.of(one, "record") for one in kinds) if patients else ()
-    return Basis(own, records, words), kinds
+    return Basis(own, records, words)
 
 
 def _price(job: JobConfig, federation: Federation, kind: Kind, unlike: tuple[str, ...]) -> Price:

@@ -90,6 +90,7 @@ def show(
         console.print(f"\nBy site, {found.best}", style="bold")
         for line in _sites(found):
             console.print(line, soft_wrap=True, markup=False)
+    if found.changes:
         console.print(f"\nWhat would change it, {found.best}", style="bold")
         console.print(_changes(found))
     for sentence in (*_remarks(found), BASIS):

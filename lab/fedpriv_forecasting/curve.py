@@ -6,7 +6,8 @@ noise to signal s of the federation:
     gain = β₀ + β₁ · log₂ m + β₂ · log₂ s + β₃ · log₂ m · log₂ s
 
 by least squares over settings, each the mean over its seeds and its scored sites; without the last
-term where there are too few runs for it. Gain is the loss of the baseline less that of the way.
+term where there are too few runs for it, and of three or four groups β₀ alone, so that all they
+differ by is scatter. Gain is the loss of the baseline less that of the way.
 Runs with the same number of sites and of records share sites, models and luck, so they are a
 *group*, and the scatter around the curve is taken from what it misses a group by that is left out
 of it:
@@ -51,6 +52,11 @@ Terms = Callable[[Setting], list[float]]  # what the coefficients are multiplied
 def plain(setting: Setting) -> list[float]:
     """The terms without the product."""
     return [1.0, math.log2(setting.records), math.log2(setting.noise)]
+
+
+def flat(setting: Setting) -> list[float]:
+    """The mean alone."""
+    return [1.0]
 
 
 def joint(setting: Setting) -> list[float]:
@@ -167,12 +173,8 @@ class Curve:
         if found := self.out_of_range(setting):
             return found
         known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
-        nearest = min(setting.distance(one) for one in known)
-        if nearest > max(1.0, _widest_gap(known)):
-            return [
-                f"records and noise together: the nearest federation that was measured has them"
-                f" by a factor of {2**nearest:.2g} otherwise"
-            ]
+        if found := far_from(known, setting):
+            return found
         if self._lever_is_long(setting):
             return ["records and noise together: each was measured, but not so at the same time"]
         return []
@@ -181,20 +183,36 @@ class Curve:
         """The same, with each figure taken by itself."""
         if setting.warm_start and not self.warm:
             return ["a public warm start, of which too little was measured"]
-        known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
-        return [
-            f"{name}: {value:.3g}, and {measured_range(values)}"
-            for name, value, values in (
-                ("sites", setting.sites, [one.sites for one in known]),
-                ("records at a site", setting.records, [one.records for one in known]),
-                ("noise for each trained value", setting.noise, [one.noise for one in known]),
-            )
-            if not min(values) * (1 - 1e-9) <= value <= max(values) * (1 + 1e-9)
-        ]
+        alike = (r.setting for r in self.runs if r.setting.warm_start == setting.warm_start)
+        return out_of_range(list(alike), setting)
 
     def _lever_is_long(self, setting: Setting) -> bool:
         longest = max(self.leverage(one.setting) for one in self.runs)
         return self.leverage(setting) > longest * (1 + 1e-9)
+
+
+def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
+    """In which figures, each by itself, a setting is outside of these, in words."""
+    return [
+        f"{name}: {value:.3g}, and {measured_range(values)}"
+        for name, value, values in (
+            ("sites", setting.sites, [one.sites for one in known]),
+            ("records at a site", setting.records, [one.records for one in known]),
+            ("noise for each trained value", setting.noise, [one.noise for one in known]),
+        )
+        if not min(values) * (1 - 1e-9) <= value <= max(values) * (1 + 1e-9)
+    ]
+
+
+def far_from(known: Sequence[Setting], setting: Setting) -> list[str]:
+    """Whether none of these is near in records and noise together, in words."""
+    nearest = min(setting.distance(one) for one in known)
+    if nearest <= max(1.0, _widest_gap(known)):
+        return []
+    return [
+        f"records and noise together: the nearest federation that was measured has them"
+        f" by a factor of {2**nearest:.2g} otherwise"
+    ]
 
 
 def measured_range(values: Sequence[float]) -> str:
@@ -230,10 +248,34 @@ def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
     for kept, warm in ((runs, True), (cold, False)):
         if warm and len(cold) == len(runs):
             continue
-        for tried in (joint, plain) if terms is None else (terms,):
+        for tried in (joint, plain, flat) if terms is None else (terms,):
             if (curve := _fit(kept, tried, warm)) is not None:
                 return curve
     return None
+
+
+def level_of(runs: Sequence[Runs]) -> Curve | None:
+    """The mean of groups that may be too few for a curve; None of none.
+
+    Its variance is that between groups, and of a single one none: for use among other kinds.
+    """
+    cold = [one for one in runs if not one.setting.warm_start]
+    if not cold:
+        return None
+    y = np.array([one.mean for one in cold])
+    groups = {one.setting.group for one in cold}
+    return Curve(
+        runs=tuple(cold),
+        coefficients=np.array([y.mean()]),
+        inverse=np.array([[1 / len(groups)]]),
+        moves=np.zeros((1, 1)),
+        scatter=float(y.var(ddof=1)) if len(groups) > 1 else 0.0,
+        between_seeds=_hidden(cold),
+        between_sites=_pooled([sites for one in cold for sites in one.gains]),
+        freedom=len(groups) - 1,
+        warm=False,
+        terms=flat,
+    )
 
 
 def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:

@@ -1,13 +1,14 @@
 """How a federation reads the measured curves where it is like none of them in one respect.
 
-**Another base model.** Each kind of records that was measured with its task has a curve, and they
-differ: in records and in models. With K of them, gains g₁ … g_K at a setting and variances v_k,
+**Another base model**, or a kind of which too little was measured for a curve. The kinds that were
+measured with its task differ, in records and in models. With K of them, gains g₁ … g_K at a setting
+and variances v_k (of a kind without a curve, the mean of its runs and how they scatter),
 
     half of a 90% interval = t · √(s² (1 + 1/K) + mean of v_k)
 
 around the mean, s² the variance of the gains between kinds and t Student's with K − 1 degrees of
-freedom: the new model is taken for one more draw of what these were drawn from. Of one kind alone
-no scatter between models is known, so there is no verdict.
+freedom: the new one is taken for one more draw of what these were drawn from. Of one kind alone no
+scatter between kinds is known, so there is no verdict.
 
 **Patients as units.** Where patients were measured, these runs answer. Where records were, noise
 goes by patients, and a patient's records are as good to a site's own model as one record, or as
@@ -28,10 +29,14 @@ from fedpriv_forecasting.curve import (
     Curve,
     Interval,
     LeftOut,
+    far_from,
     fit_curve,
+    flat,
     interval,
     leave_groups_out,
     left_out_of,
+    level_of,
+    out_of_range,
     runs_of,
 )
 from fedpriv_forecasting.federation import Federation
@@ -59,8 +64,14 @@ class Reading:
         found = []
         if len(self.curves) > 1:
             found.append(
-                f"The base model is none that was measured: the brackets allow for how much the"
-                f" {len(self.curves)} measured kinds differ from each other."
+                "This base model, or this kind of records, was measured too little by itself: the"
+                f" brackets allow for how much the {len(self.curves)} measured kinds of the task"
+                " differ from each other."
+            )
+        elif not self.sloped:
+            found.append(
+                "Too few federations were measured for how gains go with size and noise: the"
+                " brackets are those of any federation within their range."
             )
         if self.records_per_unit > 1:
             found.append(
@@ -68,6 +79,11 @@ class Reading:
                 f" of one record to patients of {self.records_per_unit}."
             )
         return found
+
+    @property
+    def sloped(self) -> bool:
+        """Whether it tells what another size or noise would change."""
+        return all(curve.terms is not flat for curve in self.curves)
 
     @property
     def warm(self) -> bool:
@@ -96,12 +112,16 @@ class Reading:
         Args:
             sites: of which no figure by itself may be outside, either.
         """
-        found = [self.other_model] if self.other_model and len(self.curves) == 1 else []
-        for curve in self.curves:
-            for place in self._places(setting):
-                found += curve.outside(place)
-            for place in itertools.chain(*map(self._places, sites)):
-                found += curve.out_of_range(place)
+        places = self._places(setting)
+        parts = list(itertools.chain(*map(self._places, sites)))
+        if len(self.curves) == 1:
+            (curve,) = self.curves
+            found = [self.other_model] if self.other_model else []
+            found += itertools.chain(*map(curve.outside, places), *map(curve.out_of_range, parts))
+        else:
+            known = [one.setting for curve in self.curves for one in curve.runs]
+            found = [w for place in (*places, *parts) for w in out_of_range(known, place)]
+            found += [w for place in places for w in far_from(known, place)]
         return list(dict.fromkeys(found))
 
     def left_out(self) -> LeftOut | None:
@@ -149,7 +169,7 @@ class Basis:
     """The measured runs that the forecast of one federation rests on.
 
     Attributes:
-        of_unit: of each kind, the runs with its unit.
+        of_unit: of each kind of its task, the nearest one first, the runs with its unit.
         of_records: the same with records as units, where it has another one; else nothing.
         other_model: as of `Reading`.
     """
@@ -159,13 +179,13 @@ class Basis:
     other_model: str | None
 
     def points(self, question: str, way: str, baseline: str) -> list[Point]:
-        """Where both were measured."""
-        return [
-            point
+        """Where both were measured: of the nearest kind, or of all where it has none."""
+        both = [
+            [point for point in points if point.gains(way, baseline, question) is not None]
             for points in (*self.of_unit, *self.of_records)
-            for point in points
-            if point.gains(way, baseline, question) is not None
         ]
+        own = [*both[0], *(both[len(self.of_unit)] if self.of_records else [])]
+        return own or list(itertools.chain(*both))
 
     def reading(
         self, federation: Federation, way: str, baseline: str = ALONE, question: str = OWN
@@ -173,7 +193,13 @@ class Basis:
         """The curves for a question; None where too little was measured."""
         units = ((self.of_unit, 1), (self.of_records, federation.records_per_unit))
         for kinds, per_unit in units:
-            fitted = [fit_curve(runs_of(points, way, baseline, question)) for points in kinds]
-            if curves := tuple(curve for curve in fitted if curve is not None):
-                return Reading(curves, self.other_model, per_unit)
+            runs = [runs_of(points, way, baseline, question) for points in kinds]
+            nearest = fit_curve(runs[0]) if runs else None
+            if nearest is not None and self.other_model is None:
+                return Reading((nearest,), None, per_unit)
+            found = tuple(curve for one in runs if (curve := fit_curve(one) or level_of(one)))
+            if len(found) > 1:
+                return Reading(found, self.other_model, per_unit)
+            if nearest is not None:
+                return Reading((nearest,), self.other_model, per_unit)
         return None

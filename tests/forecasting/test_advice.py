@@ -31,6 +31,8 @@ from tests.example_counts import examples
 from tests.forecasting.federation_files import federation_file
 from tests.forecasting.made_up_runs import plain, read, runs, table
 
+LEFT = ("privacy.clip_norm=1", "optimizer.lr=1e-2")  # that a file leaves to the model
+
 
 def of(file: Path, measured: Table, kind: str | None = None, *overrides: str) -> Forecast:
     job = load_job(file, overrides)
@@ -171,6 +173,22 @@ def test_another_model_is_told_whoever_names_the_kind(tmp_path: Path) -> None:
         assert all("model.name" in one.outside[0] for one in found.changes)
 
 
+def test_another_model_has_a_verdict_where_other_models_were_measured(tmp_path: Path) -> None:
+    """If the bracket is still on one side; and the bracket is wider."""
+    made = table([run for kind in "abc" for run in runs(kind=kind, scatter=0.002)])
+    made["kinds"] = {kind: made["kinds"]["notes"] | {"model": kind} for kind in "abc"}
+    several = Table.model_validate(made)
+    found, of_one = (
+        of(usual(tmp_path), several, None, f"model.name={name}", "lora.r=2", "lora.alpha=4", *LEFT)
+        for name in ("other", "a")
+    )
+    assert found.ways[0].verdict == of_one.ways[0].verdict == TWO_UNMEASURED
+    assert "3 measured kinds" in found.answers[0].widened[0] and of_one.answers[0].widened == ()
+    assert found.price.megabytes is None and of_one.price.megabytes is not None
+    left_out = found.answers[0].left_out
+    assert left_out is not None and left_out.groups == 3
+
+
 @pytest.mark.parametrize(
     ("name", "same"),
     [
@@ -226,8 +244,10 @@ def test_the_kind_is_that_of_the_task_and_the_model(tmp_path: Path) -> None:
     made["kinds"]["reports"] = dict(made["kinds"]["notes"])
     made["kinds"]["notes"]["model"] = "other"
     several = Table.model_validate(made)
-    with pytest.raises(ConfigError, match="too few measured federations of kind 'reports'"):
-        of(usual(tmp_path), several)  # the nearest by model, whatever there is of it
+    nearest = of(usual(tmp_path), several)  # by model, whatever there is of it
+    assert nearest.kind == "reports" and "2 measured kinds" in nearest.answers[0].widened[0]
+    with pytest.raises(ConfigError, match="too few measured federations of kind 'notes'"):
+        of(usual(tmp_path), read(runs(groups=((4, 32), (8, 64)))))
     assert of(usual(tmp_path), several, "notes").kind == "notes"
     with pytest.raises(ConfigError, match="--kind: is no kind in it"):
         of(usual(tmp_path), several, "tales")
