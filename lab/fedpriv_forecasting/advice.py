@@ -27,7 +27,7 @@ from fedpriv_forecasting.answers import (
 )
 from fedpriv_forecasting.curve import Interval
 from fedpriv_forecasting.federation import Federation, changes
-from fedpriv_forecasting.likeness import kind_for, other_pace, same_model, unlike_measured
+from fedpriv_forecasting.likeness import kind_for, other_pace, same_model, unit_of, unlike_measured
 from fedpriv_forecasting.reading import Basis, Reading
 from fedpriv_forecasting.setting import Setting
 from fedpriv_forecasting.table import ALONE, OWN, TWO_ALONE, WAYS, Kind, Point, Table
@@ -196,9 +196,9 @@ def _basis_of(job: JobConfig, table: Table, name: str) -> Basis:
     if not same_model(job, kind):
         words = f"model.name: {job.model.name}, and measured was {kind.model}"
     others = (one for one, other in table.kinds.items() if other.task == kind.task and one != name)
-    kinds, patients = (name, *others), job.privacy.unit != "record"
-    own = tuple(table.of(one, "patient" if patients else "record") for one in kinds)
-    records = tuple(table.of(one, "record") for one in kinds) if patients else ()
+    kinds, unit = (name, *others), unit_of(job)
+    own = tuple(table.of(one, unit) for one in kinds)
+    records = tuple(table.of(one, "record") for one in kinds) if unit != "record" else ()
     return Basis(own, records, words)
 
 

@@ -9,13 +9,13 @@ from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
 from fedpriv_forecasting.curve import measured_range
 from fedpriv_forecasting.federation import Federation
-from fedpriv_forecasting.table import Kind, Point, Table
+from fedpriv_forecasting.table import Kind, Point, Table, Unit
 
 FAR = 2.0  # a setting that is other than measured by more than this factor
 
 
 def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str | None) -> str:
-    """The kind of the job's task: of its model, or else with the nearest run; or what is wanted.
+    """The kind of the job's task: of its model, of its unit, with the nearest run; or the wanted.
 
     Raises:
         ConfigError: the table has no such kind, or none of the task.
@@ -44,11 +44,17 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
         return wanted
     here = federation.setting
 
-    def far(name: str) -> tuple[bool, float]:
+    def far(name: str) -> tuple[bool, bool, float]:
         distances = [here.distance(point.setting) for point in table.of(name)]
-        return not same_model(job, table.kinds[name]), min(distances)
+        of_unit = table.of(name, unit_of(job))
+        return not same_model(job, table.kinds[name]), not of_unit, min(distances)
 
     return min(fitting, key=far)
+
+
+def unit_of(job: JobConfig) -> Unit:
+    """Whose privacy is protected."""
+    return "record" if job.privacy.unit == "record" else "patient"
 
 
 def same_model(job: JobConfig, kind: Kind) -> bool:

@@ -191,15 +191,20 @@ class Basis:
         self, federation: Federation, way: str, baseline: str = ALONE, question: str = OWN
     ) -> Reading | None:
         """The curves for a question; None where too little was measured."""
-        units = ((self.of_unit, 1), (self.of_records, federation.records_per_unit))
-        for kinds, per_unit in units:
-            runs = [runs_of(points, way, baseline, question) for points in kinds]
-            nearest = fit_curve(runs[0]) if runs else None
-            if nearest is not None and self.other_model is None:
-                return Reading((nearest,), None, per_unit)
-            found = tuple(curve for one in runs if (curve := fit_curve(one) or level_of(one)))
-            if len(found) > 1:
-                return Reading(found, self.other_model, per_unit)
-            if nearest is not None:
-                return Reading((nearest,), self.other_model, per_unit)
-        return None
+        per_unit, several, spread = federation.records_per_unit, [], 1
+        alone: Reading | None = None
+        for number, points in enumerate(self.of_unit):
+            runs = runs_of(points, way, baseline, question)
+            records = self.of_records[number] if self.of_records else ()
+            of_records = runs_of(records, way, baseline, question)
+            if number == 0:
+                for one, times in ((runs, 1), (of_records, per_unit)):
+                    if alone is None and (curve := fit_curve(one)) is not None:
+                        alone = Reading((curve,), self.other_model, times)
+            used = runs or of_records
+            spread = max(spread, per_unit if used is of_records and used else 1)
+            if found := fit_curve(used) or level_of(used):
+                several.append(found)
+        if len(several) > 1 and (alone is None or self.other_model):
+            return Reading(tuple(several), self.other_model, spread)
+        return alone

@@ -111,5 +111,8 @@ def test_a_kind_of_which_little_was_measured_is_read_among_the_others() -> None:
     assert alone.reading(federation, "federated") is None
     among = Basis((few, read(runs()).points), (), None).reading(federation, "federated")
     assert among is not None and len(among.curves) == 2 and among.outside(HERE) == []
+    patients = replace(federation, records_per_unit=4)
+    mixed = Basis((few, ()), ((), read(runs()).points), None).reading(patients, "federated")
+    assert mixed is not None and (len(mixed.curves), mixed.records_per_unit) == (2, 4)
     enough = Basis((read(runs()).points, few), (), None).reading(federation, "federated")
     assert enough is not None and len(enough.curves) == 1
