@@ -20,8 +20,11 @@ from typer.testing import CliRunner
 from fedpriv.cli import app
 from fedpriv.config.load import load_job
 from fedpriv.privacy.accounting import planning
+from fedpriv.report.figures import upper
 from tests.forked_commands import command
 from tests.waiting import held_fedpriv, wait_until
+
+ROOT = Path(__file__).parents[1]
 
 Make = Callable[..., Any]
 BIN = Path(sys.executable).parent
@@ -349,7 +352,10 @@ def test_plan_says_what_a_secure_sum_rests_on(tmp_path: Path) -> None:
     assert [alone[key] for key in ("sites", "max_colluding", "shares")] == [4, 1, 3]
     assert alone["epsilon"] == pytest.approx(9.9, abs=0.1)
     assert alone["noise_multiplier"] ** 2 * 3 == pytest.approx(figures["noise_multiplier"] ** 2)
-    assert json.loads(fedpriv("plan", *options, "--json").stdout) == figures | {"alone": None}
+    by_itself = json.loads(fedpriv("plan", *options, "--json").stdout)
+    without = figures["choosing"] | {"look": by_itself["choosing"]["look"]}
+    assert by_itself == figures | {"alone": None, "choosing": without}
+    assert figures["choosing"]["look"] is None
     by_default = fedpriv("plan", *options, "--sites", "10", "--json")
     assert json.loads(by_default.stdout)["alone"]["max_colluding"] == 4
     file = tmp_path / "federation.toml"
@@ -377,7 +383,8 @@ def test_plan_says_what_a_filter_costs(tmp_path: Path) -> None:
     assert found["order"] == 5
     assert 1.05 < found["noise_multiplier"] / figures["noise_multiplier"] < 1.1
     assert 1.1 < found["epsilon"] / figures["epsilon"] < 1.2
-    assert json.loads(fedpriv("plan", *options, "--json").stdout) == figures | {"adaptive": None}
+    fixed = json.loads(fedpriv("plan", *options, "--json").stdout)
+    assert fixed == figures | {"adaptive": None, "choosing": fixed["choosing"]}
     of_ledger = fedpriv("plan", *options, "--adaptive", "--order", "9", "--json")
     kept = json.loads(of_ledger.stdout)["adaptive"]
     assert kept["order"] == 9 and kept["noise_multiplier"] > found["noise_multiplier"]
@@ -385,6 +392,18 @@ def test_plan_says_what_a_filter_costs(tmp_path: Path) -> None:
     assert "As an adaptive plan, with a filter" in words
     assert f"{found['noise_multiplier']:g} 7.6% more for the same ε of 4.000, at order 5" in words
     assert re.search(r"ε 4\.477 12\.2% more at the same noise", words)
+
+
+def test_plan_says_what_choosing_settings_costs_as_the_page_does() -> None:
+    page = " ".join((ROOT / "docs/choosing-settings.md").read_text().replace("> ", "").split())
+    (line,) = re.findall(r"fedpriv (plan [^`]*? --budget [\d.]+) ", page)
+    words = " ".join(fedpriv(*line.split()).stdout.split())
+    said = re.search(r"Choosing settings: .*? such jobs fit\.", words)
+    assert said and said[0] in page, words
+    figures = json.loads(fedpriv(*line.split(), "--json").stdout)["choosing"]
+    for part in ("trial", "look", "repeated"):
+        assert upper(figures[part]["epsilon"]) in said[0]
+        assert f"{100 * figures[part]['share']:.3g}%" in said[0]
 
 
 def test_plan_says_when_a_plan_is_too_dear() -> None:
@@ -409,6 +428,7 @@ def test_plan_says_when_a_plan_is_too_dear() -> None:
         ([*PLAN, "--sites", "4", "--looks", "2"], "--looks: are not in the same job"),
         ([*PLAN, "--sites", "4", "--adaptive"], "--adaptive: is not with a secure sum"),
         ([*PLAN, "--looks", "2", "--adaptive"], "Leave --looks out"),
+        ([*PLAN, "--budget", "0"], "--budget: must be above 0"),
         ([*PLAN, "--order", "8"], "--order: says nothing of a plan of fixed noise"),
         ([*PLAN, "--adaptive", "--order", "1"], "Expected order=1"),
     ],

@@ -67,6 +67,13 @@ def plan(
             show_default="1 of up to four, else a minority",
         ),
     ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="ε that a site's people have for life, by the rule rdp: what the job, and choosing"
+            " its settings, take of it."
+        ),
+    ] = None,
     adaptive: Annotated[
         bool,
         typer.Option(
@@ -98,6 +105,7 @@ def plan(
     from fedpriv.defaults import rows_for
     from fedpriv.privacy.accounting.filter_price import filtered
     from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, solve_with_looks
+    from fedpriv.privacy.ledger.choosing import price_choosing
 
     if file is not None:
         job = load_job(file)
@@ -127,6 +135,8 @@ def plan(
     figures["alone"] = None if sites is None else _alone(planned, sites, max_colluding)
     figures["adaptive"] = _finite(asdict(filtered(planned, order))) if adaptive else None
     figures["looks"] = None if costs is None else asdict(costs)
+    of_look = slots if sites is None and not adaptive else None  # else the job can have none
+    figures["choosing"] = asdict(price_choosing(planned, of_look, budget))
     figures["second"] = _second(planned) if check else None
     rows = rows_for(figures["epsilon"])
     figures["defaults"] = [{**asdict(row), "clip_norm": row.clip_norm} for row in rows]
@@ -284,6 +294,7 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
         *([_looks(looks, figures)] if looks is not None else []),
         *(_trust(figures["alone"], figures) if figures.get("alone") is not None else []),
         more,
+        _choosing(figures["choosing"], with_trust=figures.get("alone") is not None),
         f"If a unit is a record, each drawn on its own, ε is {group}.",
         f"Counted for replacing one unit instead of adding or removing one, ε is {replaced}.",
         "What this assumes: " + " ".join(figures["assumptions"]),
@@ -334,6 +345,36 @@ def _looks(looks: dict[str, Any], figures: dict[str, Any]) -> str:
         f" {figures['noise_multiplier']:.4g} would do for the same ε, or the same noise would cost"
         f" ε = {_upper(looks['epsilon_without'])} instead of {_upper(figures['epsilon'])}."
     )
+
+
+def _choosing(found: dict[str, Any], *, with_trust: bool) -> str:
+    """What choosing settings on private records costs, beside the job."""
+    from fedpriv.privacy.ledger.choosing import REPEATED
+    from fedpriv.privacy.ledger.life import MANY
+
+    trial, look, repeated = found["trial"], found["look"], found["repeated"]
+    said = [
+        "Choosing settings: on public records it costs nothing. A trial job of"
+        f" {trial['steps']} such steps costs ε = {_upper(trial['epsilon'])}, and"
+        f" {_upper(trial['epsilon_with_job'])} together with this job."
+    ]
+    if look is not None:
+        said.append(
+            f"A look of {look['steps']} steps costs ε = {_upper(look['epsilon'])}, and"
+            f" {_upper(look['epsilon_with_job'])} together with this job."
+        )
+    said.append(f"To train {REPEATED} times and keep the best costs {_upper(repeated['epsilon'])}.")
+    if found["budget"] is not None:
+        parts = (("the trial", trial), ("the look", look), (f"the {REPEATED} trainings", repeated))
+        shares = [f"{what} {100 * one['share']:.3g}%" for what, one in parts if one is not None]
+        others = f"{', '.join(shares[:-1])} and {shares[-1]}"
+        trust = " with trust" if with_trust else ""
+        fit = f"{MANY} or more" if found["jobs"] == MANY else f"{found['jobs']}"
+        said.append(
+            f"Of ε = {found['budget']:g} for life{trust} (rule rdp, order {found['order']}), this"
+            f" job takes {100 * found['job_share']:.3g}%, {others}. In all, {fit} such jobs fit."
+        )
+    return " ".join(said)
 
 
 def _default(row: dict[str, Any]) -> str:

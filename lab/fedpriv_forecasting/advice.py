@@ -8,28 +8,37 @@ Privacy:
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
 from fedpriv.one_line import one_line
-from fedpriv_forecasting.curve import Curve, Interval, LeftOut, fit_curve, leave_groups_out, runs_of
+from fedpriv_forecasting.answers import (
+    LEVEL,
+    PAYS,
+    PAYS_NOT,
+    UNKNOWN,
+    Answer,
+    Price,
+    answer,
+    of_others,
+    sign,
+)
+from fedpriv_forecasting.curve import Interval
 from fedpriv_forecasting.federation import Federation, changes
-from fedpriv_forecasting.likeness import kind_for, other_pace, unlike_measured
-from fedpriv_forecasting.nearest import Near, nearest
+from fedpriv_forecasting.likeness import kind_for, other_pace, same_model, unit_of, unlike_measured
+from fedpriv_forecasting.reading import Basis, Reading
 from fedpriv_forecasting.setting import Setting
-from fedpriv_forecasting.table import TWO_ALONE, WAYS, Point, Table
+from fedpriv_forecasting.table import ALONE, OWN, TWO_ALONE, WAYS, Kind, Point, Table
 
-PAYS, PAYS_NOT, UNKNOWN = "is expected to pay", "is expected not to pay", "can't be told"
 BEATS_TWO = f"{PAYS}, also against two own models"
 BEATS_ONE = f"{PAYS} against one own model"
 ONE_ALONE = f"{BEATS_ONE}, and not against two"
 PERHAPS_TWO = f"{BEATS_ONE}; against two it {UNKNOWN}"
 TWO_UNMEASURED = f"{BEATS_ONE}; against two, too little was measured"
 # From what is most sure to be worth it to what is least.
-RANKS = (BEATS_TWO, PERHAPS_TWO, TWO_UNMEASURED, ONE_ALONE, UNKNOWN, None, PAYS_NOT)
+RANKS = (BEATS_TWO, PERHAPS_TWO, TWO_UNMEASURED, ONE_ALONE, UNKNOWN, None, LEVEL, PAYS_NOT)
 
 
 @dataclass(frozen=True)
@@ -86,13 +95,13 @@ class Forecast:
         kind: of records in the table, whose runs it rests on.
         settings: how many federations these were.
         unlike: what of the job was not measured at all.
+        answers: to the three questions, own patients first.
         ways: none where the federation begins at public records and no curve knows such.
         best: the way that is surest to be worth it, and of several the one that gains most.
         records: of a typical site, the geometric mean.
         noise_multipliers: smallest and largest σ of a site's claim.
         two_own: least and most that two own models gained over one, of the federations where
             that was measured; None where it was at none.
-        left_out: of each way, how well its curve predicts what it has not seen.
     """
 
     kind: str
@@ -105,14 +114,14 @@ class Forecast:
     records: float
     noise_multipliers: tuple[float, float]
     noise: float
+    answers: tuple[Answer, ...]
+    price: Price
     ways: tuple[Outlook, ...]
     best: str | None
-    near: Near
     of_sites: tuple[OfSite, ...]
     changes: tuple[Changed, ...]
     warm_start_measured: bool
     two_own: tuple[float, float] | None
-    left_out: dict[str, LeftOut | None]
 
     __repr__ = one_line
 
@@ -131,17 +140,19 @@ def forecast(
         AccountingError: no noise makes a site's ε.
     """
     name = kind_for(job, federation, table, kind)
-    points, described = table.of(name), table.kinds[name]
-    curves = {way: curve for way in WAYS if (curve := fit_curve(runs_of(points, way)))}
+    described = table.kinds[name]
+    basis = _basis_of(job, table, name)
+    curves = {way: found for way in WAYS if (found := basis.reading(federation, way))}
     if not curves:
         raise ConfigError(
-            f"has too few measured federations of kind {name!r} for a curve: it takes five that"
-            " differ in sites or records, and in noise",
+            f"has too few measured federations of kind {name!r} for a curve: it takes three that"
+            " differ in sites or records, or another kind of the task",
             key="points",
             fix="Measure more, or name another table with --table.",
         )
+    points = table.of(name)
     unlike = tuple(unlike_measured(job, federation, described, points))
-    over_two = {way: fit_curve(runs_of(points, way, TWO_ALONE)) for way in curves}
+    over_two = {way: basis.reading(federation, way, TWO_ALONE) for way in curves}
     ways = tuple(
         _outlook(way, curve, over_two[way], federation, unlike)
         for way, curve in curves.items()
@@ -153,28 +164,48 @@ def forecast(
     if best is not None:
         pair = curves[best], over_two[best]
         of_sites = tuple(_of_sites(job, federation, *pair, unlike))
-        changed = tuple(_changed(federation, curves[best], points, unlike))
+        if curves[best].sloped:
+            changed = tuple(_changed(federation, curves[best], points, unlike))
     sigmas = federation.noise_multipliers
+    own = answer(basis, federation, unlike, OWN, best or next(iter(curves)), ALONE)
     return Forecast(
         kind=name,
         says=described.says,
         model=described.model,
         trained=described.trained,
-        settings=max(len(curve.runs) for curve in curves.values()),
+        settings=max(sum(len(curve.runs) for curve in one.curves) for one in curves.values()),
         unlike=unlike,
         sites=federation.sites,
         records=federation.records,
         noise_multipliers=(min(sigmas), max(sigmas)),
         noise=federation.noise,
+        answers=(own, *of_others(basis, federation, unlike)),
+        price=_price(job, federation, described, unlike),
         ways=ways,
         best=best,
-        near=nearest(federation, points, [best] if best else curves),
         of_sites=of_sites,
         changes=changed,
         warm_start_measured=any(curve.warm for curve in curves.values()),
         two_own=_two_own(points, federation.warm_start),
-        left_out={way: leave_groups_out(runs_of(points, way)) for way in curves},
     )
+
+
+def _basis_of(job: JobConfig, table: Table, name: str) -> Basis:
+    """The runs of the task: of a kind, and of the others."""
+    kind, words = table.kinds[name], None
+    if not same_model(job, kind):
+        words = f"model.name: {job.model.name}, and measured was {kind.model}"
+    others = (one for one, other in table.kinds.items() if other.task == kind.task and one != name)
+    kinds, unit = (name, *others), unit_of(job)
+    own = tuple(table.of(one, unit) for one in kinds)
+    records = tuple(table.of(one, "record") for one in kinds) if unit != "record" else ()
+    return Basis(own, records, words)
+
+
+def _price(job: JobConfig, federation: Federation, kind: Kind, unlike: tuple[str, ...]) -> Price:
+    known = same_model(job, kind) and not any(words.startswith("lora.") for words in unlike)
+    megabytes = 4e-6 * kind.trained * federation.rounds if known else None
+    return Price(max(federation.epsilons), federation.epsilon_alone, megabytes)
 
 
 def _rank(one: Outlook) -> tuple[int, float]:
@@ -187,10 +218,8 @@ def verdict(over_alone: Interval, over_two: Interval | None) -> str:
     Args:
         over_two: None where the measured runs don't tell.
     """
-    if over_alone.high < 0:
-        return PAYS_NOT
-    if over_alone.low <= 0:
-        return UNKNOWN
+    if (said := sign(over_alone)) != PAYS:
+        return said
     if over_two is None:
         return TWO_UNMEASURED
     if over_two.low > 0:
@@ -207,7 +236,7 @@ def _two_own(points: Sequence[Point], warm_start: bool) -> tuple[float, float] |
     return (min(means), max(means)) if means else None
 
 
-def _over_two(curve: Curve | None, here: Setting, *, one_site: bool = False) -> Interval | None:
+def _over_two(curve: Reading | None, here: Setting, *, one_site: bool) -> Interval | None:
     """None where that curve does not reach."""
     if curve is None or curve.outside(here):
         return None
@@ -215,11 +244,12 @@ def _over_two(curve: Curve | None, here: Setting, *, one_site: bool = False) -> 
 
 
 def _outlook(
-    way: str, curve: Curve, second: Curve | None, federation: Federation, unlike: Sequence[str]
+    way: str, curve: Reading, second: Reading | None, federation: Federation, unlike: Sequence[str]
 ) -> Outlook:
-    here = federation.setting
-    over_alone, over_two = curve.predict(here), _over_two(second, here)
-    outside = (*unlike, *curve.outside(here))
+    here, uneven = federation.setting, federation.uneven
+    over_alone = curve.predict(here, one_site=uneven)
+    over_two = _over_two(second, here, one_site=uneven)
+    outside = (*unlike, *curve.outside(*federation.settings))
     said = None if outside else verdict(over_alone, over_two)
     return Outlook(way, over_alone, over_two, outside, said)
 
@@ -227,8 +257,8 @@ def _outlook(
 def _of_sites(
     job: JobConfig,
     federation: Federation,
-    curve: Curve,
-    second: Curve | None,
+    curve: Reading,
+    second: Reading | None,
     unlike: Sequence[str],
 ) -> Iterable[OfSite]:
     for site, size in zip(job.sites, federation.sizes, strict=True):
@@ -239,7 +269,7 @@ def _of_sites(
 
 
 def _changed(
-    federation: Federation, curve: Curve, points: Sequence[Point], unlike: Sequence[str]
+    federation: Federation, curve: Reading, points: Sequence[Point], unlike: Sequence[str]
 ) -> Iterable[Changed]:
     """Leaves a warm start out where its coefficient is not known."""
     now = federation.setting
@@ -253,12 +283,7 @@ def _changed(
             what=what,
             noise_multiplier=max(other.noise_multipliers),
             noise=other.noise,
-            gain=curve.predict(there),
+            gain=curve.predict(there, one_site=other.uneven),
             more=curve.difference(now, there),
-            outside=(*still, *other_pace(other, points), *curve.outside(there)),
+            outside=(*still, *other_pace(other, points), *curve.outside(*other.settings)),
         )
-
-
-def by_verdict(sites: Sequence[OfSite]) -> Counter[str | None]:
-    """How many sites have each verdict; None of those outside."""
-    return Counter(site.verdict for site in sites)

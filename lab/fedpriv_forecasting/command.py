@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,10 +16,15 @@ from rich.table import Table
 if TYPE_CHECKING:
     from fedpriv.models.config import ModelSection
     from fedpriv_forecasting.advice import Forecast
+    from fedpriv_forecasting.answers import Answer, Price
     from fedpriv_forecasting.curve import Interval
     from fedpriv_forecasting.federation import Federation
-    from fedpriv_forecasting.nearest import Near
 
+BASIS = (
+    "What this assumes: your records and your model behave as those that were measured. Nobody"
+    " knows that before; it is another question than how far a curve is off, which the brackets"
+    " answer."
+)
 ALL_SITES = 4  # of more, the smallest, the median and the largest are shown
 
 
@@ -69,11 +75,14 @@ def forecast(
 def show(
     model: ModelSection, rank: int, federation: Federation, found: Forecast, console: Console
 ) -> None:
-    """The facts, what is expected, of whom, and what would change it."""
+    """The facts, three answers and their price; then each way, site and possible change."""
     for name, value in _facts(model, rank, federation, found):
         console.print(f"{name:16}  {value}", soft_wrap=True, markup=False)
+    for heading, said in _answers(found):
+        console.print("\n" + heading, style="bold")
+        console.print(said, markup=False)
     if found.ways:
-        console.print("\nExpected gain of a typical site", style="bold")
+        console.print("\nOwn patients, by way to use the adapter", style="bold")
         console.print(_ways(found))
     for sentence in _sentences(model, found):
         console.print("\n" + sentence, markup=False)
@@ -81,9 +90,10 @@ def show(
         console.print(f"\nBy site, {found.best}", style="bold")
         for line in _sites(found):
             console.print(line, soft_wrap=True, markup=False)
+    if found.changes:
         console.print(f"\nWhat would change it, {found.best}", style="bold")
         console.print(_changes(found))
-    for sentence in (*_remarks(found), _basis(found)):
+    for sentence in (*_remarks(found), BASIS):
         console.print("\n" + sentence, markup=False)
 
 
@@ -124,6 +134,63 @@ def _ways(found: Forecast) -> Table:
     return table
 
 
+def _answers(found: Forecast) -> Iterator[tuple[str, str]]:
+    from fedpriv_forecasting.answers import STARTS
+    from fedpriv_forecasting.table import OUTSIDE
+
+    own, others = found.answers[0], found.answers[1:]
+    yield "Own patients", _told(f"With {own.way}, over a model trained alone", {"": own})
+    headings = (
+        ("Other hospitals' patients", "Over", True),
+        ("A new hospital that begins with the adapter", "Over one that begins with", False),
+    )
+    for heading, over, outside in headings:
+        said = []
+        for start, words in STARTS.items():
+            of_start = {
+                "" if outside else f"with {one.question} own records ": one
+                for one in others
+                if one.over == start and (one.question == OUTSIDE) == outside
+            }
+            if any(one.federations for one in of_start.values()):
+                said.append(_told(f"{over} {words}", of_start))
+        yield (
+            heading,
+            " ".join(said) or "This table has no such measurement: nothing is said of it.",
+        )
+    yield "The price", _price(found.price)
+
+
+def _told(what: str, found: Mapping[str, Answer]) -> str:
+    """Answers in a sentence or two, each with the words that it begins with."""
+    said = "; ".join(f"{begins}{_answer(one)}" for begins, one in found.items())
+    known = [one.left_out for one in found.values() if one.left_out is not None]
+    runs, inside = sum(one.runs for one in known), sum(one.inside * one.runs for one in known)
+    tested = "Too little was measured to test that on what it left out."
+    if known:
+        tested = f"Of {runs} measured runs that no curve had seen, {inside:.0f} were in brackets."
+    return f"{what}: {said}. {tested}"
+
+
+def _answer(one: Answer) -> str:
+    if one.gain is not None:
+        no = "no verdict, outside what was measured"
+        return f"{f'joining {one.verdict}' if one.verdict else no}, {_interval(one.gain)}"
+    if one.measured is None:
+        return "not measured"
+    least, most = one.measured
+    many = "1 federation" if one.federations == 1 else f"{one.federations} federations"
+    return f"no verdict, too little measured: {many}, which gained {least:+.3f} to {most:+.3f}"
+
+
+def _price(price: Price) -> str:
+    alone = "no finite ε" if price.epsilon_alone is None else f"ε = {price.epsilon_alone:.4g}"
+    said = f"ε = {price.epsilon:g} at each site, and {alone} if all others work with the server."
+    if price.megabytes is not None:
+        said += f" About {price.megabytes:.3g} MB go each way at each site."
+    return said
+
+
 def _sentences(model: ModelSection, found: Forecast) -> Iterator[str]:
     if found.best is None:
         yield (
@@ -133,45 +200,22 @@ def _sentences(model: ModelSection, found: Forecast) -> Iterator[str]:
     else:
         unit = "token" if model.task == "causal-lm" else "record"
         yield (
-            f"Gain is how much lower the loss on own patients is, in nats per {unit}. In brackets,"
-            " where the mean over the sites of such a federation is in 90% of cases, with records"
-            " and a model like those that were measured."
+            f"Gain is how much lower the loss is, in nats per {unit}. In brackets, where the mean"
+            " over the sites of such a federation is in 90% of cases, with records and a model like"
+            " those that were measured."
         )
-        yield _first(found)
+    own = found.answers[0]
+    if own.gain is not None and own.verdict is None:
+        yield (
+            "This is outside what was measured, so there is no verdict, and the gains are the"
+            f" curve drawn further: {'; '.join(own.outside)}."
+        )
     if found.two_own is not None:
         least, most = found.two_own
         yield (
             "What joining has to beat, too: two models of a site's own that answer together gained"
             f" {least:+.3f} to {most:+.3f} over one, wherever that was measured."
         )
-    yield _near(found.near)
-
-
-def _first(found: Forecast) -> str:
-    from fedpriv_forecasting.advice import UNKNOWN
-
-    best = next(one for one in found.ways if one.way == found.best)
-    if best.verdict is None:
-        where = "; ".join(best.outside)
-        return (
-            "This is outside what was measured, so there is no verdict, and the gains are the"
-            f" curve drawn further: {where}."
-        )
-    if best.verdict == UNKNOWN:
-        return f"Whether joining pays {UNKNOWN}, not even with {best.way}."
-    return f"With {best.way}, joining {best.verdict}."
-
-
-def _near(near: Near) -> str:
-    begun = ", begun at public records" if near.warm_start else ""
-    two = "" if near.over_two is None else f" and {near.over_two:+.3f} over two"
-    seeds = "one seed" if near.seeds == 1 else f"{near.seeds} seeds"
-    return (
-        f"The nearest federation that was measured has {near.sites} sites of {near.records} records"
-        f" at ε = {near.epsilon:g} and trust {near.trust}{begun}. There one own model has a loss of"
-        f" {near.alone:.3f}, and {near.way} gained {near.gain:+.3f} over it{two}; {near.gained:.0%}"
-        f" of {near.scored} scored sites in {seeds} gained over one."
-    )
 
 
 def _sites(found: Forecast) -> Iterator[str]:
@@ -185,12 +229,8 @@ def _sites(found: Forecast) -> Iterator[str]:
         said = site.verdict or ": ".join(["no verdict", *(["; ".join(own)] if own else [])])
         yield f"{site.name:{names}}  {site.size:>6} units  {_interval(site.gain)}  {said}"
     if len(shown) < len(ordered):
-        from fedpriv_forecasting.advice import by_verdict
-
-        counted = ", ".join(
-            f"{count} {verdict or 'no verdict'}"
-            for verdict, count in by_verdict(ordered).most_common()
-        )
+        verdicts = Counter(site.verdict or "no verdict" for site in ordered)
+        counted = ", ".join(f"{count} {said}" for said, count in verdicts.most_common())
         yield f"Of all {len(ordered)} sites: {counted}."
     yield "(A single site's luck comes on top, so its brackets are wider than those of the mean.)"
 
@@ -209,6 +249,11 @@ def _changes(found: Forecast) -> Table:
 
 
 def _remarks(found: Forecast) -> Iterator[str]:
+    yield from dict.fromkeys(words for one in found.answers for words in one.widened)
+    known = found.answers[0].outside
+    others = (words for one in found.answers for words in one.outside if words not in known)
+    if said := "; ".join(dict.fromkeys(others)):
+        yield f"Other hospitals' patients are outside what was measured, too: {said}."
     if found.unlike:
         yield "All of it is outside what was measured: " + "; ".join(found.unlike) + "."
     for one in found.changes:
@@ -225,22 +270,3 @@ def _remarks(found: Forecast) -> Iterator[str]:
 
 def _interval(found: Interval) -> str:
     return f"{found.gain:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
-
-
-def _basis(found: Forecast) -> str:
-    return (
-        "What this assumes: your records and your model behave as those that were measured. Nobody"
-        " knows that before; it is another question than how far a curve is off, which the brackets"
-        f" answer. {_left_out(found)}"
-    )
-
-
-def _left_out(found: Forecast) -> str:
-    known = found.left_out.get(found.best or "")
-    if known is None:
-        return "There are too few measured federations to test the curves on what they left out."
-    inside = round(known.inside * known.runs)
-    return (
-        f"Tested on measured federations that the curve had not seen, {inside} of {known.runs} runs"
-        f" with {found.best} were in the brackets, of {known.groups} sets of sites."
-    )

@@ -6,7 +6,8 @@ noise to signal s of the federation:
     gain = β₀ + β₁ · log₂ m + β₂ · log₂ s + β₃ · log₂ m · log₂ s
 
 by least squares over settings, each the mean over its seeds and its scored sites; without the last
-term where there are too few runs for it. Gain is the loss of the baseline less that of the way.
+term where there are too few runs for it, and of three or four groups β₀ alone, so that all they
+differ by is scatter. Gain is the loss of the baseline less that of the way.
 Runs with the same number of sites and of records share sites, models and luck, so they are a
 *group*, and the scatter around the curve is taken from what it misses a group by that is left out
 of it:
@@ -38,7 +39,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from fedpriv_forecasting.setting import Setting
-from fedpriv_forecasting.table import ALONE, Point
+from fedpriv_forecasting.table import ALONE, OWN, Point
 
 LEVEL = 0.95  # of each end of an interval of 90%
 LEAST_FREEDOM = 2  # groups more than coefficients
@@ -51,6 +52,11 @@ Terms = Callable[[Setting], list[float]]  # what the coefficients are multiplied
 def plain(setting: Setting) -> list[float]:
     """The terms without the product."""
     return [1.0, math.log2(setting.records), math.log2(setting.noise)]
+
+
+def flat(setting: Setting) -> list[float]:
+    """The mean alone."""
+    return [1.0]
 
 
 def joint(setting: Setting) -> list[float]:
@@ -89,11 +95,19 @@ class Interval:
     high: float
 
 
-def runs_of(points: Sequence[Point], way: str, baseline: str = ALONE) -> list[Runs]:
+def interval(gain: float, variance: float, freedom: int) -> Interval:
+    """By Student's t."""
+    half = float(stdtrit(freedom, LEVEL)) * math.sqrt(max(0.0, variance))
+    return Interval(gain, gain - half, gain + half)
+
+
+def runs_of(
+    points: Sequence[Point], way: str, baseline: str = ALONE, question: str = OWN
+) -> list[Runs]:
     """The runs in which both were measured, by setting."""
     found: dict[tuple[Setting, Hashable], list[tuple[float, ...]]] = {}
     for point in points:
-        gains = point.gains(way, baseline)
+        gains = point.gains(way, baseline, question)
         if gains is None:
             continue
         terms = (point.epsilon, point.delta, point.trust, point.sample_rate, point.rounds)
@@ -135,50 +149,70 @@ class Curve:
         row = self.row(setting)
         return float(row @ self.inverse @ row)
 
-    def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
-        """The gain there, as the mean over sites or of one of them."""
-        gain = float(self.row(setting) @ self.coefficients)
+    def gain(self, setting: Setting, *, one_site: bool = False) -> tuple[float, float]:
+        """The gain there and its variance, as the mean over sites or of one of them."""
         variance = self.scatter * (1 + self.leverage(setting)) + self.between_seeds
         variance += self.between_sites if one_site else 0.0
-        half = float(stdtrit(self.freedom, LEVEL)) * math.sqrt(variance)
-        return Interval(gain, gain - half, gain + half)
+        return float(self.row(setting) @ self.coefficients), variance
+
+    def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
+        """The gain there, and in which bounds."""
+        return interval(*self.gain(setting, one_site=one_site), self.freedom)
+
+    def more(self, setting: Setting, other: Setting) -> tuple[float, float]:
+        """How much more the gain is at the other, and the variance of the curve alone."""
+        step = self.row(other) - self.row(setting)
+        return float(step @ self.coefficients), float(step @ self.moves @ step)
 
     def difference(self, setting: Setting, other: Setting) -> Interval:
-        """How much more the gain is at the other: of the curve alone, without its scatter."""
-        step = self.row(other) - self.row(setting)
-        more, variance = float(step @ self.coefficients), float(step @ self.moves @ step)
-        half = float(stdtrit(self.freedom, LEVEL)) * math.sqrt(max(0.0, variance))
-        return Interval(more, more - half, more + half)
+        """The same, and in which bounds: without the scatter of single federations."""
+        return interval(*self.more(setting, other), self.freedom)
 
     def outside(self, setting: Setting) -> list[str]:
         """In which figures a setting is outside what was measured, in words; none if in none."""
-        if setting.warm_start and not self.warm:
-            return ["a public warm start, of which too little was measured"]
-        known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
-        found = [
-            f"{name}: {value:.3g}, and {measured_range(values)}"
-            for name, value, values in (
-                ("sites", setting.sites, [one.sites for one in known]),
-                ("records at a site", setting.records, [one.records for one in known]),
-                ("noise for each trained value", setting.noise, [one.noise for one in known]),
-            )
-            if not min(values) * (1 - 1e-9) <= value <= max(values) * (1 + 1e-9)
-        ]
-        if found:
+        if found := self.out_of_range(setting):
             return found
-        nearest = min(setting.distance(one) for one in known)
-        if nearest > max(1.0, _widest_gap(known)):
-            return [
-                f"records and noise together: the nearest federation that was measured has them"
-                f" by a factor of {2**nearest:.2g} otherwise"
-            ]
+        known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
+        if found := far_from(known, setting):
+            return found
         if self._lever_is_long(setting):
             return ["records and noise together: each was measured, but not so at the same time"]
         return []
 
+    def out_of_range(self, setting: Setting) -> list[str]:
+        """The same, with each figure taken by itself."""
+        if setting.warm_start and not self.warm:
+            return ["a public warm start, of which too little was measured"]
+        alike = (r.setting for r in self.runs if r.setting.warm_start == setting.warm_start)
+        return out_of_range(list(alike), setting)
+
     def _lever_is_long(self, setting: Setting) -> bool:
         longest = max(self.leverage(one.setting) for one in self.runs)
         return self.leverage(setting) > longest * (1 + 1e-9)
+
+
+def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
+    """In which figures, each by itself, a setting is outside of these, in words."""
+    return [
+        f"{name}: {value:.3g}, and {measured_range(values)}"
+        for name, value, values in (
+            ("sites", setting.sites, [one.sites for one in known]),
+            ("records at a site", setting.records, [one.records for one in known]),
+            ("noise for each trained value", setting.noise, [one.noise for one in known]),
+        )
+        if not min(values) * (1 - 1e-9) <= value <= max(values) * (1 + 1e-9)
+    ]
+
+
+def far_from(known: Sequence[Setting], setting: Setting) -> list[str]:
+    """Whether none of these is near in records and noise together, in words."""
+    nearest = min(setting.distance(one) for one in known)
+    if nearest <= max(1.0, _widest_gap(known)):
+        return []
+    return [
+        f"records and noise together: the nearest federation that was measured has them"
+        f" by a factor of {2**nearest:.2g} otherwise"
+    ]
 
 
 def measured_range(values: Sequence[float]) -> str:
@@ -214,10 +248,34 @@ def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
     for kept, warm in ((runs, True), (cold, False)):
         if warm and len(cold) == len(runs):
             continue
-        for tried in (joint, plain) if terms is None else (terms,):
+        for tried in (joint, plain, flat) if terms is None else (terms,):
             if (curve := _fit(kept, tried, warm)) is not None:
                 return curve
     return None
+
+
+def level_of(runs: Sequence[Runs]) -> Curve | None:
+    """The mean of groups that may be too few for a curve; None of none.
+
+    Its variance is that between groups, and of a single one none: for use among other kinds.
+    """
+    cold = [one for one in runs if not one.setting.warm_start]
+    if not cold:
+        return None
+    y = np.array([one.mean for one in cold])
+    groups = {one.setting.group for one in cold}
+    return Curve(
+        runs=tuple(cold),
+        coefficients=np.array([y.mean()]),
+        inverse=np.array([[1 / len(groups)]]),
+        moves=np.zeros((1, 1)),
+        scatter=float(y.var(ddof=1)) if len(groups) > 1 else 0.0,
+        between_seeds=_hidden(cold),
+        between_sites=_pooled([sites for one in cold for sites in one.gains]),
+        freedom=len(groups) - 1,
+        warm=False,
+        terms=flat,
+    )
 
 
 def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:
@@ -280,7 +338,7 @@ class LeftOut:
     """How well curves predict groups that they have not seen.
 
     Attributes:
-        groups: of runs with the same sites, each predicted from the others.
+        groups: of runs with the same sites, or kinds, each predicted from the others.
         runs: single runs that were predicted.
         inside: share of them whose gain was in its 90% interval.
         miss: root of the mean square of what predictions were off by.
@@ -301,7 +359,7 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
         terms: as for `fit_curve`.
     """
     known = [one for one in runs if not one.setting.warm_start]
-    inside, missed, without = [], [], []
+    tried = []
     groups = dict.fromkeys(one.setting.group for one in known)
     for group in groups:
         others = [one for one in known if one.setting.group != group]
@@ -311,11 +369,15 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
         usual = float(np.mean([one.mean for one in others]))
         for one in known:
             if one.setting.group == group:
-                found = curve.predict(one.setting)
-                inside += [found.low <= gain <= found.high for gain in one.means]
-                missed += [gain - found.gain for gain in one.means]
-                without += [gain - usual for gain in one.means]
-    if not missed:
+                tried += [(curve.predict(one.setting), gain, usual) for gain in one.means]
+    return left_out_of(len(groups), tried)
+
+
+def left_out_of(groups: int, tried: Sequence[tuple[Interval, float, float]]) -> LeftOut | None:
+    """From what was predicted, what was measured, and the mean of all others; None of nothing."""
+    if not tried:
         return None
-    rms = [math.sqrt(float(np.mean(np.square(errors)))) for errors in (missed, without)]
-    return LeftOut(len(groups), len(missed), float(np.mean(inside)), *rms)
+    inside = [found.low <= gain <= found.high for found, gain, _ in tried]
+    errors = [[gain - found.gain for found, gain, _ in tried], [gain - u for _, gain, u in tried]]
+    rms = [math.sqrt(float(np.mean(np.square(one)))) for one in errors]
+    return LeftOut(groups, len(tried), float(np.mean(inside)), *rms)

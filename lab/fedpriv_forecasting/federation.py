@@ -17,11 +17,13 @@ from fedpriv.config.looks import held_out_units
 from fedpriv.config.sites import SiteSection
 from fedpriv.config.trust import usual_max_colluding
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.privacy.accounting.shares import shares_of
+from fedpriv.privacy.accounting.shares import alone, shares_of
 from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv_forecasting.setting import Setting, noise_to_signal
 
+UNEVEN = 4.0  # the largest site over the smallest; those that were measured are all equal
 _noise = lru_cache(maxsize=256)(calibrate_noise)
 
 
@@ -37,6 +39,7 @@ class Federation:
         secure_sum: whether the sites share the noise.
         stated_colluding: how many may collude then, where the file says it.
         warm_start: whether public records are trained on first.
+        records_per_unit: at most, where a unit is a patient.
     """
 
     sizes: tuple[int, ...]
@@ -48,6 +51,12 @@ class Federation:
     secure_sum: bool = False
     stated_colluding: int | None = None
     warm_start: bool = False
+    records_per_unit: int = 1
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the largest site has more than `UNEVEN` times the units of the smallest."""
+        return max(self.sizes) > UNEVEN * min(self.sizes)
 
     @property
     def sites(self) -> int:
@@ -75,6 +84,15 @@ class Federation:
         )
 
     @cached_property
+    def epsilon_alone(self) -> float | None:
+        """ε if all other sites of a secure sum work with the server; None where none is finite."""
+        if self.max_colluding is None:
+            return max(self.epsilons)
+        event = Event(self.sample_rate, self.noise_multipliers[0], self.slots)
+        found = alone(event, self.delta, self.sites, self.max_colluding).epsilon
+        return found if math.isfinite(found) else None
+
+    @cached_property
     def noise(self) -> float:
         """Noise to signal of the whole job, as in `noise_to_signal`.
 
@@ -89,6 +107,12 @@ class Federation:
         weights = [1 / sigma**2 for sigma in sigmas]
         weighed = sum(a * size for a, size in zip(weights, self.sizes, strict=True))
         return noise_to_signal(math.sqrt(sum(weights)), self.sample_rate * weighed, self.rounds)
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Where it is, and its smallest and largest site where it is uneven."""
+        sizes = (min(self.sizes), max(self.sizes)) if self.uneven else ()
+        return (self.setting, *(replace(self.setting, records=size) for size in sizes))
 
     @property
     def setting(self) -> Setting:
@@ -123,6 +147,7 @@ def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
         secure_sum=privacy.trust == "secure-sum",
         stated_colluding=privacy.max_colluding,
         warm_start=made_up is not None and made_up.warm_start > 0,
+        records_per_unit=1 if privacy.unit == "record" else privacy.max_records_per_unit,
     )
 
 

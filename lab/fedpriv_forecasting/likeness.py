@@ -9,14 +9,13 @@ from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
 from fedpriv_forecasting.curve import measured_range
 from fedpriv_forecasting.federation import Federation
-from fedpriv_forecasting.table import Kind, Point, Table
+from fedpriv_forecasting.table import Kind, Point, Table, Unit
 
 FAR = 2.0  # a setting that is other than measured by more than this factor
-UNEVEN = 4.0  # the largest site over the smallest; those that were measured are all equal
 
 
 def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str | None) -> str:
-    """The kind of the job's task: of its model, or else with the nearest run; or what is wanted.
+    """The kind of the job's task: of its model, of its unit, with the nearest run; or the wanted.
 
     Raises:
         ConfigError: the table has no such kind, or none of the task.
@@ -45,14 +44,20 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
         return wanted
     here = federation.setting
 
-    def far(name: str) -> tuple[bool, float]:
+    def far(name: str) -> tuple[bool, bool, float]:
         distances = [here.distance(point.setting) for point in table.of(name)]
-        return not _same_model(job, table.kinds[name]), min(distances)
+        of_unit = table.of(name, unit_of(job))
+        return not same_model(job, table.kinds[name]), not of_unit, min(distances)
 
     return min(fitting, key=far)
 
 
-def _same_model(job: JobConfig, kind: Kind) -> bool:
+def unit_of(job: JobConfig) -> Unit:
+    """Whose privacy is protected."""
+    return "record" if job.privacy.unit == "record" else "patient"
+
+
+def same_model(job: JobConfig, kind: Kind) -> bool:
     """By its name, in which folders and dashes may be others."""
     wanted = _letters(kind.model)
     return any(_letters(part).endswith(wanted) for part in PurePath(job.model.name).parts)
@@ -65,9 +70,10 @@ def _letters(name: str) -> str:
 def unlike_measured(
     job: JobConfig, federation: Federation, kind: Kind, points: Sequence[Point]
 ) -> Iterator[str]:
-    """What of a job no measured run had, in words."""
-    if not _same_model(job, kind):
-        yield f"model.name: {job.model.name}, and measured was {kind.model}"
+    """What of a job no measured run had, in words; but for base model, unit and sizes.
+
+    These `fedpriv_forecasting.reading` answers for, with wider ranges.
+    """
     for key, value, measured in (
         ("job.method", job.job.method, "dp-lora"),
         ("job.sync", job.job.sync, 1),
@@ -78,11 +84,9 @@ def unlike_measured(
             yield f"{key}: {value}, and measured was {measured}"
     yield from _far("model.max_length", job.model.max_length, [kind.tokens])
     for key, usual in kind.settings.items():
-        yield from _other(key, setting_of(job, key), usual)
+        if key != "privacy.unit":
+            yield from _other(key, setting_of(job, key), usual)
     yield from other_pace(federation, points)
-    least, most = min(federation.sizes), max(federation.sizes)
-    if most > UNEVEN * least:
-        yield f"sites.*.size: {least} to {most}, and measured were sites that are all of one size"
     if len(set(federation.epsilons)) > 1:
         yield "sites.*.epsilon: several, and measured was one for all sites"
 

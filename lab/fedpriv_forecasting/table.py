@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -30,6 +31,14 @@ WAYS = {  # what a site can do with a federation's adapter
     "federated+fifth": "an own model, beside it the federation's with a fifth of the weight",
     "federated+averaged": "the same, with the weight that own validation records choose",
 }
+BASE, FEDERATED, SINGLE, WARM = "base", "federated", "single", "warm-start"
+OWN, OUTSIDE = "own", "outside"  # whose patients are asked about: of a site, of one that is not in
+OWN_RECORDS = ("0", "4", "16", "64")  # of a new site that begins with an adapter
+Unit = Literal["record", "patient"]
+# What an outside site may have: the base model, the federation's adapter, the one that the best
+# single hospital can hand on at the same ε, public text alone, or what joining is without noise.
+Start = Literal["base", "federated", "single", "warm-start", "lora"]
+Losses = Annotated[tuple[float, ...], Field(min_length=1)]  # one of each site
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 
@@ -63,9 +72,12 @@ class Point(Entry):
     """One measured run of a federation, with one seed.
 
     Attributes:
-        records: of each site.
+        records: of each site; patients where these are the unit.
         warm_start: whether public text was trained on first.
         own: of each row, the loss of each scored site's model on further records of that site.
+        outside: of each start, its loss at each site outside the federation.
+        new: the same after such a site trained on with so many own records.
+        unit: whose privacy was protected; by default as the kind's settings say.
     """
 
     kind: str
@@ -82,6 +94,9 @@ class Point(Entry):
     scored: Count
     warm_start: bool = False
     own: dict[str, tuple[float, ...]]
+    outside: dict[Start, Losses] = {}
+    new: dict[Start, dict[Literal["0", "4", "16", "64"], Losses]] = {}
+    unit: Unit | None = None
 
     @property
     def noise(self) -> float:
@@ -100,11 +115,27 @@ class Point(Entry):
         """Where it is on the curve."""
         return Setting(self.sites, self.records, self.noise, self.warm_start)
 
-    def gains(self, way: str, baseline: str = ALONE) -> tuple[float, ...] | None:
-        """How much lower the loss of each scored site is; None where either was not run."""
-        if way not in self.own or baseline not in self.own:
+    def losses(self, question: str) -> Mapping[str, tuple[float, ...]]:
+        """By row: `OWN`, `OUTSIDE`, or one of `OWN_RECORDS`, of a new site."""
+        if question == OWN:
+            return self.own
+        if question == OUTSIDE:
+            return dict(self.outside.items())
+        return {
+            start: losses
+            for start, of_sizes in self.new.items()
+            for size, losses in of_sizes.items()
+            if size == question
+        }
+
+    def gains(
+        self, way: str, baseline: str = ALONE, question: str = OWN
+    ) -> tuple[float, ...] | None:
+        """How much lower the loss at each site is; None where either was not run."""
+        rows = self.losses(question)
+        if way not in rows or baseline not in rows:
             return None
-        return tuple(b - w for b, w in zip(self.own[baseline], self.own[way], strict=True))
+        return tuple(b - w for b, w in zip(rows[baseline], rows[way], strict=True))
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -113,6 +144,18 @@ class Point(Entry):
         for row, losses in self.own.items():
             if len(losses) != self.scored:
                 raise ValueError(f"own.{row}: {len(losses)} losses of {self.scored} scored sites")
+        for name, starts in (("outside", self.outside), ("new", self.new)):
+            for start in (BASE, FEDERATED) if starts else ():
+                if start not in starts:
+                    raise ValueError(
+                        f"{name}: has no row {start!r}, which others are compared with"
+                    )
+        rows = [(f"outside.{start}", losses) for start, losses in self.outside.items()]
+        for start, of_sizes in self.new.items():
+            rows += [(f"new.{start}.{size}", losses) for size, losses in of_sizes.items()]
+        for row, losses in rows:
+            if len(losses) != len(rows[0][1]):
+                raise ValueError(f"{row}: {len(losses)} losses of {len(rows[0][1])} outside sites")
         if self.scored > self.sites:
             raise ValueError(f"scored: {self.scored} is more than the {self.sites} sites")
         if self.trust == "secure-sum" and not 0 <= (self.max_colluding or 0) < self.sites:
@@ -134,9 +177,17 @@ class Table(Entry):
                 raise ValueError(f"points.{index}.kind: {point.kind!r} is none of `kinds`")
         return self
 
-    def of(self, kind: str) -> list[Point]:
-        """The runs of a kind."""
-        return [point for point in self.points if point.kind == kind]
+    def of(self, kind: str, unit: Unit | None = None) -> list[Point]:
+        """The runs of a kind, all of them or those of a unit."""
+        return [
+            point
+            for point in self.points
+            if point.kind == kind and unit in (None, self._unit(point))
+        ]
+
+    def _unit(self, point: Point) -> Unit:
+        stated = self.kinds[point.kind].settings.get("privacy.unit", "record")
+        return point.unit or ("record" if stated == "record" else "patient")
 
 
 def read_table(path: Path | None = None) -> Table:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedpriv_forecasting.table import ALONE, WAYS, Point, Table
+from fedpriv_forecasting.table import ALONE, BASE, FEDERATED, OWN_RECORDS, WAYS, Point, Table
 
 GRID = ((4, 16), (4, 64), (4, 256), (16, 16), (16, 64), (16, 256), (64, 16), (64, 64), (64, 256))
 NOISES = (1.0, 2.0, 4.0)  # noise multipliers of a group's runs
@@ -48,11 +49,13 @@ def runs(
     seeds: int = 2,
     scatter: float = 0.0,
     seed: int = 0,
+    others: Gain | None = None,
     **other: Any,
 ) -> list[dict[str, Any]]:
     """Runs around a curve.
 
     Args:
+        others: the gain at outside sites, and half of it at new ones with own records.
         scatter: standard deviation of each: of a group, of a setting, of a seed, of a site.
     """
     random = np.random.default_rng(seed)
@@ -68,8 +71,22 @@ def runs(
                 gains = mean + scatter * random.normal(size=4)
                 own = {ALONE: [2.0] * 4}
                 own |= {way: list(2.0 - gains) for way in WAYS}
-                made.append(run | {"own": own})
+                run |= {"own": own}
+                if others is not None:
+                    mean += others(records, noise) - gain(records, noise)
+                    run |= at_others(mean + scatter * random.normal(size=3))
+                made.append(run)
     return made
+
+
+def at_others(gains: NDArray[np.float64]) -> dict[str, Any]:
+    """The rows of sites outside."""
+    base = [4.0] * len(gains)
+    of_new = {size: list(base - gains / (1 if size == "0" else 2)) for size in OWN_RECORDS}
+    return {
+        "outside": {BASE: [*base], FEDERATED: list(base - gains)},
+        "new": {BASE: {size: [*base] for size in OWN_RECORDS}, FEDERATED: of_new},
+    }
 
 
 def table(points: Sequence[dict[str, Any]], **kind: Any) -> dict[str, Any]:

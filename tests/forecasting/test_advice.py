@@ -14,6 +14,7 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 from fedpriv_forecasting.advice import (
     BEATS_TWO,
+    LEVEL,
     ONE_ALONE,
     PAYS_NOT,
     PERHAPS_TWO,
@@ -29,6 +30,8 @@ from fedpriv_forecasting.table import TWO_ALONE, WAYS, Table
 from tests.example_counts import examples
 from tests.forecasting.federation_files import federation_file
 from tests.forecasting.made_up_runs import plain, read, runs, table
+
+LEFT = ("privacy.clip_norm=1", "optimizer.lr=1e-2")  # that a file leaves to the model
 
 
 def of(file: Path, measured: Table, kind: str | None = None, *overrides: str) -> Forecast:
@@ -59,11 +62,7 @@ def test_each_way_is_told_with_its_interval_and_a_verdict(tmp_path: Path) -> Non
     assert by_way["federated+personal"].verdict == PAYS_NOT
     assert found.best not in ("federated", "federated+personal")
     assert {site.verdict for site in found.of_sites} == {BEATS_TWO} and len(found.of_sites) == 16
-    near = found.near
-    assert (near.way, near.records, near.gained) == (found.best, 64, 1.0)
-    assert (near.scored, near.seeds, near.alone) == (4, 2, 2.0)
-    assert near.over_two is not None and near.gain == pytest.approx(near.over_two + 0.05)
-    assert set(found.left_out) == set(by_way) and found.settings == 27
+    assert found.settings == 27
     assert found.two_own == pytest.approx((0.05, 0.05))
 
 
@@ -85,6 +84,21 @@ def test_smaller_sites_gain_more_where_the_curve_says_so(tmp_path: Path) -> None
     assert large.gain.gain < small.gain.gain
     mean = (small.gain.gain + large.gain.gain) / 2  # a typical site's is the mean of all
     assert found.ways[0].over_alone.gain == pytest.approx(mean)
+
+
+def test_an_uneven_federation_has_the_brackets_of_a_single_site(tmp_path: Path) -> None:
+    measured = read(runs(scatter=0.002))
+    even, uneven = (
+        of(usual(tmp_path, sizes=sizes), measured) for sizes in ((60,) * 16, (20,) * 8 + (180,) * 8)
+    )
+    assert even.answers[0].widened == () and "uneven" in uneven.answers[0].widened[0]
+    widths = [one.ways[0].over_alone.high - one.ways[0].over_alone.low for one in (even, uneven)]
+    assert widths[0] < widths[1]
+    assert uneven.ways[0].verdict is not None
+    tiny = of(usual(tmp_path, sizes=(8,) + (180,) * 15), measured)
+    assert tiny.ways[0].verdict is None
+    assert tiny.ways[0].outside[0].startswith("records at a site: 8,")
+    assert [site.verdict is None for site in tiny.of_sites] == [True] + [False] * 15
 
 
 def test_what_would_change_it_is_the_curve_at_other_noise(tmp_path: Path) -> None:
@@ -109,6 +123,8 @@ def test_what_would_change_it_is_the_curve_at_other_noise(tmp_path: Path) -> Non
         ((0.1, 0.2), (-0.1, 0.1), PERHAPS_TWO),
         ((-0.1, 0.2), (0.1, 0.2), UNKNOWN),
         ((-0.2, -0.1), None, PAYS_NOT),
+        ((-0.02, 0.01), (0.1, 0.2), LEVEL),
+        ((-0.01, 0.03), None, UNKNOWN),
     ],
 )
 def test_a_verdict_needs_the_whole_interval(
@@ -125,10 +141,8 @@ def test_a_verdict_needs_the_whole_interval(
         ({"sizes": (64,) * 2}, "sites: 2"),
         ({"sizes": (64,) * 100}, "sites: 100"),
         ({"sizes": (2000,) * 16}, "records at a site: 2e+03"),
-        ({"sizes": (30,) * 15 + (200,)}, "sites.*.size: 30 to 200"),
         ({"rest": "[model]\nname = 'embedded'\n[lora]\nr = 16\nalpha = 16"}, "lora.r: 16"),
         ({"rest": "[lora]\ntarget_modules = 'auto'"}, "lora.target_modules: auto"),
-        ({"privacy": "unit = 'patient'"}, "privacy.unit: patient"),
         ({"privacy": "delta = 1e-9\nmax_records_per_unit = 1"}, None),
         ({"job": "sync = 2", "rest": "[denoise]\nwhere = 'site'"}, "job.sync: 2"),
         ({"rest": "[model]\nmax_length = 1024"}, "model.max_length: 1024"),
@@ -154,9 +168,25 @@ def test_another_model_is_told_whoever_names_the_kind(tmp_path: Path) -> None:
     other = read(runs(), model="other")
     for kind in (None, "notes"):
         found = of(usual(tmp_path), other, kind)
-        assert found.unlike[0] == "model.name: embedded, and measured was other"
+        assert found.answers[0].outside == ("model.name: embedded, and measured was other",)
         assert all(one.verdict is None for one in found.ways)
         assert all("model.name" in one.outside[0] for one in found.changes)
+
+
+def test_another_model_has_a_verdict_where_other_models_were_measured(tmp_path: Path) -> None:
+    """If the bracket is still on one side; and the bracket is wider."""
+    made = table([run for kind in "abc" for run in runs(kind=kind, scatter=0.002)])
+    made["kinds"] = {kind: made["kinds"]["notes"] | {"model": kind} for kind in "abc"}
+    several = Table.model_validate(made)
+    found, of_one = (
+        of(usual(tmp_path), several, None, f"model.name={name}", "lora.r=2", "lora.alpha=4", *LEFT)
+        for name in ("other", "a")
+    )
+    assert found.ways[0].verdict == of_one.ways[0].verdict == TWO_UNMEASURED
+    assert "3 measured kinds" in found.answers[0].widened[0] and of_one.answers[0].widened == ()
+    assert found.price.megabytes is None and of_one.price.megabytes is not None
+    left_out = found.answers[0].left_out
+    assert left_out is not None and left_out.groups == 3
 
 
 @pytest.mark.parametrize(
@@ -172,7 +202,7 @@ def test_a_model_is_known_in_any_folder(name: str, same: bool, tmp_path: Path) -
     written = ("lora.r=2", "lora.alpha=4", "privacy.clip_norm=1", "optimizer.lr=1e-2")
     measured = read(runs(), model="all-MiniLM-L6-v2")
     found = of(usual(tmp_path), measured, None, f"model.name={name}", *written)
-    assert (found.unlike == ()) == same
+    assert (found.answers[0].outside == ()) == same
 
 
 def test_what_pays_for_sure_is_before_what_may_gain_more(tmp_path: Path) -> None:
@@ -193,9 +223,11 @@ def test_a_public_warm_start_has_no_forecast_of_runs_without_one(tmp_path: Path)
     warm = runs(lambda m, s: 0.01, groups=((16, 64),), noises=(1.0,), warm_start=True)
     found = of(usual(tmp_path, rest=begun), read(runs() + warm))
     assert (found.ways, found.best, found.of_sites, found.changes) == ((), None, (), ())
-    assert found.near.warm_start and found.near.gain == pytest.approx(0.01)
+    own = found.answers[0]
+    assert (own.gain, own.verdict, own.federations) == (None, None, 1)
+    assert own.measured == pytest.approx((0.01, 0.01))
     cold = of(usual(tmp_path), read(runs() + warm))
-    assert cold.ways and not cold.near.warm_start
+    assert cold.ways and cold.answers[0].federations == len(runs()) / 2
     many = runs(lambda m, s: plain(m, s) + 0.2, warm_start=True)
     assert of(usual(tmp_path, rest=begun), read(runs() + many)).best is not None
 
@@ -212,8 +244,10 @@ def test_the_kind_is_that_of_the_task_and_the_model(tmp_path: Path) -> None:
     made["kinds"]["reports"] = dict(made["kinds"]["notes"])
     made["kinds"]["notes"]["model"] = "other"
     several = Table.model_validate(made)
-    with pytest.raises(ConfigError, match="too few measured federations of kind 'reports'"):
-        of(usual(tmp_path), several)  # the nearest by model, whatever there is of it
+    nearest = of(usual(tmp_path), several)  # by model, whatever there is of it
+    assert nearest.kind == "reports" and "2 measured kinds" in nearest.answers[0].widened[0]
+    with pytest.raises(ConfigError, match="too few measured federations of kind 'notes'"):
+        of(usual(tmp_path), read(runs(groups=((4, 32), (8, 64)))))
     assert of(usual(tmp_path), several, "notes").kind == "notes"
     with pytest.raises(ConfigError, match="--kind: is no kind in it"):
         of(usual(tmp_path), several, "tales")

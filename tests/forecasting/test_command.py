@@ -38,16 +38,16 @@ def test_a_forecast_says_what_it_read_and_what_is_expected(
         "plan 30 steps at a sample rate of 0.2",
         "measured notes: made-up notes; 27 federations",
         "measured with embedded, 100 trained values",
-        "With federated",
-        "joining is expected to pay against one own model; against two, too little was measured.",
+        "over a model trained alone: joining is expected to pay,",
+        "Other hospitals' patients This table has no such measurement: nothing is said of it.",
+        "A new hospital that begins with the adapter This table has no such measurement",
+        "ε = 4 at each site, and ε = 4 if all others work with the server.",
         "site-3 80 units",
         "Of all 6 sites: 6 is expected to pay against one own model;",
-        "in 2 seeds gained over one.",
         "twice the sites",
         "a secure sum, of which one site may collude",
         "can't be told by this table. Where it was measured, they were worth more than joining,",
-        "runs with federated",
-        "were in the brackets, of 9 sets of sites.",
+        "measured runs that no curve had seen,",
     ):
         assert sentence in words, sentence
 
@@ -67,6 +67,37 @@ def test_a_forecast_for_programs(tmp_path: Path, measured: Path) -> None:
     ]
 
 
+def test_the_three_questions_are_answered_with_their_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    made = runs(scatter=0.002, others=lambda records, noise: 0.4)
+    for run in made[:6]:  # of a few federations, what a single hospital hands on
+        run["outside"]["single"] = [3.9] * 3
+    table = write(tmp_path / "border.json", made)
+    privacy = 'trust = "secure-sum"\nmax_colluding = 8\nclip_norm = 1'
+    lora = "[lora]\nr = 2\nalpha = 4"
+    file = federation_file(tmp_path / "f.toml", (64,) * 16, privacy=privacy, rest=lora)
+    done = shown(file, "--table", table)
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "Other hospitals' patients Over the base model: joining is expected to pay, +0." in words
+    assert (
+        "single hospital could hand on at the same ε: no verdict, too little measured: 3" in words
+    )
+    assert "Over one that begins with the base model: with 0 own records joining is exp" in words
+    assert "; with 64 own records joining is expected to pay, +0." in words
+    found = json.loads(shown(file, "--table", table, "--json").stdout)
+    assert f"ε = {found['price']['epsilon_alone']:.4g} if all others work" in words
+    assert found["price"]["epsilon_alone"] > found["price"]["epsilon"] == 4
+    assert found["price"]["megabytes"] == pytest.approx(30 * 100 * 4 / 1e6)
+    asked = [(one["question"], one["over"]) for one in found["answers"]]
+    assert asked[:3] == [("own", "alone"), ("outside", "base"), ("outside", "single")]
+    gains = [one["gain"]["gain"] for one in found["answers"] if one["over"] == "base"]
+    assert gains == pytest.approx([0.4, 0.4, 0.2, 0.2, 0.2], abs=0.01)
+    assert asked[3:] == [(own, "base") for own in ("0", "4", "16", "64")]
+
+
 def test_outside_there_is_no_verdict(tmp_path: Path, measured: Path) -> None:
     file = federation_file(tmp_path / "f.toml", (4000,) * 4)
     words = " ".join(shown(file, "--table", measured).stdout.split())
@@ -81,7 +112,8 @@ def test_what_begins_at_public_records_is_not_forecast(tmp_path: Path, measured:
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
     assert "begins at public records (synthetic.warm_start), of which too few" in words
-    assert "Expected gain" not in words and "The nearest federation" in words
+    assert "by way to use" not in words
+    assert "over a model trained alone: not measured." in words
 
 
 @pytest.mark.parametrize(

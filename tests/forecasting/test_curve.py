@@ -15,6 +15,7 @@ from fedpriv_forecasting.curve import (
     Interval,
     Runs,
     fit_curve,
+    flat,
     joint,
     leave_groups_out,
     runs_of,
@@ -123,17 +124,40 @@ def test_a_difference_is_surer_than_a_gain() -> None:
     assert curve.difference(here, here) == Interval(0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    "points",
-    [
-        runs(groups=GRID[:4]),
-        runs(groups=[(n, 64) for n in (4, 6, 8, 12, 16, 24, 32)]),  # records are all the same
-    ],
-)
+@pytest.mark.parametrize("points", [runs(groups=GRID[:2]), []])
 def test_too_few_runs_make_no_curve(points: list[dict[str, Any]]) -> None:
-    assert fit_curve(of(points)) is None
-    assert fit_curve([]) is None
-    assert leave_groups_out(of(points)) is None
+    known = of(points) if points else []
+    assert fit_curve(known) is None
+    assert leave_groups_out(known) is None
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [GRID[:4], [(n, 64) for n in (4, 6, 8, 12, 16, 24, 32)]],  # records are all the same
+)
+def test_of_few_groups_the_mean_is_known_alone(groups: list[tuple[int, int]]) -> None:
+    curve = fitted(runs(groups=groups, scatter=0.01))
+    assert curve.terms is flat
+    gains = [curve.predict(one.setting).gain for one in curve.runs]
+    assert gains == pytest.approx([float(np.mean([one.mean for one in curve.runs]))] * len(gains))
+
+
+def test_intervals_hold_of_few_groups() -> None:
+    """Of a further group, of which everything that it differs by is scatter for a flat curve."""
+    held = []
+    for seed in range(300):
+        random = np.random.default_rng([2, seed])
+        chosen = [GRID[index] for index in random.permutation(len(GRID))[:5]]
+        *known, unseen = (
+            runs(groups=[group], noises=(2.0,), seeds=1, scatter=0.02, seed=100 * seed + index)
+            for index, group in enumerate(chosen)
+        )
+        curve = fit_curve(of([run for one in known for run in one]), flat)
+        assert curve is not None
+        (one,) = of(unseen)
+        found = curve.predict(one.setting)
+        held.append(found.low <= one.mean <= found.high)
+    assert 0.86 <= np.mean(held) <= 0.97
 
 
 ANY = st.floats(1e-6, 1e6)

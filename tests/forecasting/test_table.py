@@ -14,7 +14,7 @@ from fedpriv.errors import ConfigError
 from fedpriv_forecasting import table as module
 from fedpriv_forecasting.of_file import forecast
 from fedpriv_forecasting.table import SHIPPED, read_table
-from tests.forecasting.made_up_runs import runs, table, write
+from tests.forecasting.made_up_runs import read, runs, table, write
 
 MEASURED = Path(__file__).parents[2] / "docs/results/border.json"
 
@@ -28,11 +28,36 @@ def test_a_table_is_read_and_gains_are_by_site(tmp_path: Path) -> None:
     assert found.points[1].gains("federated+fifth") == pytest.approx((0.25,) * 4)
     assert found.points[0].gains("federated", "alone+alone") is None
     assert found.points[0].gains("lora+fifth") is None
+    assert found.points[0].gains("federated", "base", "outside") is None
     assert len(found.of("notes")) == len(made) and found.of("sentences") == []
 
 
+def test_outside_sites_and_new_ones_are_read_by_question(tmp_path: Path) -> None:
+    made = runs(seeds=1, others=lambda records, noise: 0.5)
+    made[0]["outside"] |= {"lora": [2.0] * 3, "single": [3.75] * 3, "warm-start": [3.0] * 3}
+    del made[0]["new"]["federated"]["16"]
+    first, second, *_ = read_table(write(tmp_path / "border.json", made)).points
+    assert first.gains("federated", "base", "outside") == (0.5,) * 3
+    assert first.gains("federated", "single", "outside") == (0.25,) * 3
+    assert first.gains("federated", "base", "0") == (0.5,) * 3
+    assert first.gains("federated", "base", "64") == (0.25,) * 3
+    assert first.gains("federated", "base", "16") is None
+    assert second.gains("federated", "base", "16") == (0.25,) * 3
+    assert second.gains("federated", "single", "outside") is None
+
+
+def test_the_unit_is_that_of_the_run_or_else_of_its_kind() -> None:
+    made = runs(seeds=1)
+    made[0]["unit"] = "patient"
+    for stated, patients in (("record", 1), ("patient_nbr", len(made))):
+        found = read(made, settings={"privacy.unit": stated})
+        assert len(found.of("notes", "patient")) == patients
+        assert len(found.of("notes", "record")) == len(made) - patients
+    assert len(read(made).of("notes", "patient")) == 1
+
+
 def changed(change: Callable[[dict[str, Any]], object]) -> str:
-    broken = table(runs(seeds=1))
+    broken = table(runs(seeds=1, others=lambda records, noise: 0.1))
     change(broken)
     return json.dumps(broken)
 
@@ -54,6 +79,14 @@ def changed(change: Callable[[dict[str, Any]], object]) -> str:
         (changed(lambda t: t["points"][0]["own"].pop("alone")), "has no row 'alone'"),
         (changed(lambda t: t["points"][0]["own"]["federated"].pop()), "3 losses of 4 scored"),
         (changed(lambda t: t["points"][0]["own"].update(alone=[float("nan")] * 4)), "finite"),
+        (changed(lambda t: t["points"][0]["outside"].pop("base")), "outside: has no row 'base'"),
+        (changed(lambda t: t["points"][0]["new"].pop("federated")), "new: has no row 'federated'"),
+        (changed(lambda t: t["points"][0]["outside"]["base"].pop()), "3 losses of 2 outside"),
+        (changed(lambda t: t["points"][0]["new"]["base"]["4"].pop()), "new.base.4: 2 losses of 3"),
+        (changed(lambda t: t["points"][0]["outside"].update(best=[1.0] * 3)), "outside.best"),
+        (changed(lambda t: t["points"][0]["new"]["base"].update({"5": [1.0] * 3})), "new.base.5"),
+        (changed(lambda t: t["points"][0]["outside"].update(base=[])), "outside.base"),
+        (changed(lambda t: t["points"][0].update(unit="visit")), "points.0.unit"),
         (changed(lambda t: t["points"][0].update(sites=3)), "4 is more than the 3 sites"),
         (
             changed(lambda t: t["points"][0].update(trust="secure-sum", max_colluding=4)),
@@ -85,12 +118,13 @@ def test_the_table_that_is_shipped_is_the_measured_one() -> None:
     """And makes a forecast of the federation in the package."""
     assert SHIPPED.read_bytes() == MEASURED.read_bytes()
     found = forecast(EMBEDDED)
-    assert found.kind == "notes" and found.near.sites == 64
+    assert found.kind == "notes" and found.sites == 64
     assert found.two_own is not None and found.two_own[0] > 0.05
     assert found.unlike == () and found.best == "federated+both"
     adapter = ["lora.r=2", "lora.alpha=4", "privacy.clip_norm=0.1"]
     larger = ["model.name=HuggingFaceTB/SmolLM2-135M", *adapter]
-    assert "model.name" in forecast(EMBEDDED, larger).unlike[0]
+    assert any("model.name" in words for words in forecast(EMBEDDED, larger).answers[0].outside)
     begun = ["synthetic.data=public.jsonl", "synthetic.size=200", "synthetic.warm_start=16"]
     warm = forecast(EMBEDDED, begun)
-    assert warm.best is None and warm.near.warm_start and 0 < warm.near.gain < 0.05
+    assert warm.best is None and warm.answers[0].gain is None and warm.answers[0].federations == 1
+    assert warm.answers[0].measured is not None and 0 < min(warm.answers[0].measured) < 0.05

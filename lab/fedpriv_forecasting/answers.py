@@ -1,0 +1,132 @@
+"""The three questions: own patients, other hospitals' patients, and new hospitals."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedpriv_forecasting.curve import Interval, LeftOut
+from fedpriv_forecasting.federation import Federation
+from fedpriv_forecasting.reading import Basis
+from fedpriv_forecasting.table import BASE, FEDERATED, OUTSIDE, OWN_RECORDS, SINGLE, WARM
+
+PAYS, PAYS_NOT, UNKNOWN = "is expected to pay", "is expected not to pay", "can't be told"
+LEVEL = "is expected to change next to nothing"
+EVEN = 0.02  # nats: a change of the perplexity by two per cent
+UNEVENLY = (
+    "The sites are uneven, and measured were equal ones: each is told by its own size, and the"
+    " brackets of a mean are those of a single site."
+)
+STARTS = {  # what an adapter of a federation is compared with at a site outside of it
+    BASE: "the base model",
+    SINGLE: "the adapter that the best single hospital could hand on at the same ε",
+    WARM: "public records alone",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What joining is expected to bring in one question; more is better.
+
+    Attributes:
+        question: ``own``, ``outside``, or how many own records a new site has.
+        way: to use the adapter.
+        over: what it is compared with.
+        gain: mean over sites; None where too little was measured for a curve.
+        verdict: None there, and outside of what was measured.
+        outside: in which figures it is that.
+        widened: why the interval is wider than the curve's own, in words.
+        federations: that were measured, of those that begin as this one does.
+        measured: the least and the most that they gained; None of none.
+        left_out: how well the curve predicts what it has not seen.
+    """
+
+    question: str
+    way: str
+    over: str
+    gain: Interval | None
+    verdict: str | None
+    outside: tuple[str, ...]
+    widened: tuple[str, ...]
+    federations: int
+    measured: tuple[float, float] | None
+    left_out: LeftOut | None
+
+
+def sign(gain: Interval) -> str:
+    """In words, whether joining pays: only where the whole interval says the same."""
+    if gain.high < 0:
+        return PAYS_NOT
+    if gain.low > 0:
+        return PAYS
+    return LEVEL if max(-gain.low, gain.high) <= EVEN else UNKNOWN
+
+
+def answer(
+    basis: Basis,
+    federation: Federation,
+    unlike: tuple[str, ...],
+    question: str,
+    way: str,
+    over: str,
+) -> Answer:
+    """Answer one question by the curve for it.
+
+    Args:
+        unlike: what of the job was not measured at all.
+    """
+    here = federation.setting
+    points = basis.points(question, way, over)
+    alike = [point for point in points if point.warm_start == here.warm_start]
+    means: dict[object, list[float]] = {}
+    for point in alike:
+        of_seed = statistics.fmean(point.gains(way, over, question) or ())
+        means.setdefault((point.setting, point.epsilon), []).append(of_seed)
+    reading = basis.reading(federation, way, over, question)
+    gain, outside, widened = None, unlike, []
+    if reading is not None and (reading.warm or not here.warm_start):
+        gain = reading.predict(here, one_site=federation.uneven)
+        outside = (*unlike, *reading.outside(*federation.settings))
+        widened = [*reading.widened, *([UNEVENLY] if federation.uneven else [])]
+    of_each = [statistics.fmean(seeds) for seeds in means.values()]
+    return Answer(
+        question=question,
+        way=way,
+        over=over,
+        gain=gain,
+        verdict=None if gain is None or outside else sign(gain),
+        outside=outside,
+        widened=tuple(widened),
+        federations=len(of_each),
+        measured=(min(of_each), max(of_each)) if of_each else None,
+        left_out=None if reading is None else reading.left_out(),
+    )
+
+
+def of_others(basis: Basis, federation: Federation, unlike: tuple[str, ...]) -> Iterator[Answer]:
+    """Of patients at sites outside, and of new sites: over the base model, and what was measured.
+
+    Public records alone are compared with only where the federation begins at such.
+    """
+    for question in (OUTSIDE, *OWN_RECORDS):
+        for start in STARTS:
+            measured = basis.points(question, FEDERATED, start)
+            if start == BASE or (measured and (start == SINGLE or federation.warm_start)):
+                yield answer(basis, federation, unlike, question, FEDERATED, start)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a site pays for joining.
+
+    Attributes:
+        epsilon: the largest that a site pays, with trust where there is a secure sum.
+        epsilon_alone: if all others work with the server; None where none is finite.
+        megabytes: of a site in the job, each way, at 4 bytes a value; None where it is not known
+            how many values are trained.
+    """
+
+    epsilon: float
+    epsilon_alone: float | None
+    megabytes: float | None
