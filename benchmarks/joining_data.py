@@ -218,8 +218,8 @@ KINDS = {
             LANGUAGE_MODEL.format(tokens=64),
             batch=300,
             rates=(5e-3, 1e-2, 2e-2),
-            own_rates=(3e-3,),
-            own_passes=6,
+            own_rates=(3e-3, 1e-2),
+            own_passes=20,
         ),
         Kind(
             "abstracts",
@@ -228,8 +228,8 @@ KINDS = {
             LANGUAGE_MODEL.format(tokens=64),
             batch=300,
             rates=(5e-3, 1e-2, 2e-2),
-            own_rates=(3e-3,),
-            own_passes=8,
+            own_rates=(3e-3, 1e-2),
+            own_passes=20,
         ),
         Kind(
             "stays",
@@ -250,8 +250,8 @@ KINDS = {
             LANGUAGE_MODEL.format(tokens=128),
             batch=102,
             rates=(5e-3, 1e-2, 2e-2),
-            own_rates=(3e-3,),
-            own_passes=32,
+            own_rates=(3e-3, 1e-2),
+            own_passes=40,
             apart=Apart(own=100, choose=80, report=120, everyone=150, public=100),
         ),
     )

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from joining_data import KINDS, Kind
+
 from fedpriv.errors import DataError
 from fedpriv.files import write_atomic
 
@@ -20,7 +22,7 @@ OWN = ("alone", "alone+alone")  # what a site has without anybody
 JOINED = ("federated+personal", "federated+both")
 STARTS = ("base", "single", "warm-start")  # what a new site begins at without a federation
 COUNTS = ("0", "4", "16", "64")
-MARK = "<!-- {} of: python benchmarks/joining.py DATA --tables -->"
+MARK = "<!-- {}: python benchmarks/joining.py DATA --tables -->"
 
 
 def measured(folder: Path) -> list[Point]:
@@ -158,6 +160,41 @@ def new_table(points: Sequence[Point]) -> list[list[str]]:
     return rows
 
 
+def chosen_table(folder: Path) -> list[list[str]]:
+    """What was chosen, and from what; * marks the end of a grid."""
+    rows = [
+        [
+            "records, sites × records",
+            "rate, federation",
+            "rate, single hospital",
+            "own training: rate × passes",
+            "the same from the federation's adapter",
+        ]
+    ]
+    for path in sorted((folder / "tuned").glob("*.json")):
+        kind, _, size = path.stem.rpartition("-")
+        found = json.loads(path.read_text(encoding="utf-8"))
+        own = [_epochs(KINDS[kind], epochs) for epochs in found["own"]["all"]]
+        sites, records = size.split("x")
+        rates = [_rate(found[who]) for who in ("federation", "single")]
+        rows.append([f"{kind}, {sites} × {int(records):,}", *rates, *own])
+    return rows
+
+
+def _rate(losses: Mapping[str, float]) -> str:
+    tried, best = sorted(losses, key=float), min(losses, key=lambda rate: losses[rate])
+    end = "\\*" if best in (tried[0], tried[-1]) else ""
+    return f"{float(best):g}{end} of {', '.join(tried)}"
+
+
+def _epochs(kind: Kind, epochs: tuple[float, int]) -> str:
+    rate, passes = epochs
+    if not passes:
+        return "none"
+    end = "\\*" if passes == kind.own_passes else ""
+    return f"{rate:g} × {passes}{end} of {', '.join(f'{one:g}' for one in kind.own_rates)}"
+
+
 TABLES = {"own-patients": own_table, "other-hospitals": others_table, "new-hospitals": new_table}
 
 
@@ -174,14 +211,20 @@ def with_tables(folder: Path) -> Iterator[tuple[Path, str]]:
     Raises:
         DataError: a page has no place for it.
     """
+    points = measured(folder)
     for name, made in TABLES.items():
-        path, points = folder.parent / f"joining-{name}.md", measured(folder)
-        begin, end = MARK.format("table"), MARK.format("end")
-        text = path.read_text(encoding="utf-8")
-        if begin not in text or end not in text:
-            raise DataError("has no place for its table", file=path, fix=f"Add {begin} and {end}.")
-        before, after = text.split(begin)[0], text.split(end)[1]
-        yield path, f"{before}{begin}\n\n{markdown(made(points))}\n\n{end}{after}"
+        path = folder.parent / f"joining-{name}.md"
+        text = _replaced(path.read_text(encoding="utf-8"), "table", made(points), path)
+        if name == "own-patients":
+            text = _replaced(text, "choices", chosen_table(folder), path)
+        yield path, text
+
+
+def _replaced(text: str, name: str, rows: Sequence[Sequence[str]], path: Path) -> str:
+    begin, end = MARK.format(name), MARK.format(f"end of {name}")
+    if begin not in text or end not in text:
+        raise DataError("has no place for its table", file=path, fix=f"Add {begin} and {end}.")
+    return f"{text.split(begin)[0]}{begin}\n\n{markdown(rows)}\n\n{end}{text.split(end)[1]}"
 
 
 def write_tables(folder: Path) -> None:
