@@ -31,6 +31,7 @@ Row = dict[str, Any]
 Group = list[Row]  # rows that stay together: of one patient, or with the same words
 SCORED, OUTSIDE = 2, 2  # sites whose own models are scored, and sites that take no part
 FEW = (0, 4, 16, 64)  # own records of a new site
+FEW_ROWS = 3  # of a group that is of no site
 LEAST_WORDS = 20  # of a note
 ROUNDS = 60
 
@@ -208,8 +209,9 @@ KINDS = {
             ENCODER,
             batch=600,
             rates=(5e-3, 1e-2, 2e-2),
-            own_rates=(5e-4, 2e-3),
+            own_rates=(2e-4, 5e-4, 2e-3),
             own_passes=8,
+            apart=Apart(own=100, choose=100, report=150, everyone=250),
         ),
         Kind(
             "descriptions",
@@ -258,8 +260,11 @@ KINDS = {
 }
 
 
-def _taken(groups: list[Group], count: int) -> list[Row]:
+def _taken(groups: list[Group], count: int, most: int | None = None) -> list[Row]:
     """So many rows, of groups that are taken off the list; what a last one has too many is lost.
+
+    Args:
+        most: rows of a group that are taken, the others being lost; None is all.
 
     Raises:
         ConfigError: there are fewer.
@@ -272,14 +277,15 @@ def _taken(groups: list[Group], count: int) -> list[Row]:
                 key="--points",
                 fix="Leave this point out: the data does not go as far.",
             )
-        found += groups.pop()
+        found += groups.pop()[:most]
     return found[:count]
 
 
 def pieces(kind: Kind, data: Path, sites: int, records: int) -> dict[str, list[Row]]:
     """The records of every file of a federation, by the file's name. No group is in two of them.
 
-    Outside sites are a third and two thirds of the way from the first site to the last.
+    Outside sites are a third and two thirds of the way from the first site to the last. Their own
+    records are of as many groups, so that few records are not one sentence with all its phrases.
 
     Raises:
         ConfigError: there are too few records.
@@ -288,7 +294,9 @@ def pieces(kind: Kind, data: Path, sites: int, records: int) -> dict[str, list[R
     groups, apart = kind.groups(data), kind.apart
     order = drawn.sample(range(len(groups)), len(groups))
     shuffled = [groups[index] for index in order]
-    found = {name: _taken(shuffled, getattr(apart, name)) for name in ("everyone", "public")}
+    found = {
+        name: _taken(shuffled, getattr(apart, name), FEW_ROWS) for name in ("everyone", "public")
+    }
     left = [groups[index] for index in sorted(order[: len(shuffled)])]
     parts: list[dict[str, int]] = []
     for index in range(sites):
@@ -296,7 +304,8 @@ def pieces(kind: Kind, data: Path, sites: int, records: int) -> dict[str, list[R
         parts.append({f"site-{index}": records, **own})
     for index in reversed(range(OUTSIDE)):
         name, at = f"outside-{index}", round((index + 1) * sites / (OUTSIDE + 1))
-        parts.insert(at, {name: max(FEW), f"{name}-apart": apart.choose + apart.report})
+        kept = {f"apart-{index}": apart.choose + apart.report}
+        parts.insert(at, {name: max(FEW), **kept})
     wanted = sum(sum(part.values()) for part in parts)
     ends = np.cumsum([len(group) for group in left])
     begun = needed = 0
@@ -306,7 +315,10 @@ def pieces(kind: Kind, data: Path, sites: int, records: int) -> dict[str, list[R
         while True:
             piece = drawn.sample(left[begun:end], len(left[begun:end]))
             try:
-                found |= {name: _taken(piece, count) for name, count in part.items()}
+                found |= {
+                    name: _taken(piece, count, 1 if name.startswith("outside") else None)
+                    for name, count in part.items()
+                }
                 break
             except ConfigError:
                 if end == len(left):

@@ -232,10 +232,11 @@ def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned
     starts = (None, study.trained(asked)[1])
     own = {}
     with study.worker() as worker:
-        all_own, public = (study.examples(worker, name) for name in (f"site-{first}", "public"))
-        quarter, half = len(all_own) // 4, len(public) // 2
-        cases = {"all": (all_own[quarter:], all_own[:quarter])}
-        cases |= {str(n): (public[half : half + n], public[:half]) for n in FEW if n}
+        names = (f"site-{first}", "public", "everyone")
+        own_records, public, everyone = (study.examples(worker, name) for name in names)
+        quarter = len(own_records) // 4
+        cases = {"all": (own_records[quarter:], own_records[:quarter])}
+        cases |= {str(n): (public[:n], everyone) for n in (*FEW[1:], len(public))}
         for name, (training, judged) in cases.items():
             parts = OwnParts((joined(judged), joined(training)), 1)
             settings = OwnTraining(kind.own_rates, 8, kind.own_passes, 2)
@@ -349,11 +350,11 @@ def _outside(
     The best single hospital is the one whose adapter is best on other records of that site.
     """
     public = study.examples(worker, "public")
-    begun = study.own(worker, worker.initial, public, chosen.own[str(max(FEW))][0], point.seed)
+    begun = study.own(worker, worker.initial, public, chosen.own[str(len(public))][0], point.seed)
     outside: dict[str, list[float]] = {}
     new: dict[str, dict[str, list[float]]] = {}
     for index in range(OUTSIDE):
-        apart = study.examples(worker, f"outside-{index}-apart")
+        apart = study.examples(worker, f"apart-{index}")
         choosing = joined(apart[: point.kind.apart.choose])
         reported = joined(apart[point.kind.apart.choose :])
         losses = [as_it_is(worker, values)(choosing).eval_loss for values in singles]

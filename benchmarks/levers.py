@@ -32,7 +32,7 @@ from fedpriv.models.base import load_base
 from fedpriv_comparison.held_out_scores import as_it_is
 from fedpriv_comparison.runner import open_folder
 
-SIZES = {"sentences": (16, 4000), "descriptions": (8, 1000), "abstracts": (4, 1000)}
+SIZES = {"sentences": (16, 1000), "descriptions": (8, 1000), "abstracts": (4, 1000)}
 LINEAR = [  # by name, as an adapter that is begun at has them
     'lora.target_modules=["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]'
 ]
@@ -135,7 +135,7 @@ def main() -> int:
                 with study.worker() as worker:
                     outside = []
                     for index in range(OUTSIDE):
-                        apart = study.examples(worker, f"outside-{index}-apart")
+                        apart = study.examples(worker, f"apart-{index}")
                         reported = joined(apart[point.kind.apart.choose :])
                         outside.append(as_it_is(worker, values)(reported).eval_loss)
                 found.append(

@@ -52,7 +52,8 @@ def test_no_group_is_in_two_files_and_all_have_what_they_need() -> None:
     assert {name for name in found if name.startswith("own")} == {
         f"own-{index}" for index in scored_sites(6)
     }
-    assert len(found["outside-0"]) == 64 and len(found["outside-1-apart"]) == 40
+    assert len(found["outside-0"]) == 64 and len(found["apart-1"]) == 40
+    assert len({row["text"].partition(" record")[0] for row in found["outside-0"]}) == 64
     assert found == pieces(kind(), Path(), sites=6, records=100)
 
 
