@@ -32,6 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "8bit": {"load_in_8bit": True},
 }
 IDS = torch.arange(5, 15)[None]
+WIDE = {"hidden_size": 64, "intermediate_size": 128}  # with bfloat16 products, rows of whole blocks
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def loaded(model_folder: Make) -> Make:
     def make(way: str, prepared: bool = True) -> Any:
         config = BitsAndBytesConfig(**WAYS[way])
         model: Any = AutoModelForCausalLM.from_pretrained(
-            model_folder("llama"), quantization_config=config, dtype=torch.float32
+            model_folder("llama", **WIDE), quantization_config=config, dtype=torch.float32
         )
         model = prepare_model_for_kbit_training(model) if prepared else model
         return get_peft_model(model, LORA)
