@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 from joining_data import KINDS, Kind
 
 from fedpriv.errors import DataError
-from fedpriv.files import write_atomic
+from fedpriv.files import write_atomic, write_json
+from fedpriv.privacy.usual import clip_norm_of
 
 Entry = Mapping[str, Any]  # a measured point, with one seed
 Point = Sequence[Entry]  # all seeds of it
@@ -227,7 +229,33 @@ def _replaced(text: str, name: str, rows: Sequence[Sequence[str]], path: Path) -
     return f"{text.split(begin)[0]}{begin}\n\n{markdown(rows)}\n\n{end}{text.split(end)[1]}"
 
 
+def forecast_table(folder: Path) -> dict[str, Any]:
+    """All points, as `fedpriv forecast --table` reads them."""
+    points = [entry for point in measured(folder) for entry in point]
+    kinds = {}
+    for entry in points:
+        kind = KINDS[entry["kind"]]
+        settings = tomllib.loads(kind.settings)
+        model, lora = settings["model"], settings["lora"]
+        labels = model["task"] == "classification"
+        kinds[kind.name] = {
+            "says": kind.says,
+            "task": model["task"],
+            "model": "all-MiniLM-L6-v2" if model["name"] == "{model}" else model["name"],
+            "trained": entry["trained"],
+            "tokens": model["max_length"],
+            "settings": {
+                "lora.r": lora["r"],
+                "lora.target_modules": lora["target_modules"],
+                "privacy.clip_norm": clip_norm_of(labels=labels),
+                "privacy.unit": kind.unit,
+            },
+        }
+    return {"format": 1, "kinds": kinds, "points": points}
+
+
 def write_tables(folder: Path) -> None:
-    """Write the tables of all pages anew."""
+    """Write the tables of all pages anew, and the one that forecasts read."""
     for path, text in with_tables(folder):
         write_atomic(path, text)
+    write_json(folder / "table.json", forecast_table(folder))

@@ -110,28 +110,24 @@ class Study:
     def __init__(self, file: Path, kept: Path, overrides: Sequence[str] = ()) -> None:
         self._file, self._kept, self._overrides = file, kept, tuple(overrides)
         self._pool = Pool(1, many_sites=True)
-        self._config = self._asked("base", ()).config(*self._row("base", ()), 1)
+        self._config = self.trial("base", (), 1).config
+        self._initial: dict[int, Vector] = {}
 
-    def _row(self, method: str, settings: tuple[str, ...]) -> tuple[Any, Any]:
-        (variant,) = self._asked(method, settings).variants
-        return variant, ()
-
-    def _asked(self, method: str, settings: tuple[str, ...]) -> Comparison:
-        asked = [*settings, *self._overrides]
-        return Comparison.of(self._file, asked, parse_variants([method], []), 1)
-
-    def private(self, terms: Sequence[str], seed: int, site: int | None = None) -> Trial:
-        """DP-LoRA of all sites together, or of one by itself."""
-        return self._trial("dp-lora", tuple(terms), seed, site)
-
-    def ceiling(self, terms: Sequence[str], seed: int) -> Trial:
-        """The same without clipping and noise."""
-        return self._trial("lora", tuple(terms), seed, None)
-
-    def _trial(self, method: str, terms: tuple[str, ...], seed: int, site: int | None) -> Trial:
-        asked = self._asked(method, terms)
-        trial = asked.trial(*self._row(method, terms), seed)
+    def trial(self, method: str, terms: Sequence[str], seed: int, site: int | None = None) -> Trial:
+        """A run of all sites together, or of one by itself."""
+        variants = parse_variants([method], [])
+        asked = Comparison.of(self._file, [*terms, *self._overrides], variants, 1)
+        trial = asked.trial(variants[0], (), seed)
         return trial if site is None else replace(trial, config=alone(trial.config, f"site-{site}"))
+
+    def initial(self, seed: int) -> Vector:
+        """The values before any training, (P,), by a seed."""
+        if seed not in self._initial:
+            job = self._config.job.model_copy(update={"seed": seed})
+            recipe = job_recipe(self._config.model_copy(update={"job": job}))
+            with self._pool.borrow(recipe) as worker:
+                self._initial[seed] = worker.initial
+        return self._initial[seed]
 
     def trained(self, trial: Trial) -> tuple[Result, Vector]:
         """What a run came to, and its values (P,).
@@ -218,17 +214,17 @@ def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned
     if of_kind is None:
         federation, single = {}, {}
         for rate in rates:
-            trial = study.private([*terms_of(point), f"optimizer.lr={rate}"], TUNING)
+            trial = study.trial("dp-lora", [*terms_of(point), f"optimizer.lr={rate}"], TUNING)
             federation[rate] = float(study.trained(trial)[0].last("tuning_loss") or 0)
         for rate in [*rates, f"{2 * kind.rates[-1]:g}"]:
             said = [*LOCAL, _single_rate(point), f"optimizer.lr={rate}"]
-            trial = study.private(said, TUNING, first)
+            trial = study.trial("dp-lora", said, TUNING, first)
             single[rate] = float(study.trained(trial)[0].last("tuning_loss") or 0)
     else:
         before = Tuned(**json.loads(of_kind.read_text()))
         federation, single = before.federation, before.single
     best = min(federation, key=federation.__getitem__)
-    asked = study.private([*terms_of(point), f"optimizer.lr={best}"], TUNING)
+    asked = study.trial("dp-lora", [*terms_of(point), f"optimizer.lr={best}"], TUNING)
     starts = (None, study.trained(asked)[1])
     own = {}
     with study.worker() as worker:
@@ -263,21 +259,22 @@ def measured(study: Study, point: Point, chosen: Tuned) -> dict[str, Any]:
     """The losses of all models of a point."""
     rate, rate_single = chosen.rates
     terms = terms_of(point)
-    trial = study.private([*terms, f"optimizer.lr={rate}"], point.seed)
+    trial = study.trial("dp-lora", [*terms, f"optimizer.lr={rate}"], point.seed)
     result, federated = study.trained(trial)
     lora = None
     if point.ceiling:
         common = terms_of(replace(point, trust="secure-sum", epsilon=4.0))
-        lora = study.trained(study.ceiling([*common, f"optimizer.lr={rate}"], point.seed))[1]
+        lora = study.trained(study.trial("lora", [*common, f"optimizer.lr={rate}"], point.seed))[1]
     said = ["privacy.trust=local", f"privacy.epsilon={point.epsilon:g}"]
     said += [f"optimizer.lr={rate_single}", _single_rate(point)]
     singles = [
-        study.trained(study.private(said, point.seed, site))[1]
+        study.trained(study.trial("dp-lora", said, point.seed, site))[1]
         for site in scored_sites(point.sites)
     ]
     privacy = trial.config.privacy
+    initials = [study.initial(seed) for seed in (point.seed, point.seed + 1)]
     with study.worker() as worker:
-        own = _own(study, worker, point, chosen, federated, lora)
+        own = _own(study, worker, point, chosen, initials, federated, lora)
         outside, new = _outside(study, worker, point, chosen, federated, lora, singles)
     return {
         "kind": point.kind.name,
@@ -308,19 +305,17 @@ def _single_rate(point: Point) -> str:
 
 
 def _own(
-    study: Study, worker: Worker, point: Point, chosen: Tuned, federated: Vector,
-    lora: Vector | None,
+    study: Study, worker: Worker, point: Point, chosen: Tuned, initials: Sequence[Vector],
+    federated: Vector, lora: Vector | None,
 ) -> dict[str, list[float]]:  # fmt: skip
     """Each scored site's own patients: the loss of what it may answer with."""
     found: dict[str, list[float]] = {}
+    from_base, from_other = chosen.own["all"]
     for site in scored_sites(point.sites):
         records = study.examples(worker, f"site-{site}")
         apart = joined(study.examples(worker, f"own-{site}"))
-
-        from_base, from_other = chosen.own["all"]
         alone_, again = (
-            study.own(worker, worker.initial, records, from_base, seed)
-            for seed in (point.seed, point.seed + 1)
+            study.own(worker, initial, records, from_base, point.seed) for initial in initials
         )
         further = study.own(worker, federated, records, from_other, point.seed)
         models = {

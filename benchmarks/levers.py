@@ -95,7 +95,7 @@ def write_eva(study: Study, folder: Path) -> None:
 def measure(study: Study, point: Point, changed: list[str], rate: float, seed: int) -> Any:
     """A run of a row: its result, and the loss on records to choose by, of no site and outside."""
     said = [*terms_of(point), *changed, f"optimizer.lr={rate:g}"]
-    return study.trained(study.private(said, seed))
+    return study.trained(study.trial("dp-lora", said, seed))
 
 
 def main() -> int:

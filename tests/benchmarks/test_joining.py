@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import joining_report as report  # noqa: E402
 from joining_data import Apart, Kind, pieces, scored_sites, write_federation  # noqa: E402
 
 from fedpriv.config.load import load_job  # noqa: E402
+from fedpriv_forecasting.table import read_table  # noqa: E402
 
 
 def groups(data: Path) -> list[list[dict[str, Any]]]:
@@ -105,3 +107,10 @@ def test_every_point_has_a_name_of_its_own_and_twelve_are_no_repetition() -> Non
 def test_the_pages_have_the_tables_of_the_figures() -> None:
     for path, text in report.with_tables(ROOT / "docs/results/joining"):
         assert path.read_text(encoding="utf-8") == text, "benchmarks/joining.py DATA --tables"
+
+
+def test_a_forecast_reads_the_figures() -> None:
+    folder = ROOT / "docs/results/joining"
+    table = read_table(folder / "table.json")
+    assert json.loads((folder / "table.json").read_text()) == report.forecast_table(folder)
+    assert all(point.outside and point.new for point in table.points)
