@@ -193,8 +193,12 @@ def _epochs(kind: Kind, epochs: tuple[float, int]) -> str:
     rate, passes = epochs
     if not passes:
         return "none"
+    ends = (kind.own_rates[0], kind.own_rates[-1])
+    of_rates = "\\*" if rate in ends and len(kind.own_rates) > 1 else ""
     end = "\\*" if passes == kind.own_passes else ""
-    return f"{rate:g} × {passes}{end} of {', '.join(f'{one:g}' for one in kind.own_rates)}"
+    return (
+        f"{rate:g}{of_rates} × {passes}{end} of {', '.join(f'{one:g}' for one in kind.own_rates)}"
+    )
 
 
 TABLES = {"own-patients": own_table, "other-hospitals": others_table, "new-hospitals": new_table}
