@@ -23,7 +23,7 @@ from fedpriv_forecasting.table import read_table  # noqa: E402
 
 def groups(data: Path) -> list[list[dict[str, Any]]]:
     """Of three records each."""
-    return [[{"text": f"group {g} record {r}"} for r in range(3)] for g in range(400)]
+    return [[{"text": f"group {g} record {r}"} for r in range(3)] for g in range(600)]
 
 
 def kind(**changes: Any) -> Kind:
