@@ -240,7 +240,8 @@ KINDS = {
         ),
         Kind(
             "stays",
-            "was a diabetic readmitted, from a summary of a stay; sites differ in specialty and payer",
+            "was a diabetic readmitted, from a summary of a stay; sites differ in specialty and"
+            " payer",
             stays,
             CLASSIFIER,
             batch=600,
