@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _named(config: pytest.Config) -> bool:
     """Whether single tests were asked for, each by its node id."""
     return all("::" in argument for argument in config.args)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """A command quietens the logs of its process, which the next test needs."""
+    logs = [logging.getLogger(name) for name in ("fedpriv", "fedpriv_client", "fedpriv_server")]
+    levels = [log.level for log in logs]
+    try:
+        return (yield)
+    finally:
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
 
 
 @pytest.fixture(scope="session")

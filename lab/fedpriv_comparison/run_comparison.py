@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,19 @@ class Compared:
     report: Path
 
 
+@contextmanager
+def _quiet_sites() -> Iterator[None]:
+    """Let sites log errors alone; as a decorator, for a whole function."""
+    log = logging.getLogger("fedpriv_client")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+@_quiet_sites()
 def run_comparison(
     file: Path | None,
     methods: str,
@@ -72,7 +86,6 @@ def run_comparison(
         FedprivError: a setting that can't be used.
         KeyboardInterrupt: with all finished runs kept.
     """
-    logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     names = listed(methods)
     if ALONE in names and BASE not in names:
         names = [BASE, *names]  # it is run for the other anyway, and shows whether that helps

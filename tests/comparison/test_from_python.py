@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ def test_methods_side_by_side_and_again_at_no_cost(
     federation: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file, out = federation(rounds=1), tmp_path / "comparison"
+    level = logging.getLogger("fedpriv_client").level
     found = fedpriv.compare(file, ["base", "dp-lora"], seeds=1, out=out)
+    assert logging.getLogger("fedpriv_client").level == level
     assert capfd.readouterr() == ("", "")
     assert pandas.json_normalize(found.rows)["name"].tolist() == ["base", "dp-lora"]
     kept = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*.json")}
