@@ -72,9 +72,9 @@ class Kind:
     groups: Callable[[Path], list[Group]]
     settings: str
     batch: int
-    rates: tuple[float, ...]
-    own_rates: tuple[float, ...]
     own_passes: int
+    rates: tuple[float, ...] = (5e-3, 1e-2, 2e-2)
+    own_rates: tuple[float, ...] = (3e-3, 1e-2)
     unit: str = "record"
     apart: Apart = Apart()
 
@@ -213,7 +213,6 @@ KINDS = {
             sentences,
             ENCODER,
             batch=600,
-            rates=(5e-3, 1e-2, 2e-2),
             own_rates=(2e-4, 5e-4, 2e-3),
             own_passes=8,
             apart=Apart(own=100, choose=100, report=150, everyone=250),
@@ -224,8 +223,6 @@ KINDS = {
             descriptions,
             LANGUAGE_MODEL.format(tokens=64),
             batch=300,
-            rates=(5e-3, 1e-2, 2e-2),
-            own_rates=(3e-3, 1e-2),
             own_passes=20,
         ),
         Kind(
@@ -234,8 +231,6 @@ KINDS = {
             abstracts,
             LANGUAGE_MODEL.format(tokens=64),
             batch=300,
-            rates=(5e-3, 1e-2, 2e-2),
-            own_rates=(3e-3, 1e-2),
             own_passes=20,
         ),
         Kind(
@@ -256,8 +251,6 @@ KINDS = {
             notes,
             LANGUAGE_MODEL.format(tokens=128),
             batch=102,
-            rates=(5e-3, 1e-2, 2e-2),
-            own_rates=(3e-3, 1e-2),
             own_passes=40,
             apart=Apart(own=100, choose=80, report=120, everyone=150, public=100),
         ),

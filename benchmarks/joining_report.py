@@ -7,6 +7,7 @@ import statistics
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedpriv.privacy.usual import clip_norm_of
 
 Entry = Mapping[str, Any]  # a measured point, with one seed
 Point = Sequence[Entry]  # all seeds of it
+Losses = Callable[[Entry], Mapping[str, list[float]]]  # of an entry, by row
 KEYS = ("kind", "sites", "records", "trust", "epsilon")
 LEVEL = 0.01  # of loss: less is level
 OWN = ("alone", "alone+alone")  # what a site has without anybody
@@ -44,23 +46,19 @@ def verdict(gains: Sequence[float]) -> str:
     return f"**pays** ({mean:+.3f})" if mean > 0 else f"does not ({mean:+.3f})"
 
 
-def of(point: Point, losses: Callable[[Entry], Mapping[str, list[float]]], row: str) -> str:
+def of(point: Point, losses: Losses, row: str) -> str:
     """A row's mean over sites and seeds; nothing where it was not measured."""
     found = [loss for entry in point for loss in losses(entry).get(row, [])]
     return f"{statistics.fmean(found):.3f}" if found else ""
 
 
-def best(
-    point: Point, losses: Callable[[Entry], Mapping[str, list[float]]], rows: Sequence[str]
-) -> str:
+def best(point: Point, losses: Losses, rows: Sequence[str]) -> str:
     """The row with the lowest mean."""
     known = [row for row in rows if row in losses(point[0])]
     return min(known, key=lambda row: float(of(point, losses, row)))
 
 
-def gains(
-    point: Point, losses: Callable[[Entry], Mapping[str, list[float]]], row: str, other: str
-) -> list[float]:
+def gains(point: Point, losses: Losses, row: str, other: str) -> list[float]:
     """By how much a row's loss is lower than another's, at each site with each seed."""
     return [
         theirs - mine
@@ -81,11 +79,7 @@ def _terms(point: Point) -> list[str]:
 
 def own_table(points: Sequence[Point]) -> list[list[str]]:
     """A site's own patients."""
-
-    def losses(entry: Entry) -> Mapping[str, list[float]]:
-        found: Mapping[str, list[float]] = entry["own"]
-        return found
-
+    losses: Losses = itemgetter("own")
     rows = [
         [
             "records, sites × records",
@@ -108,11 +102,7 @@ def own_table(points: Sequence[Point]) -> list[list[str]]:
 
 def others_table(points: Sequence[Point]) -> list[list[str]]:
     """Patients of sites that took no part."""
-
-    def losses(entry: Entry) -> Mapping[str, list[float]]:
-        found: Mapping[str, list[float]] = entry["outside"]
-        return found
-
+    losses: Losses = itemgetter("outside")
     rows = [
         [
             "records, sites × records",

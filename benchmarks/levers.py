@@ -17,25 +17,27 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from joining_data import KINDS, OUTSIDE, ROUNDS, sample_rate, write_federation
-from joining_runs import Point, Study, allow_any_size, joined, terms_of
+from joining_runs import TUNING, Point, Study, allow_any_size, joined, terms_of
 from peft import EvaConfig, LoraConfig, get_peft_model, initialize_lora_eva_weights
 from rich.console import Console
 from rich.table import Table
 
 from fedpriv.files import write_json
 from fedpriv.models.base import load_base
+from fedpriv.models.vector import Vector
 from fedpriv_comparison.held_out_scores import as_it_is
 from fedpriv_comparison.runner import open_folder
+from fedpriv_comparison.trial import Result
 
 SIZES = {"sentences": (16, 1000), "descriptions": (8, 1000), "abstracts": (4, 1000)}
 LINEAR = [  # by name, as an adapter that is begun at has them
     'lora.target_modules=["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]'
 ]
+PE_SGD = "PE-SGD"  # the row of another method
 FACTORS = (0.5, 1.0, 2.0)  # of the rate that the points of this kind have
 
 
@@ -52,10 +54,9 @@ def levers(point: Point) -> dict[str, list[str]]:
         "clip norm / 3": [f"privacy.clip_norm={clip / 3:.3g}"],
         "clip norm × 3": [f"privacy.clip_norm={clip * 3:.3g}"],
         "rank × 4": ["lora.r=16", "lora.alpha=16"] if clip == 10 else ["lora.r=8", "lora.alpha=16"],
-        "4 local steps a round": ["job.sync=4"],
         "public warm start": [*public, "synthetic.warm_start=4"],
         "denoising": ["denoise.where=server"],
-        "PE-SGD": ["job.method=pe-sgd", *public, "synthetic.every=1000"],
+        PE_SGD: [*public, "synthetic.every=1000"],
         "eva": ["model.begin=eva", *(LINEAR if clip < 1 else [])],
     }
     if point.kind.name == "abstracts":
@@ -92,12 +93,6 @@ def write_eva(study: Study, folder: Path) -> None:
         model.save_pretrained(folder)
 
 
-def measure(study: Study, point: Point, changed: list[str], rate: float, seed: int) -> Any:
-    """A run of a row: its result, and the loss on records to choose by, of no site and outside."""
-    said = [*terms_of(point), *changed, f"optimizer.lr={rate:g}"]
-    return study.trained(study.trial("dp-lora", said, seed))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
@@ -112,8 +107,8 @@ def main() -> int:
     point = Point(KINDS[arguments.kind], *SIZES[arguments.kind])
     folder, path = arguments.out / point.folder, arguments.json / f"levers-{arguments.kind}.json"
     file = write_federation(folder, point.kind, arguments.data, point.sites, point.records)
-    first = next(iter((arguments.json / "tuned").glob(f"{arguments.kind}-*.json")))
-    losses = json.loads(first.read_text())["federation"]
+    tuned = arguments.json / "tuned" / f"{point.folder}.json"
+    losses = json.loads(tuned.read_text())["federation"]
     usual = float(min(losses, key=losses.__getitem__))
     rows = json.loads(path.read_text()) if path.exists() else {}
     console = Console(highlight=False, width=100)
@@ -124,14 +119,22 @@ def main() -> int:
         for name, changed in levers(point).items():
             if name in rows or (arguments.rows and name not in arguments.rows.split(",")):
                 continue
+            method = "pe-sgd" if name == PE_SGD else "dp-lora"
+
+            def trained(
+                rate: str, seed: int, method: str = method, changed: list[str] = changed
+            ) -> tuple[Result, Vector]:
+                said = [*terms_of(point), *changed, f"optimizer.lr={rate}"]
+                return study.trained(study.trial(method, said, seed))
+
             tried = {}
             for factor in FACTORS:
-                result, _ = measure(study, point, changed, factor * usual, 0)
-                tried[f"{factor * usual:g}"] = result.last("tuning_loss")
+                rate = f"{factor * usual:g}"
+                tried[rate] = trained(rate, TUNING)[0].last("tuning_loss")
             best = min(tried, key=lambda rate: tried[rate])
             found = []
             for seed in range(1, arguments.seeds + 1):
-                result, values = measure(study, point, changed, float(best), seed)
+                result, values = trained(best, seed)
                 with study.worker() as worker:
                     outside = []
                     for index in range(OUTSIDE):
