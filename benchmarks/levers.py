@@ -1,13 +1,14 @@
 """What pays most for the same ε at hospital size, one setting at a time.
 
     python benchmarks/levers.py DATA --out joining --kind sentences
-    python benchmarks/levers.py DATA --out joining --kind abstracts
+    python benchmarks/levers.py DATA --out joining --kind abstracts --plan     # hours, nothing else
 
 One federation of `benchmarks/joining.py` for each kind, at its ε = 4 with a secure sum. Every row
 changes one setting and has rates of its own to choose from, with a seed and on records that are not
 reported. Loss is that of the adapter on 150 records of no site and on the outside sites' own.
 `eva` begins the matrices A at the principal directions of a layer's inputs on the 200 public
-records, by PEFT (arXiv 2410.07170): an adapter that a job begins at, `model.begin`.
+records, by PEFT (arXiv 2410.07170): an adapter that a job begins at, `model.begin`. A row
+that is measured is kept, and the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from joining import SECONDS
 from joining_data import KINDS, OUTSIDE, ROUNDS, sample_rate, write_federation
 from joining_runs import TUNING, Point, Study, allow_any_size, joined, terms_of
 from peft import EvaConfig, LoraConfig, get_peft_model, initialize_lora_eva_weights
@@ -72,6 +74,14 @@ def _steps(rounds: int, rate: float) -> list[str]:
     ]
 
 
+def seconds(point: Point, study: Study, changed: list[str], runs: int) -> float:
+    """About what a row takes of one processor."""
+    config = study.trial("dp-lora", [*terms_of(point), *changed], TUNING).config
+    privacy = config.privacy
+    drawn = config.job.rounds * privacy.sample_rate * point.sites * point.records
+    return SECONDS[point.kind.name] * drawn * privacy.max_records_per_unit * runs
+
+
 def write_eva(study: Study, folder: Path) -> None:
     """Write an adapter whose matrices A are the principal directions of public inputs."""
     with study.worker() as worker:
@@ -101,6 +111,7 @@ def main() -> int:
     parser.add_argument("--kind", choices=sorted(SIZES), default="sentences")
     parser.add_argument("--rows", help="names of rows, by default all")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--plan", action="store_true", help="say what it takes, and nothing else")
     arguments = parser.parse_args()
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     allow_any_size()
@@ -114,11 +125,20 @@ def main() -> int:
     console = Console(highlight=False, width=100)
     with open_folder(folder / "runs"):
         study = Study(file, folder / "runs")
+        wanted = {
+            name: changed
+            for name, changed in levers(point).items()
+            if name not in rows and (not arguments.rows or name in arguments.rows.split(","))
+        }
+        total, runs = 0.0, len(FACTORS) + arguments.seeds
+        for name, changed in wanted.items():
+            total += seconds(point, study, [c for c in changed if "begin" not in c], runs)
+            console.print(f"{name}: {total / 3600:.1f} hours of a processor so far")
+        if arguments.plan:
+            return 0
         if not (folder / "eva").exists():
             write_eva(study, folder / "eva")
-        for name, changed in levers(point).items():
-            if name in rows or (arguments.rows and name not in arguments.rows.split(",")):
-                continue
+        for name, changed in wanted.items():
             method = "pe-sgd" if name == PE_SGD else "dp-lora"
 
             def trained(
