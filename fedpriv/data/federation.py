@@ -38,6 +38,7 @@ def write_federation(
     size: int | Mapping[str, int] | None = None,
     columns: Mapping[str, str] | None = None,
     evaluation: Records | Mapping[str, Any] | None = None,
+    outside: Mapping[str, Records] | None = None,
     **tables: Mapping[str, Any],
 ) -> Path:
     """Write a federation file and the records of its sites, as `fedpriv simulate` reads them.
@@ -55,6 +56,7 @@ def write_federation(
         columns: from text, label, prompt, completion, messages to the names of your columns.
         evaluation: the table of that name, such as ``evaluation={"every": 5}``; or, without
             `public`, these records.
+        outside: a data set for each site that takes no part, by its name.
         tables: of the federation file, such as ``job={"rounds": 20}``, ``privacy={"epsilon": 4}``.
             A `Path` in one is relative to where you are, a text to the new folder.
 
@@ -104,6 +106,7 @@ def write_federation(
         divided = _divided(records, sites, wanted, unit)
     else:
         divided = {name: _rows(own, wanted, unit) for name, own in parts.items()}
+    apart = {name: _rows(own, wanted, unit) for name, own in (outside or {}).items()}
     counted = tables.get("job", {}).get("data_is_public") is True
     described = {
         name: _declared(name, rows, keys.get(name, {}).get("size", size), unit, public=counted)
@@ -119,6 +122,8 @@ def write_federation(
             for name, units in described.items()
         ],
     }
+    if apart:
+        tree["outside"] = [{"name": name, "data": f"{name}.jsonl"} for name in apart]
     text = _toml(tree)
     try:
         with replacing_folder(folder) as made:
@@ -133,7 +138,7 @@ def write_federation(
                     value=error.value,
                     fix=error.fix,
                 ) from None
-            for name, rows in divided.items():
+            for name, rows in (divided | apart).items():
                 _write(made / f"{name}.jsonl", rows)
             _write(made / EVALUATION, _rows(public, [*named.values()], "record"))
     except OSError as error:

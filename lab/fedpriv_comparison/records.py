@@ -32,8 +32,7 @@ def without(config: JobConfig, name: str) -> JobConfig:
 
 
 def _outside(site: SiteSection) -> OutsideSection:
-    found = {key: getattr(site, key) for key in OutsideSection.model_fields}
-    return OutsideSection(**{**found, "held_out_size": None})
+    return OutsideSection(**{key: getattr(site, key) for key in OutsideSection.model_fields})
 
 
 def pooled(config: JobConfig, folder: Path) -> JobConfig:

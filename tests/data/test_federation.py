@@ -55,6 +55,17 @@ def test_it_writes_what_the_commands_read(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o77 == (folder / "north.jsonl").stat().st_mode & 0o77 == 0
 
 
+def test_outside_sites_are_written_and_have_names_of_their_own(tmp_path: Path) -> None:
+    given: Any = {"sites": 2, "size": 30, "columns": {"text": "note"}, **JOB}
+    file = write_federation(tmp_path / "f", rows(), rows(2), outside={"new": rows(7)}, **given)
+    (outside,) = load_job(file).outside
+    assert outside.name == "new" and outside.data == file.parent / "new.jsonl"
+    assert (file.parent / "new.jsonl").read_text().count("\n") == 7
+    with pytest.raises(ConfigError, match="takes no part"):
+        write_federation(tmp_path / "g", rows(), rows(2), outside={"site-1": rows(7)}, **given)
+    assert not (tmp_path / "g").exists()
+
+
 @given(st.lists(st.integers(0, 30), min_size=1), st.integers(0, 30), st.integers(1, 5))
 def test_a_unit_is_at_one_site_and_moves_no_other(units: list[int], more: int, sites: int) -> None:
     def divided(people: list[int]) -> dict[str, list[Any]]:
