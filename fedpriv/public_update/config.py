@@ -70,13 +70,13 @@ class DenoiseSection(Section):
     )
     kappa: float | Literal["auto"] = Field(
         1.02,
-        description=f"How far above the edge of pure noise a singular value has to be to count,"
-        f" from 1 to {MAX_KAPPA:g}; with auto, by the matrix's shape.",
+        description="How far above the edge of pure noise the first singular value has to be for a"
+        f" matrix to be denoised, from 1 to {MAX_KAPPA:g}; with auto, by the matrix's shape.",
     )
-    norm: Literal["kept", "shrunk"] = Field(
+    norm: Literal["kept", "unscaled"] = Field(
         "kept",
         description="The length of a denoised matrix: the one it had before (kept), or that of"
-        " what is left (shrunk).",
+        " what is left (unscaled).",
     )
 
     @field_validator("where", mode="before")

@@ -7,7 +7,8 @@ belongs to a signal whose part in it is known. Each is shrunk to what it tells o
     η = √D / y,  D = (y² − σ²(m + n))² − 4σ⁴mn,
 
 all others are left out, and X̂ is given the length of X. With w = y² and XXᵀ = Q diag(w) Qᵀ that is
-X̂ = Q diag(√D / w) QᵀX, which needs no singular value decomposition.
+X̂ = Q diag(√D / w) QᵀX, which needs no singular value decomposition. A matrix whose first singular
+value is not above κ times the edge is left as it is.
 
 Source:
     Dadsetan & Rudzicz, "Re-examining low rank adaptation for private LLM fine-tuning"
@@ -37,7 +38,7 @@ class Denoised:
 
     Attributes:
         vector: (P,).
-        on: matrices that had a singular value above the edge.
+        on: matrices whose first singular value was above κ times the edge.
     """
 
     vector: Vector
@@ -47,9 +48,7 @@ class Denoised:
 class Denoiser:
     """Denoises a flat gradient whose layers are known.
 
-    Layers with two dimensions are matrices, and any other is left as it is, a bias for one. A
-    matrix without a singular value above κ times the edge is left, too, where lengths are kept;
-    where they shrink, it is scaled by 1 − σ²(mn − 2)/‖X‖², at least 0, as James & Stein 1961 do.
+    Layers with two dimensions are matrices, and any other is left as it is, a bias for one.
 
     Args:
         shapes: of the layers, in the order of the vector.
@@ -132,27 +131,22 @@ def denoise_matrices(
         deviation: σ > 0.
 
     Returns:
-        The matrices, and how many had a singular value above the edge.
+        The matrices, and how many of them were changed.
     """
     _, m, n = batch.shape
-    variance = deviation**2
-    edge = _kappa(m, n, settings) * deviation * noise_edge(m, n)
+    variance, edge = deviation**2, deviation * noise_edge(m, n)
     # Sums of squares in float32, of like size; their eigenvalues in float64, as they are small.
     squares, vectors = torch.linalg.eigh(torch.bmm(batch, batch.transpose(1, 2)).double())
+    found = squares.amax(1) > (_kappa(m, n, settings) * edge) ** 2
+    squares, vectors = squares[found], vectors[found]
     spread = (squares - variance * (m + n)).square() - 4 * variance**2 * m * n
-    above = squares > edge**2
-    shrink = (spread.clamp_min(0).sqrt() / squares).where(above, 0.0)  # η / y
-    found = above.any(1)
-    rest = torch.ones_like(squares[:, 0])
+    shrink = (spread.clamp_min(0).sqrt() / squares).where(squares > edge**2, 0.0)  # η / y
     if settings.norm == "kept":
         lengths = squares.clamp_min(0)
         left = (shrink.square() * lengths).sum(1)
         shrink *= (lengths.sum(1) / left).sqrt().unsqueeze(1)
-    else:
-        total = squares.sum(1)
-        rest = (1 - variance * max(m * n - 2, 0) / total).where(total > 0, 1.0).clamp_min(0)
-    result = batch * rest.to(batch.dtype).view(-1, 1, 1)
-    factors = (vectors[found] * shrink[found].unsqueeze(1)) @ vectors[found].transpose(1, 2)
+    factors = (vectors * shrink.unsqueeze(1)) @ vectors.transpose(1, 2)
+    result = batch.clone()
     result[found] = torch.bmm(factors.to(batch.dtype), batch[found])
     return result, int(found.sum())
 
