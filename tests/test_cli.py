@@ -406,6 +406,29 @@ def test_plan_says_what_choosing_settings_costs_as_the_page_does() -> None:
         assert f"{100 * figures[part]['share']:.3g}%" in said[0]
 
 
+def test_plan_says_what_methods_can_do(tmp_path: Path) -> None:
+    text = (
+        "[job]\nrounds = 60\n[privacy]\nepsilon = 4\nsample_rate = 0.1\n[lora]\nr = 4\n"
+        'target_modules = ["q_proj"]\n[evaluation]\ndata = "e.jsonl"\n'
+    )
+    sites = (f'[[sites]]\nname = "{name}"\ndata = "a.jsonl"\nsize = 250\n' for name in "abcd")
+    file = tmp_path / "federation.toml"
+    file.write_text(text + "".join(sites))
+    found = json.loads(fedpriv("plan", str(file), "--methods", "--json").stdout)
+    expected = 100 / (found["noise_multiplier"] * 2)  # noise of four sites
+    assert found["methods"]["signal_to_noise"] == pytest.approx(expected)
+    assert [one["count"] for one in found["methods"]["matrices"]] == [4, 4]  # four layers: A, B
+    words = " ".join(fedpriv("plan", str(file), "--methods").stdout.split())
+    assert "at rank 4 it can't raise the cosine of a gradient above 2.0 times" in words
+    assert "a synthetic set of more than about" in words
+    over_network = text.replace(
+        "[job]", '[server]\naddress = "127.0.0.1:9"\n[job]\nengine = "network"'
+    )
+    file.write_text(over_network + '[[sites]]\nname = "a"\n')
+    shown = fedpriv("plan", str(file), "--methods")
+    assert shown.returncode == 2 and "--size: is missing" in shown.stderr
+
+
 def test_plan_says_when_a_plan_is_too_dear() -> None:
     shown = fedpriv("plan", *PLAN, "--noise-multiplier", "0.5")
     assert shown.returncode == 0
@@ -431,6 +454,7 @@ def test_plan_says_when_a_plan_is_too_dear() -> None:
         ([*PLAN, "--budget", "0"], "--budget: must be above 0"),
         ([*PLAN, "--order", "8"], "--order: says nothing of a plan of fixed noise"),
         ([*PLAN, "--adaptive", "--order", "1"], "Expected order=1"),
+        ([*PLAN, "--methods"], "--methods: needs to know the model"),
     ],
 )
 def test_a_plan_that_is_none_is_one_message(arguments: list[str], words: str) -> None:

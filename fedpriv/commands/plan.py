@@ -14,6 +14,7 @@ from rich.console import Console
 from fedpriv.errors import AccountingError, ConfigError
 
 if TYPE_CHECKING:
+    from fedpriv.config.job import JobConfig
     from fedpriv.privacy.accounting.planning import Planned
 
 WIDEST_BAR = 40
@@ -84,6 +85,12 @@ def plan(
         int | None,
         typer.Option(help="adaptive: α of the ledger's filter.", show_default="the best one"),
     ] = None,
+    methods: Annotated[
+        bool,
+        typer.Option(
+            "--methods", help="Also what denoising and PE-SGD can do at this noise; takes a FILE."
+        ),
+    ] = False,
     check: Annotated[
         bool,
         typer.Option(
@@ -107,8 +114,8 @@ def plan(
     from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, solve_with_looks
     from fedpriv.privacy.ledger.choosing import price_choosing
 
-    if file is not None:
-        job = load_job(file)
+    job = None if file is None else load_job(file)
+    if job is not None:
         privacy, wanted = job.privacy, job.evaluation.sites
         epsilon = privacy.epsilon if epsilon is None else epsilon
         delta = privacy.delta if delta is None else delta
@@ -138,6 +145,7 @@ def plan(
     of_look = slots if sites is None and not adaptive else None  # else the job can have none
     figures["choosing"] = asdict(price_choosing(planned, of_look, budget))
     figures["second"] = _second(planned) if check else None
+    figures["methods"] = _reach(job, planned, size) if methods else None
     rows = rows_for(figures["epsilon"])
     figures["defaults"] = [{**asdict(row), "clip_norm": row.clip_norm} for row in rows]
     if as_json:
@@ -158,6 +166,35 @@ def _second(planned: Planned) -> dict[str, Any]:
         return {"accountant": name(), "problem": str(error)}
     agrees = found.holds(planned.epsilon)
     return {"accountant": name(), **found._asdict(), "agrees": agrees}
+
+
+def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[str, Any]:
+    """What denoising and PE-SGD can do for all sites of a job.
+
+    Args:
+        size: units of all sites together, where the file does not say each one's.
+    """
+    from fedpriv.models.shapes import adapter_shapes
+    from fedpriv.privacy.accounting.shares import shares_of
+    from fedpriv.public_update.reach import reach, signal_to_noise
+
+    if job is None:
+        raise ConfigError(
+            "needs to know the model and its adapter", key="--methods", fix="Name a FILE."
+        )
+    sizes = [site.size for site in job.sites]
+    units = size if size is not None else sum(one for one in sizes if one is not None)
+    if size is None and None in sizes:
+        raise ConfigError(
+            "is missing, and the file does not say how many units each site has",
+            key="--size",
+            fix="Say how many units all sites have together.",
+        )
+    sites, colluding = len(sizes), job.max_colluding
+    shares = 1 if job.privacy.trust == "local" else shares_of(sites, colluding or 0)
+    event = planned.event
+    found = signal_to_noise(event.sample_rate * units, event.noise_multiplier, sites, shares)
+    return asdict(reach(found, adapter_shapes(job.model, job.lora)))
 
 
 def _check_sum(sites: int | None, max_colluding: int | None, looks: int | None) -> None:
@@ -295,6 +332,7 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
         *(_trust(figures["alone"], figures) if figures.get("alone") is not None else []),
         more,
         _choosing(figures["choosing"], with_trust=figures.get("alone") is not None),
+        *(_methods(figures["methods"]) if figures.get("methods") is not None else []),
         f"If a unit is a record, each drawn on its own, ε is {group}.",
         f"Counted for replacing one unit instead of adding or removing one, ε is {replaced}.",
         "What this assumes: " + " ".join(figures["assumptions"]),
@@ -375,6 +413,26 @@ def _choosing(found: dict[str, Any], *, with_trust: bool) -> str:
             f" job takes {100 * found['job_share']:.3g}%, {others}. In all, {fit} such jobs fit."
         )
     return " ".join(said)
+
+
+def _methods(found: dict[str, Any]) -> list[str]:
+    """What methods can do, of the shape that most matrices have, and of the set of PE-SGD."""
+    ratio, needed = found["signal_to_noise"], found["needed"]
+    most = max(found["matrices"], key=lambda one: one["count"])
+    shape = f"{most['rows']} × {most['columns']}"
+    seen = [share for share, least in needed.items() if ratio >= least]
+    here = f"Here {'about' if seen else 'less than'} {max(seen, default=0.1):.0%} are seen."
+    return [
+        f"Methods: B/σ = {ratio:.3g}, the expected units of a step of all sites over the noise of"
+        " their sum.",
+        f"Denoising: at rank {min(most['rows'], most['columns'])} it can't raise the cosine of a"
+        f" gradient above {most['gain']:.1f} times what it is ({most['count']} matrices of"
+        f" {shape}). It sees something in such a matrix where that cosine is above"
+        f" {most['cosine']:.2g}. By what was measured once, a tenth of the matrices are seen from"
+        f" B/σ = {needed[0.1]:.0f}, half from {needed[0.5]:.0f}. {here}",
+        f"PE-SGD: a synthetic set of more than about {found['texts']:,} texts is lost in this"
+        " noise.",
+    ]
 
 
 def _default(row: dict[str, Any]) -> str:

@@ -51,7 +51,7 @@ def attach_lora(
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]
-        target_modules=_targets(base, settings),
+        target_modules=targets(base, settings),
         lora_dropout=0.0,
         bias="none",
         modules_to_save=list(settings.modules_to_save) or None,
@@ -85,19 +85,24 @@ def trained_whole(settings: LoraSection) -> tuple[str, ...]:
     return (*settings.modules_to_save, *HEADS)
 
 
-def _targets(base: Base, settings: LoraSection) -> list[str]:
+def targets(base: Base, settings: LoraSection) -> list[str]:
+    """Names, or ends of names, of the layers that get an adapter.
+
+    Raises:
+        ConfigError, ModelError: as `attach_lora`.
+    """
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
     wanted = settings.target_modules
     if wanted == "all-linear":
         return _all_linear(base, settings)
-    within = [name for name, _ in _linear(base) if not _matches(name, settings.modules_to_save)]
+    within = [name for name, _ in layers(base) if not matches(name, settings.modules_to_save)]
     if wanted != "auto":
         _check_names(base, "target_modules", wanted, within)
         return list(wanted)
     kind = base.model.config.get_text_config().model_type
     known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind, ())
-    found = [name for name in known if any(_matches(layer, [name]) for layer in within)]
+    found = [name for name in known if any(matches(layer, [name]) for layer in within)]
     if not found:
         raise ModelError(
             f"lora.target_modules: 'auto' knows no layers for model type {kind!r}."
@@ -105,7 +110,7 @@ def _targets(base: Base, settings: LoraSection) -> list[str]:
         )
     if _text_part(base) is None:
         return found
-    return [name for name in within if _matches(name, found)]  # not those that see pictures
+    return [name for name in within if matches(name, found)]  # not those that see pictures
 
 
 def _all_linear(base: Base, settings: LoraSection) -> list[str]:
@@ -118,7 +123,7 @@ def _all_linear(base: Base, settings: LoraSection) -> list[str]:
     heads = HEADS if output is None else ()  # a classifier's output has another name
     whole = (*settings.modules_to_save, *heads)
     found = [
-        name for name, module in _linear(base) if module is not output and not name.endswith(whole)
+        name for name, module in layers(base) if module is not output and not name.endswith(whole)
     ]
     if not found:
         raise ModelError(
@@ -128,7 +133,7 @@ def _all_linear(base: Base, settings: LoraSection) -> list[str]:
     return found
 
 
-def _linear(base: Base) -> Iterator[tuple[str, Any]]:
+def layers(base: Base) -> Iterator[tuple[str, Any]]:
     """The layers that can have an adapter, by name: those that a text goes through."""
     part = _text_part(base)
     past = "out_proj" if base.model.config.model_type in _MAMBA else None
@@ -152,17 +157,17 @@ def _named_modules(base: Base) -> list[str]:
 
 
 def _last_names(base: Base) -> list[str]:
-    return sorted({name.rpartition(".")[2] for name, _ in _linear(base)})
+    return sorted({name.rpartition(".")[2] for name, _ in layers(base)})
 
 
-def _matches(name: str, wanted: Iterable[str]) -> bool:
+def matches(name: str, wanted: Iterable[str]) -> bool:
     """Whether peft takes a layer of that name for one of those that are named."""
     return any(name == one or name.endswith(f".{one}") for one in wanted)
 
 
 def _check_names(base: Base, key: str, wanted: Sequence[str], known: Sequence[str]) -> None:
     for target in wanted:
-        if not any(_matches(name, [target]) for name in known):
+        if not any(matches(name, [target]) for name in known):
             raise ConfigError(
                 f"matches no layer of this {base.model.config.model_type} model that can be"
                 f" {'given an adapter' if key == 'target_modules' else 'trained'}",

@@ -28,25 +28,32 @@ def digests_of_use(digest: str) -> tuple[str, ...]:
     return digest, *(quantised_digest(digest, bits) for bits in get_args(Bits))
 
 
-@without_hub_code()
 def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
     """How many linear layers a model has of each size, (in, out); its weights are not read.
 
     Raises:
         ModelError: there is no such model, or it is not for the task.
     """
+    named = ((type(m).__name__, m) for m in without_weights(settings).modules())
+    sizes = ((name, m.weight.shape) for name, m in named if name in ("Linear", "Conv1D"))
+    return Counter((n, k) if name == "Conv1D" else (k, n) for name, (n, k) in sizes)
+
+
+@without_hub_code()
+def without_weights(settings: ModelSection) -> Any:
+    """A model by its configuration alone, on torch's device for shapes.
+
+    Raises:
+        ModelError: there is no such model, or it is not for the task.
+    """
     import torch
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
-    from transformers.pytorch_utils import Conv1D
 
     factory: Any = AutoModelForCausalLM if settings.task == "causal-lm" else AutoModel
     try:
         source = source_of(settings.name)
         with torch.device("meta"), quiet():
             config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-            model = factory.from_config(config)
+            return factory.from_config(config)
     except (*FAILURES, RuntimeError) as error:
         raise not_loaded(settings, error) from None
-    linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear | Conv1D))
-    sizes = ((m, m.weight.shape) for m in linear)
-    return Counter((n, k) if type(m) is Conv1D else (k, n) for m, (n, k) in sizes)
