@@ -1,0 +1,68 @@
+"""The rows of `benchmarks/papers_denoising.py` do what they say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import papers_denoising as papers
+
+SHAPES = [(6, 40), (40, 6), (7,)]
+SIZE = 487
+
+
+def test_a_mean_of_gradients_has_the_deviation_that_it_is_denoised_with() -> None:
+    seen: dict[int, list[float]] = {1: [], 4: [], 12: []}
+    told: dict[int, float] = {}
+
+    class Denoiser:
+        def __call__(self, mean: Any, deviation: float) -> Any:
+            told[step] = deviation
+            vector = mean.value
+            return type("D", (), {"value": type("V", (), {"vector": vector})})
+
+    drawn = np.random.default_rng(0)
+    for _ in range(60):
+        move = papers.Momentum("momentum-denoised", 1.0, 0.3, Denoiser(), SHAPES)  # type: ignore[arg-type]
+        for step in range(1, 13):
+            noise = (0.3 * drawn.standard_normal(SIZE)).astype(np.float32)
+            _, mean = move(np.zeros(SIZE, np.float32), noise, step)
+            if step in seen:
+                seen[step].append(float(mean.std()))
+    for step, deviations in seen.items():  # of 60 × 487 draws: within 1/√(2 · 29,220) = 0.4%
+        assert np.mean(deviations) == pytest.approx(told[step], rel=0.02)
+
+
+def test_orthogonal_keeps_what_is_above_the_edge() -> None:
+    drawn = np.random.default_rng(0)
+    left, right = np.linalg.qr(drawn.standard_normal((6, 2)))[0], np.linalg.qr(
+        drawn.standard_normal((40, 2))
+    )[0]  # fmt: skip
+    strong = left @ np.diag([60.0, 40.0]) @ right.T
+    mean = np.concatenate([strong.ravel(), strong.T.ravel(), np.ones(7)])
+    mean = mean + 0.1 * drawn.standard_normal(SIZE)
+    found = papers.orthogonal(mean.astype(np.float32), 0.1, SHAPES)
+    lengths = np.linalg.svd(found[:240].reshape(6, 40), compute_uv=False)
+    assert lengths[:2] == pytest.approx([0.2 * 40**0.5] * 2, rel=1e-3)
+    assert lengths[2:] == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize(("best", "ends"), [(3e-3, False), (1e-4, False), (1e-9, True)])
+def test_rates_go_on_until_the_best_is_inside(best: float, ends: bool) -> None:
+    class Training:
+        point = papers.Point("descriptions", 2, 1.0, steps=2)
+        choosing = None
+
+        def run(self, row: str, rate: float, seed: int, scored: Any) -> dict[str, Any]:
+            return {"losses": {2: abs(np.log(rate / best))}}
+
+    tried = papers.tuned(Training(), "plain")  # type: ignore[arg-type]
+    found = min(tried, key=lambda rate: tried[rate])
+    order = sorted(tried, key=float)
+    assert (found in (order[0], order[-1])) == ends
+    assert len(tried) <= papers.MOST_RATES
