@@ -60,6 +60,12 @@ class GeneratorSection(Section):
         description='For a generator that takes instructions: what a record is, such as "a'
         ' discharge letter"; never learned from records.',
     )
+    prompt: str | None = Field(
+        None,
+        min_length=1,
+        description="For records with a prompt and a completion: the prompt of every record that is"
+        " made, the same for all.",
+    )
     label_prior: dict[str, Annotated[float, Field(ge=0)]] = Field(
         {}, description="Classification only: public shares of the labels. Without them, all alike."
     )

@@ -8,6 +8,9 @@ from typing import Protocol
 from fedpriv.errors import RoundError
 from fedpriv.synthetic.records import MAX_SET, MAX_TEXT, Record, characters
 
+NO_PROMPT = (
+    "Prompts can't be made up: set synthetic.generator.prompt, or name records in synthetic.data."
+)
 ATTEMPTS = 4  # before a generator that makes nothing new is given up
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from fedpriv.errors import RoundError
+from fedpriv.synthetic.generator import NO_PROMPT
 from fedpriv.synthetic.records import Record
 from fedpriv.synthetic.tones import TONES
 
@@ -24,6 +25,7 @@ class InstructedGenerator:
         describe: what a record is, such as "a discharge letter".
         fields: of a record.
         labels: with their shares; none without labels.
+        prompt: of every record that is made, where records have prompts.
     """
 
     def __init__(
@@ -32,25 +34,29 @@ class InstructedGenerator:
         describe: str,
         fields: Sequence[str],
         labels: Mapping[str, float],
+        prompt: str | None = None,
     ) -> None:
         self._ask, self._describe = ask, describe
         self._text = "text" if "text" in fields else "completion"
-        self._labels = dict(labels)
+        self._labels, self._prompt = dict(labels), prompt
 
     def random(self, count: int, seed: str) -> list[Record]:
         """As many records of the description and a tone.
 
         Raises:
-            RoundError: records have prompts, which are nothing to make up.
+            RoundError: records have prompts, and none is set.
         """
+        given: Record = {}
         if self._text != "text":
-            raise RoundError("Prompts can't be made up: name some in synthetic.data.")
+            if self._prompt is None:
+                raise RoundError(NO_PROMPT)
+            given = {"prompt": self._prompt}
         draw = Random(seed)
         names, shares = list(self._labels), list(self._labels.values())
         labels = draw.choices(names, shares, k=count) if names else [None] * count
-        asked = [self._instruction(None, label, draw) for label in labels]
+        asked = [self._instruction(given, label, draw) for label in labels]
         return [
-            {"text": text.strip()} if label is None else {"text": text.strip(), "label": label}
+            {**given, self._text: text.strip(), **({} if label is None else {"label": label})}
             for text, label in zip(self._ask(asked, seed), labels, strict=True)
         ]
 
@@ -64,12 +70,12 @@ class InstructedGenerator:
             for record, text in zip(records, answers, strict=True)
         ]
 
-    def _instruction(self, like: Record | None, label: str | None, draw: Random) -> str:
+    def _instruction(self, like: Record, label: str | None, draw: Random) -> str:
         what = self._describe if label is None else f"{self._describe} labelled {label!r}"
         tone = draw.choice(TONES)
-        if like is None:
-            return f"Write {what}, {tone}. Answer with its text alone."
         given = f"{like['prompt']}\n\n" if like.get("prompt") else ""
+        if self._text not in like:
+            return f"{given}Write {what}, {tone}. Answer with its text alone."
         return (
             f"{given}{like[self._text]}\n\nBased on the sample above, write another one: {what},"
             f" {tone}. Answer with its text alone."

@@ -13,6 +13,7 @@ from fedpriv.data.batch import collate
 from fedpriv.data.encode import Example
 from fedpriv.errors import RoundError
 from fedpriv.synthetic.config import GeneratorSection
+from fedpriv.synthetic.generator import NO_PROMPT
 from fedpriv.synthetic.records import Record
 
 BATCH, GREEDY_BATCH = 64, 16  # texts at once
@@ -46,16 +47,20 @@ class LanguageModelGenerator:
         self._max_length = max_length
 
     def random(self, count: int, seed: str) -> list[Record]:
-        """Samples from the beginning of a text.
+        """Samples from the beginning of a text, or after the prompt that is set.
 
         Raises:
-            RoundError: records have prompts, which are nothing to make up.
+            RoundError: records have prompts, and none is set.
         """
+        given: Record = {}
         if self._text != "text":
-            raise RoundError("Prompts can't be made up: name some in synthetic.data.")
+            if self._settings.prompt is None:
+                raise RoundError(NO_PROMPT)
+            given = {"prompt": self._settings.prompt}
         with self._model() as (model, tokenizer):
-            made = self._continue(model, tokenizer, [beginning(tokenizer)] * count, seed)
-        return [{"text": text} for text in made]
+            start = self._prompt(tokenizer, given)
+            made = self._continue(model, tokenizer, [start] * count, seed)
+        return [{**given, self._text: text} for text in made]
 
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
         """The same prompt, the beginning of the same text, and another end."""
@@ -63,11 +68,7 @@ class LanguageModelGenerator:
         with self._model() as (model, tokenizer):
             starts, prompts = [], []
             for record in records:
-                prompt = beginning(tokenizer)
-                if record.get("prompt"):
-                    prompt = tokens_of(tokenizer, record["prompt"], special=True)
-                if len(prompt) + 2 > self._max_length:  # its end alone, as when it is read
-                    prompt = prompt[-(self._max_length // 2) :]
+                prompt = self._prompt(tokenizer, record)
                 body = tokens_of(tokenizer, record[self._text], special=False)
                 share = draw.uniform(*self._settings.keep)
                 room = max(0, self._max_length - len(prompt) - 1)
@@ -76,6 +77,13 @@ class LanguageModelGenerator:
                 starts.append([*prompt, *kept])
             made = self._continue(model, tokenizer, starts, seed, prompts)
         return [{**record, self._text: text} for record, text in zip(records, made, strict=True)]
+
+    def _prompt(self, tokenizer: Any, record: Record) -> list[int]:
+        """What a text is written after; of a long prompt its end alone, as when it is read."""
+        if not record.get("prompt"):
+            return beginning(tokenizer)
+        prompt = tokens_of(tokenizer, record["prompt"], special=True)
+        return prompt if len(prompt) + 2 <= self._max_length else prompt[-(self._max_length // 2) :]
 
     def _continue(
         self,

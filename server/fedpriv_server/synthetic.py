@@ -97,6 +97,13 @@ def generator_of(
             key="synthetic.generator",
             fix="Name conversations in synthetic.data, and leave the generator out.",
         )
+    if settings.prompt is not None and "prompt" not in fields:
+        raise ConfigError(
+            "belongs to records with a prompt and a completion",
+            key="synthetic.generator.prompt",
+            value=settings.prompt,
+            fix="Leave it out, or name both columns in data.columns.",
+        )
     if settings.kind == "local":
         base = load_base(
             ModelSection(name=str(settings.model)), dtype=compute.dtype, seed=config.job.seed
@@ -128,7 +135,8 @@ def generator_of(
         ask = endpoint(settings, longest=longest, cache=settings.answers or answers)
     else:
         ask = chat(lend, temperature=settings.temperature, longest=longest)
-    return InstructedGenerator(ask, settings.describe, fields, _prior(config, settings))
+    prior = _prior(config, settings)
+    return InstructedGenerator(ask, settings.describe, fields, prior, settings.prompt)
 
 
 def _prior(config: JobConfig, settings: GeneratorSection) -> dict[str, float]:

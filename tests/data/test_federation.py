@@ -246,6 +246,7 @@ GIVEN: dict[str, Any] = {
     "synthetic.generator.url": "https://example.org/v1",
     "synthetic.generator.answers": "answers.jsonl",
     "synthetic.generator.describe": "short notes",
+    "synthetic.generator.prompt": "Write a note.",
     "model.quantize": "8bit",
     "evaluation.limit": 5,
     "evaluation.tuning": "tuning.jsonl",

@@ -122,3 +122,13 @@ def test_answers_may_be_shared_by_runs(federation: Make) -> None:
     found = load_job(file, ["synthetic.size=2", generator]).synthetic
     assert found is not None and found.generator is not None
     assert found.generator.answers == file.parent / "kept"
+
+
+def test_a_prompt_for_all_needs_records_with_prompts(federation: Make, model_folder: Make) -> None:
+    file, prompt = federation(), "prompt='Write a note.'"
+    with pytest.raises(ConfigError, match="belongs to records with a prompt") as caught:
+        generator(file, "kind=model", prompt)
+    assert caught.value.key == "synthetic.generator.prompt"
+    data = load_job(file).data.model_copy(update={"columns": {"prompt": "p", "completion": "c"}})
+    made = generator(file, "kind=local", f"model={model_folder('gpt2')}", prompt, data=data)
+    assert made.random(1, "s")[0]["prompt"] == "Write a note."

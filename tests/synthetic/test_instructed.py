@@ -68,5 +68,14 @@ def test_a_variation_shows_its_seed_and_keeps_label_and_prompt() -> None:
 
 
 def test_prompts_are_not_made_up() -> None:
-    with pytest.raises(RoundError, match="name some in synthetic"):
+    with pytest.raises(RoundError, match=r"set synthetic\.generator\.prompt"):
         made(Echo(), "prompt", "completion").random(1, "s")
+
+
+def test_one_prompt_may_be_that_of_all() -> None:
+    echo = Echo()
+    maker = InstructedGenerator(echo, "an abstract", ("prompt", "completion"), {}, "Write one.")
+    assert maker.random(2, "s") == [
+        {"prompt": "Write one.", "completion": f"answer {i}"} for i in range(2)
+    ]
+    assert all(one.startswith("Write one.\n\nWrite an abstract, ") for one in echo.asked)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedpriv.errors import RoundError
 from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.language_model import LanguageModelGenerator
 
@@ -74,6 +75,17 @@ def test_a_prompt_is_kept_and_the_completion_varies(generator: Make) -> None:
     assert made["prompt"] == record["prompt"]
     assert made["completion"].startswith("X ser")
     assert made["completion"] != record["completion"]
+
+
+def test_new_records_are_written_after_the_prompt_of_all(generator: Make) -> None:
+    made = generator("prompt", "completion", max_length=20, prompt="Write one:").random(4, "a")
+    assert {one["prompt"] for one in made} == {"Write one:"}
+    assert len({one["completion"] for one in made}) == 4
+    assert all(0 < len(one["completion"]) <= 20 for one in made)
+    other = generator("prompt", "completion", max_length=20, prompt="Another:").random(4, "a")
+    assert [one["completion"] for one in other] != [one["completion"] for one in made]
+    with pytest.raises(RoundError, match=r"set synthetic\.generator\.prompt"):
+        generator("prompt", "completion").random(1, "a")
 
 
 def test_a_record_as_long_as_the_window_still_varies(generator: Make) -> None:
