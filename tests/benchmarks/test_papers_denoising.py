@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import papers_denoising as papers
+import papers_training
 
 SHAPES = [(6, 40), (40, 6), (7,)]
 SIZE = 487
@@ -55,14 +56,15 @@ def test_orthogonal_keeps_what_is_above_the_edge() -> None:
 @pytest.mark.parametrize(("best", "ends"), [(3e-3, False), (1e-4, False), (1e-9, True)])
 def test_rates_go_on_until_the_best_is_inside(best: float, ends: bool) -> None:
     class Training:
-        point = papers.Point("descriptions", 2, 1.0, steps=2)
+        ROWS: ClassVar = {"plain": (1e-3, 3e-3, 1e-2)}
+        point = papers_training.Point("descriptions", 2, 1.0, steps=2)
         choosing = None
 
         def run(self, row: str, rate: float, seed: int, scored: Any) -> dict[str, Any]:
             return {"losses": {2: abs(np.log(rate / best))}}
 
-    tried = papers.tuned(Training(), "plain")  # type: ignore[arg-type]
+    tried = papers_training.tuned(Training(), "plain")  # type: ignore[arg-type]
     found = min(tried, key=lambda rate: tried[rate])
     order = sorted(tried, key=float)
     assert (found in (order[0], order[-1])) == ends
-    assert len(tried) <= papers.MOST_RATES
+    assert len(tried) <= papers_training.MOST_RATES

@@ -1,0 +1,298 @@
+"""What the studies of published methods share: one trainer for all rows, rates, tables.
+
+A study names points and rows. B units are drawn in a step, and the noise is that of the point's
+B/σ, whatever ε that would be: what a method can do depends on that ratio (`fedpriv plan FILE
+--methods`), so a federation of 50 hospitals is one point, at a step of fewer units than it has.
+
+Every row has its own rate, chosen with a seed and on records that are not reported. The grid goes
+on until the best rate is inside; one that stays at an end is marked. No run is private: noise is
+drawn from seeds, and all data is public. A row that is done is kept in JSON, and the same command
+goes on where it was stopped, on another machine, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from joining_data import KINDS, Row, encoder
+from joining_runs import Records, Study, allow_any_size, joined
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv.errors import FedprivError
+from fedpriv.files import write_atomic, write_json
+from fedpriv.plain_training.scores import score
+from fedpriv.private_training.unit_sum import Vectors, sum_of_units
+from fedpriv.private_training.worker import Worker
+from fedpriv.process import stop_on_terminate
+from fedpriv_comparison.runner import open_folder
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+# Units, values, step → new values, and cosines to the sum without noise.
+Step = Callable[[Records, Array, int], tuple[Array, tuple[float, float]]]
+TUNING, MOST_RATES = 0, 7
+PARTS = {"reported": 600, "choosing": 150, "public": 400}  # records
+SECONDS = {"sentences": 0.009, "descriptions": 0.012, "abstracts": 0.012}  # a record, without AMX
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is trained, and at what signal to noise.
+
+    Attributes:
+        ratio: B/σ, with B (`batch`) the units expected in a step.
+        records: to train on, at most.
+        texts: N, public records of a step, where a row uses some.
+        seeds: how many are reported.
+    """
+
+    kind: str
+    rank: int
+    ratio: float
+    steps: int = 50
+    batch: int = 64
+    clip_norm: float = 1.0
+    targets: str = '["q_proj", "v_proj"]'
+    records: int = 12_000
+    texts: int = 0
+    seeds: int = 3
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        parts = [self.kind, f"r{self.rank}", f"{self.ratio:g}", f"{self.steps}"]
+        parts += [f"c{self.clip_norm:g}"] if self.kind == "sentences" else []
+        return "-".join(parts + ([f"n{self.texts}"] if self.texts else []))
+
+
+class Training(ABC):
+    """A point's records and worker, and how its rows train on them.
+
+    Attributes:
+        ROWS: their names, and the rates that each begins with.
+        noise: of a coordinate of the mean gradient: a standard deviation.
+    """
+
+    ROWS: ClassVar[dict[str, Sequence[float]]]
+
+    def __init__(self, point: Point, study: Study, worker: Worker) -> None:
+        self.point, self.worker = point, worker
+        self.records, self.choosing, self.reported, self.public = (
+            study.examples(worker, name) for name in ("train", *PARTS)
+        )
+        self.shapes = worker.vector.shapes
+        self.noise = point.clip_norm / point.ratio
+
+    @abstractmethod
+    def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
+        """The values that a row begins at, and how it makes a step."""
+
+    def summed(
+        self, units: Records, values: Array, clip_norm: float, vectors: Vectors | None = None,
+        size: int | None = None,
+    ) -> Any:  # fmt: skip
+        """Σ over units of their clipped vectors, (size,) float64; by default their gradients."""
+        self.worker.vector.write(values)
+        size = self.worker.gradients.size if size is None else size
+        of = self.worker.record_gradients
+        found = sum_of_units(
+            self.worker, units, clip_norm, "default", size=size, values=of, vectors=vectors
+        )
+        return found.value.cpu().numpy()
+
+    def run(self, row: str, rate: float, seed: int, scored: Records) -> dict[str, Any]:
+        """Train a row; the loss after a fifth, a half and all of the steps, and mean cosines."""
+        point, drawn = self.point, np.random.default_rng(seed)
+        values, step_of = self.stepper(row, rate, drawn)
+        losses, cosines, share = {}, [], point.batch / len(self.records)
+        for step in range(1, point.steps + 1):
+            chosen = np.flatnonzero(drawn.random(len(self.records)) < share)
+            values, found = step_of([self.records[i] for i in chosen], values, step)
+            cosines.append(found)
+            if step in (max(1, point.steps // 5), point.steps // 2, point.steps):
+                losses[step] = score(self.worker, joined(scored), values).eval_loss
+            if not all(map(math.isfinite, losses.values())):
+                break
+        raw, used = np.mean(cosines, axis=0)
+        return {"losses": losses, "cosine": float(raw), "cosine_along": float(used)}
+
+
+def cosine(a: Any, b: Any) -> float:
+    """0 where one of them is nothing."""
+    length = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(np.dot(a, b)) / length if length else 0.0
+
+
+def tuned(training: Training, row: str) -> dict[str, float]:
+    """Rate → loss on records to choose by; more rates while the best is at an end."""
+    rates, tried = list(training.ROWS[row]), dict[str, float]()
+    while rates:
+        rate = rates.pop()
+        found = training.run(row, rate, TUNING, training.choosing)["losses"]
+        loss = found.get(training.point.steps, math.inf)
+        tried[f"{rate:g}"] = loss if math.isfinite(loss) else 1e9
+        order = sorted(map(float, tried))
+        best = float(min(tried, key=lambda one: tried[one]))
+        if not rates and len(tried) < MOST_RATES and best in (order[0], order[-1]):
+            rates = [float(f"{best / 3 if best == order[0] else best * 3:.1g}")]
+    return tried
+
+
+def write_records(folder: Path, point: Point, data: Path, model: str | None) -> Path:
+    """The point's federation of one site, and its records."""
+    kind = KINDS[point.kind]
+    groups = kind.groups(data)
+    random.Random(0).shuffle(groups)
+    drawn: Iterator[list[Row]] = iter(groups)
+    found = {name: [next(drawn)[0] for _ in range(count)] for name, count in PARTS.items()}
+    found["train"] = [row for group in drawn for row in group][: point.records]
+    text = kind.settings.partition("[lora]")[0]
+    if "{model}" in text:
+        text = text.replace("{model}", model or encoder())
+    elif model is not None:
+        text = text.replace('"embedded"', f'"{model}"')
+    text = f"""[job]
+name = "papers"
+rounds = 1
+min_sites = 1
+data_is_public = true
+
+{text}[lora]
+r = {point.rank}
+alpha = {2 * point.rank}
+target_modules = {point.targets}
+
+[privacy]
+epsilon = 4
+delta = 1e-6
+sample_rate = 0.01
+
+[optimizer]
+lr = 1e-3
+
+[evaluation]
+data = "choosing.jsonl"
+
+[personal]
+rates = [1e-3]
+
+[[sites]]
+name = "site-0"
+data = "train.jsonl"
+size = {len(found["train"])}
+"""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in found.items():
+        write_atomic(folder / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_atomic(folder / "federation.toml", text)
+    return folder / "federation.toml"
+
+
+def plan(points: Sequence[Point], rows: int, console: Console) -> None:
+    """Say what is to do, with four rates a row."""
+    table = Table("point", "hours of a processor", "so far", box=None)
+    total = 0.0
+    for point in points:
+        gradients = rows * (4 + point.seeds) * point.steps * (point.batch + point.texts)
+        hours = gradients * SECONDS[point.kind] / 3600
+        total += hours
+        table.add_row(point.name, f"{hours:.1f}", f"{total:.1f}")
+    console.print(table)
+
+
+def measure(
+    training_of: type[Training], point: Point, arguments: argparse.Namespace, path: Path,
+    console: Console,
+) -> None:  # fmt: skip
+    """All rows of a point that are not there yet."""
+    folder = arguments.out / point.name
+    found = json.loads(path.read_text()) if path.exists() else {}
+    wanted = arguments.rows.split(",") if arguments.rows else [*training_of.ROWS]
+    with open_folder(folder / "runs"):
+        file = write_records(folder, point, arguments.data, arguments.model)
+        study = Study(file, folder / "runs", arguments.set)
+        with study.worker() as worker:
+            training = training_of(point, study, worker)
+            base = score(worker, joined(training.reported), worker.initial).eval_loss
+            for row in (row for row in wanted if row not in found):
+                started, tried = time.process_time(), tuned(training, row)
+                best = min(tried, key=lambda one: tried[one])
+                runs = [
+                    training.run(row, float(best), seed, training.reported)
+                    for seed in range(1, point.seeds + 1)
+                ]
+                seconds = round(time.process_time() - started)
+                found[row] = {"tried": tried, "rate": best, "runs": runs, "seconds": seconds}
+                write_json(path, {"base": base, **found})
+                last = [run["losses"].get(point.steps) for run in runs]
+                console.print(f"{point.name} {row}: {last} at {best} of {tried}, {seconds} s")
+
+
+def show(path: Path, rows: Sequence[str], console: Console) -> None:
+    """The losses of a point."""
+    found = json.loads(path.read_text())
+    table = Table("row", "a fifth", "half", "end", "cosine", "along", "±", "rate", box=None)
+    for row in (row for row in rows if row in found):
+        runs, rate = found[row]["runs"], found[row]["rate"]
+        losses = [list(at) for at in zip(*(run["losses"].values() for run in runs), strict=True)]
+        means = [statistics.fmean(at) for at in losses]
+        means += [statistics.fmean(run[key] for run in runs) for key in ("cosine", "cosine_along")]
+        first, *_, last = sorted(map(float, found[row]["tried"]))
+        table.add_row(
+            row,
+            *(f"{mean:.3f}" for mean in means),
+            f"{statistics.stdev(losses[-1]):.3f}" if len(runs) > 1 else "",
+            f"{rate}{'*' if float(rate) in (first, last) else ''}",
+        )
+    console.print(f"\n{path.stem}: base {found['base']:.3f}")
+    console.print(table)
+
+
+def main(description: str, training_of: type[Training], points: Sequence[Point]) -> int:
+    """The command line of a study."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("papers"))
+    parser.add_argument("--json", type=Path, default=Path("docs/results/papers"))
+    parser.add_argument("--points", default="", help="parts of names, by default all")
+    parser.add_argument("--rows", help=f"some of {','.join(training_of.ROWS)}")
+    parser.add_argument("--model", help="a language model or encoder, in place of the small one")
+    parser.add_argument("--hours", type=float, default=float("inf"), help="begin no point after")
+    parser.add_argument("--plan", action="store_true", help="say what it takes, and nothing else")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    arguments = parser.parse_args()
+    console = Console(highlight=False, width=120)
+    chosen = [p for p in points if any(part in p.name for part in arguments.points.split(","))]
+    plan(chosen, len(training_of.ROWS), console)
+    if arguments.plan:
+        return 0
+    stop_on_terminate()
+    allow_any_size()
+    arguments.json.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    try:
+        for point in chosen:
+            if time.monotonic() - begun > 3600 * arguments.hours:
+                console.print(f"{arguments.hours:g} hours are over; the same command goes on.")
+                break
+            path = arguments.json / f"{point.name}.json"
+            measure(training_of, point, arguments, path, console)
+            show(path, [*training_of.ROWS], console)
+    except KeyboardInterrupt:
+        console.print("\nStopped; the same command goes on from here.")
+        return 130
+    except (FedprivError, OSError) as error:
+        console.print(f"error: {error}", markup=False)
+        return 1
+    return 0
