@@ -21,6 +21,7 @@ these. Rows, of which those with `sft+` begin at the base model trained on the t
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -118,29 +119,30 @@ class WithTexts(Training):
         method = row.removeprefix("sft+")
 
         def step_of(units: Records, values: Array, step: int) -> tuple[Array, tuple[float, float]]:
-            clean, gradient = self._gradients(method, units, values, drawn)
-            along = gradient.astype(np.float32)
-            found = cosine(along, clean)
+            along = self._gradient(method, units, values, drawn).astype(np.float32)
+            found = math.nan
+            if step in (1, self.point.steps):  # it costs as much as the step
+                found = cosine(along, self.summed(units, values, self.point.clip_norm))
             return optimizer.step(public(along)).value, (found, found)
 
         return begin, step_of
 
-    def _gradients(
+    def _gradient(
         self, method: str, units: Records, values: Array, drawn: np.random.Generator
-    ) -> tuple[Any, Any]:
-        """The mean of clipped gradients, and what a method makes of it with noise, both (P,)."""
+    ) -> Any:
+        """What a method makes of the units' gradients and noise, (P,) float64."""
         batch, clip_norm, ratio = self.point.batch, self.point.clip_norm, self.point.ratio
-        clean = self.summed(units, values, clip_norm) / batch
 
         def noisy(mean: Any, deviation: float) -> Any:
             return mean + deviation * drawn.standard_normal(mean.size)
 
         if method in ("dp-lora", "pdp-sgd", "no-noise"):
+            clean = self.summed(units, values, clip_norm) / batch
             released = clean if method == "no-noise" else noisy(clean, self.noise)
             if method == "pdp-sgd":
                 first = self._first(self._set(values)).numpy()
                 released = first.T @ (first @ released)
-            return clean, released
+            return released
         rows = self._set(values)
         if method == "gep":
             first = self._first(rows).float()
@@ -157,7 +159,7 @@ class WithTexts(Training):
             size = len(first) + rows.shape[1]
             both = noisy(self.summed(units, values, 2**0.5, parts, size) / batch, 2**0.5 / ratio)
             inside, rest = both[: len(first)], both[len(first) :]
-            return clean, clip_norm * (inside @ first.numpy() + REST * rest)
+            return clip_norm * (inside @ first.numpy() + REST * rest)
         projection = Projection(rows @ rows.T, RIDGE)
 
         def coefficients(means: torch.Tensor) -> torch.Tensor:
@@ -166,7 +168,7 @@ class WithTexts(Training):
             return normalised(found, 1.0)
 
         mean = self.summed(units, values, 1.0, coefficients, len(rows)) / batch
-        return clean, noisy(mean, 1 / ratio) @ rows.numpy()
+        return noisy(mean, 1 / ratio) @ rows.numpy()
 
     def _set(self, values: Array) -> torch.Tensor:
         """The gradients of the texts, (N, P) float64."""

@@ -124,7 +124,7 @@ class Training(ABC):
                 losses[step] = score(self.worker, joined(scored), values).eval_loss
             if not all(map(math.isfinite, losses.values())):
                 break
-        raw, used = np.mean(cosines, axis=0)
+        raw, used = np.nanmean(cosines, axis=0)
         return {"losses": losses, "cosine": float(raw), "cosine_along": float(used)}
 
 
