@@ -11,8 +11,8 @@ model's own samples (--begin own), or 200 other abstracts of test (--begin real)
 generator could make. The same command goes on where it was stopped.
 
 Rows, besides `base`, `lora` (no privacy) and `dp-lora`: `synthetic` trains on the set alone;
-`warm_start` begins there; `every=1000` keeps the set as it is. With C = 0.1 every gradient is cut
-to one length, as coefficients always are.
+`warm_start` begins there, as line 2 of PE-SGD's Algorithm 1 does by two passes; `every=1000` keeps
+the set as it is. With C = 0.1 every gradient is cut to one length, as coefficients always are.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ METHODS = (
     "dp-lora:privacy.clip_norm=0.1",
     "dp-lora:synthetic.warm_start=10",
     "dp-lora:privacy.clip_norm=0.1:synthetic.warm_start=10",
+    "pe-sgd:synthetic.warm_start=2",
+    "pe-sgd:synthetic.warm_start=2:synthetic.every=1000",
     "pe-sgd",
     "pe-sgd:synthetic.every=1000",
 )

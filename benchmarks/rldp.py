@@ -1,34 +1,34 @@
-"""RLDP's experiment at our size: what is a controller of the noise worth, and what leaks?
+"""RLDP's experiment: what is a controller of the noise worth, and what leaks?
 
-    python benchmarks/rldp.py DATA --out rldp-1                 # or rldp-4 --sites 4
+    python benchmarks/rldp.py DATA --plan
+    python benchmarks/rldp.py DATA --out rldp --epsilon 2
     python benchmarks/rldp.py DATA --out rldp-quick --quick     # does everything run?
 
 DATA holds narratives.jsonl.gz: a text for each hospital stay of the Diabetes 130-US hospitals data
-(columns text and patient_nbr). The embedded model learns to go on with 300 of them, one of each
-patient, by their first 96 tokens, with LoRA of rank 4, 40 steps of rate 0.12, at ε = 8, 2 and 0.5
-(δ = 1e-5); one site has them all, or several have equal shares. Rows: `base`; `lora` without
-privacy, and `lora-longer` with 200 steps, both of which the attacks have to catch; `dp-lora`
-(none); and `dp-lora` with every controller, where sac is rewarded by 16 narratives of the
-coordinator's own. Each row's learning rate (but that of lora-longer, 1e-2) is chosen by `fedpriv
-compare`, on one half of 96 further narratives and a seed that is not reported; loss and perplexity
-are those of 150 others. The same command goes on where it was stopped. First of all it says how
-long it will take.
+(columns text and patient_nbr). The embedded model learns to go on with 20,000 of them, one of each
+patient, by their first 64 tokens, with LoRA of rank 4 in queries and values (K = 8 pairs), 2,000
+steps of 32, at ε = 2 and 0.5 (δ = 1e-5). It says its hours first, and goes on where it was stopped.
 
-Attacks on each trained adapter, all by how far the loss fell from the base model's:
-    membership  area under the ROC curve, of 150 narratives that were trained on against the
-                150 reported ones; 0.5 is chance.
+Rows, in the order in which `--rows` may cut them: `fixed-C` at four clip norms; `unpaid`, fixed at
+C = 0.1 with noise of σ/√K, which is what the published code adds to K groups that are each clipped
+by itself, at the ε that this costs in truth; `sac` and `sac-adaptive`, which decide every 16
+steps and are rewarded by 64 narratives of the coordinator's own; `normalise` and `quantile`;
+`lora` without privacy, which the attacks have to catch. Each row's learning rate is chosen by
+`fedpriv compare`, on one half of the tuning narratives and a seed that is not reported.
+
+Attacks on each trained adapter:
+    membership  area under the ROC curve, by how far the loss fell from the base model's, of
+                narratives that were trained on against as many that were not; 0.5 is chance.
     exposure    log2(64 / rank) of a canary among 63 others of its form (Carlini et al. 2019);
                 6 bits is a canary that is found at once, 1.4 bits is chance.
-    Jaccard     of the runs of three letters in a canary's secret, and in what the model goes on
-                with after the canary's beginning; 1 is a secret that it tells, 0 is chance.
+    Jaccard     as published: 4,000 texts of at most ten tokens after "secret_id=", at temperature
+                0.7; of each, the runs of one to four letters that the nearest canary has, too.
 
 Source:
     Khadangi et al., "Efficient Differentially Private Fine-Tuning of LLMs via Reinforcement
-    Learning", arXiv 2507.22565. Of its abstract and the readme of its code are LoRA, δ, one ε
-    (0.5), windows of 128 tokens, and attacks by membership and canaries; its section on data we
-    could not read, so how many canaries it has, of what form and how often each is inserted is not
-    known here. Ours: 8 records "The access code of patient 4821 is kxqzmwvb.", of which four are
-    inserted once, and four 8 times, for which a claim for one record says less.
+    Learning", arXiv 2507.22565: canaries are ten characters of [A-Z0-9], appended to records as
+    "secret_id=…". Here there are eight, of which four are inserted once and four 8 times, for
+    which a claim for one record says less.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ import json
 import math
 import random
 import statistics
+import string
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -52,14 +53,15 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv.config.job import JobConfig
-from fedpriv.data.encode import encode_completion, encode_text
+from fedpriv.data.encode import encode_text
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
-from fedpriv.personal.generation import completions
 from fedpriv.plain_training.scores import area_under_curve, losses_of
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
-from fedpriv_audit.canaries import canaries
+from fedpriv.synthetic.language_model import sample
 from fedpriv_audit.exposure import exposure, jaccard
 from fedpriv_comparison.comparison import Comparison, Row, compare
 from fedpriv_comparison.figures import Figures, figures
@@ -67,32 +69,34 @@ from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import values_path
 from fedpriv_comparison.variants import parse_variants
 
-EPSILONS = (8.0, 2.0, 0.5)
+EPSILONS = (2.0, 0.5)
 TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # that each canary is inserted
 OFTEN = sorted(set(TIMES))
-LENGTH = 96  # tokens
+LENGTH = 64  # tokens
+BATCH, PAIRS, DELTA = 32, 8, 1e-5
+SECONDS = 0.012  # of a processor for a record of a step, without AMX
+SECRET, BEFORE = string.ascii_uppercase + string.digits, "secret_id="
+WORDS, WRITTEN, NEW_TOKENS, TEMPERATURE = 15, 4000, 10, 0.7
 WIDTH = 170  # letters of a table, at least
-SAC = "controller.name=sac:controller.data=rewards.jsonl:controller.sac.warm_up=10"
-SCHEDULE = "controller.name=schedule:controller.schedule.end_clip=0.5"
-ATTACKS = {"exposure": "bits", "jaccard": "Jaccard"}  # by canaries
-CONTROLLERS = {
-    "none": "",
-    "fixed": "controller.name=fixed",
-    "normalise": "controller.name=normalise",
-    "quantile": "controller.name=quantile",
-    "geometry": "controller.name=geometry",
-    "schedule": SCHEDULE,
-    "schedule-adaptive": f"{SCHEDULE}:controller.adaptive=true:controller.schedule.end_noise=0.5",
-    "sac": SAC,
-    "sac-adaptive": f"{SAC}:controller.adaptive=true",
+UNPAID = "unpaid"
+SAC = "controller.name=sac:controller.data=rewards.jsonl:controller.sac.interval=16"
+ROWS = {  # how `fedpriv compare` calls them
+    "fixed-0.1": "dp-lora:privacy.clip_norm=0.1",
+    "fixed-0.03": "dp-lora:privacy.clip_norm=0.03",
+    "fixed-0.3": "dp-lora:privacy.clip_norm=0.3",
+    "fixed-1": "dp-lora:privacy.clip_norm=1.0",
+    UNPAID: "dp-lora:privacy.clip_norm=0.1:privacy.epsilon={unpaid:.4g}",
+    "sac": f"dp-lora:{SAC}",
+    "sac-adaptive": f"dp-lora:{SAC}:controller.adaptive=true",
+    "normalise": "dp-lora:controller.name=normalise",
+    "quantile": "dp-lora:controller.name=quantile",
 }
-LONGER = 5  # times as many steps, in which a model without privacy learns records by heart
-PRIVATE = {name: f"dp-lora:{text}".rstrip(":") for name, text in CONTROLLERS.items()}
+WITHOUT = {"base": "base", "lora": "lora"}
 FEDERATION = """
 [job]
 name = "rldp"
 rounds = {rounds}
-min_sites = {sites}
+min_sites = 1
 data_is_public = true
 
 [model]
@@ -109,8 +113,8 @@ target_modules = "auto"
 
 [privacy]
 epsilon = {epsilon}
-delta = 1e-5
-sample_rate = 0.12
+delta = {delta}
+sample_rate = {rate}
 clip_norm = 1.0
 max_records_per_unit = 1
 
@@ -120,7 +124,7 @@ lr = 1e-2
 
 [evaluation]
 data = "reported.jsonl"
-tuning = "tuning-0.jsonl"  # of the sites' own, by one half of which settings are chosen
+tuning = "tuning.jsonl"
 every = {every}
 
 [compute]
@@ -133,18 +137,57 @@ Records = list[str]
 class Size:
     """How much of everything there is; the defaults are those of the experiment."""
 
-    trained: int = 300
-    reported: int = 150
-    tuning: int = 96
-    rewards: int = 16
-    rounds: int = 40
-    every: int = 10
+    trained: int = 20_000
+    reported: int = 600
+    tuning: int = 300
+    rewards: int = 64
+    rounds: int = 2000
+    every: int = 200
     seeds: int = 3
     candidates: int = 64  # of a canary, itself among them
-    grids: tuple[str, str] = ("lr=3e-3,1e-2,3e-2", "lr=3e-3,1e-2,3e-2")  # not private, private
+    written: int = WRITTEN
+    grid: str = "lr=3e-4,1e-3,3e-3,1e-2"
+
+    @property
+    def rate(self) -> float:
+        """The chance of a record to be in a step."""
+        return BATCH / self.trained
 
 
-QUICK = Size(40, 24, 16, 4, 2, 1, 1, 8, ("lr=1e-2", "lr=1e-2"))
+QUICK = Size(320, 24, 16, 4, 2, 1, 1, 8, 20, "lr=1e-2")
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A narrative's beginning with a secret, and secrets that were never inserted, its own first.
+
+    The beginning is short, so that the secret is within the first tokens, which alone are read.
+    """
+
+    narrative: str
+    secrets: Sequence[str]
+    times: int
+
+    @property
+    def records(self) -> Records:
+        """The one that is inserted, and the others."""
+        begun = " ".join(self.narrative.split()[:WORDS])
+        return [f"{begun} {BEFORE}{secret}" for secret in self.secrets]
+
+
+def canaries(narratives: Records, candidates: int) -> list[Canary]:
+    """The same for the same narratives; each secret is ten characters, as published."""
+    draw = random.Random("canaries")
+    return [
+        Canary(text, ["".join(draw.choices(SECRET, k=10)) for _ in range(candidates)], times)
+        for text, times in zip(narratives, TIMES, strict=False)
+    ]
+
+
+def unpaid(epsilon: float, size: Size) -> float:
+    """What noise of σ/√K costs in truth, σ being that of an ε."""
+    noise = calibrate_noise(epsilon, DELTA, size.rate, size.rounds)
+    return epsilon_upper([Event(size.rate, noise / math.sqrt(PAIRS), size.rounds)], DELTA)
 
 
 @dataclass(frozen=True)
@@ -173,33 +216,29 @@ def write(path: Path, texts: Records) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def write_federations(folder: Path, narratives: Narratives, sites: int, size: Size) -> None:
-    """The records of all sites, canaries among them, and a file for each ε."""
+def write_federation(folder: Path, narratives: Narratives, epsilon: float, size: Size) -> Path:
+    """The records of the site, canaries among them, and the file of an ε."""
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "reported.jsonl", narratives.reported)
-    write(folder / "rewards.jsonl", narratives.rewards)
-    planted = canaries(size.candidates, TIMES)
+    for name in ("reported", "rewards", "tuning"):
+        write(folder / f"{name}.jsonl", getattr(narratives, name))
+    planted = canaries(narratives.trained, size.candidates)
     inserted = [canary.records[0] for canary in planted for _ in range(canary.times)]
     records = [*narratives.trained, *inserted]
     random.Random(1).shuffle(records)
-    for site in range(sites):
-        write(folder / f"site-{site}.jsonl", records[site::sites])
-        write(folder / f"tuning-{site}.jsonl", narratives.tuning[site::sites])
-    for epsilon in EPSILONS:
-        text = FEDERATION.format(
-            rounds=size.rounds, sites=sites, length=LENGTH, epsilon=epsilon, every=size.every
-        )
-        for site in range(sites):
-            text += f'\n[[sites]]\nname = "site-{site}"\ndata = "site-{site}.jsonl"\n'
-            text += f'held_out = "tuning-{site}.jsonl"\nsize = {len(records[site::sites])}\n'
-            text += f"epsilon = {epsilon}\n"
-        (folder / f"federation-{epsilon:g}.toml").write_text(text, encoding="utf-8")
-
-
-def without_privacy(size: Size) -> dict[str, str]:
-    """The rows without privacy, and how `fedpriv compare` calls them."""
-    longer = f"lora:job.rounds={LONGER * size.rounds}:lr=1e-2"
-    return {"base": "base", "lora": "lora", "lora-longer": longer}
+    write(folder / "site.jsonl", records)
+    text = FEDERATION.format(
+        rounds=size.rounds,
+        rate=size.rate,
+        delta=DELTA,
+        length=LENGTH,
+        epsilon=epsilon,
+        every=size.every,
+    )
+    text += '\n[[sites]]\nname = "site"\ndata = "site.jsonl"\nheld_out = "tuning.jsonl"\n'
+    text += f"size = {len(records)}\n"
+    file = folder / f"federation-{epsilon:g}.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 class Part:
@@ -209,13 +248,14 @@ class Part:
         names: of its rows, and how `fedpriv compare` calls them.
     """
 
-    def __init__(self, folder: Path, epsilon: float | None, size: Size, names: dict[str, str]):
+    def __init__(self, file: Path, epsilon: float | None, size: Size, names: dict[str, str]):
         self.title = "without privacy" if epsilon is None else f"ε = {epsilon:g}"
-        self.names = names
-        self.file = folder / f"federation-{epsilon or EPSILONS[0]:g}.toml"
-        self.out = folder / ("comparison-open" if epsilon is None else f"comparison-{epsilon:g}")
-        self.grid = size.grids[epsilon is not None]
-        self.baseline = names["lora" if epsilon is None else "none"]
+        self.names, self.file, self.grid = names, file, size.grid
+        part = "open" if epsilon is None else f"{epsilon:g}"
+        self.out = file.parent / f"comparison-{part}"
+        self.baseline = (
+            next(reversed(names.values())) if epsilon is None else next(iter(names.values()))
+        )
         variants = parse_variants(list(names.values()), [self.grid])
         self.asked = Comparison.of(self.file, [], variants, size.seeds)
 
@@ -274,55 +314,61 @@ class Attacker:
     """Membership, exposure and Jaccard of trained values; see the top of this file."""
 
     def __init__(self, worker: Worker, narratives: Narratives, size: Size) -> None:
-        self._worker, self._canaries = worker, canaries(size.candidates, TIMES)
-        tokenizer = worker.base.tokenizer
-        count = len(narratives.reported)
-        seen = [*narratives.trained[:count], *narratives.reported]
-        self._member = torch.arange(len(seen)) < min(count, len(narratives.trained))
+        self._worker, self._canaries = worker, canaries(narratives.trained, size.candidates)
+        self._written, tokenizer = size.written, worker.base.tokenizer
+        count = min(len(narratives.reported), len(narratives.trained) - len(TIMES))
+        members = narratives.trained[len(TIMES) :][:count]
+        seen = [*members, *narratives.reported[:count]]
+        self._member = torch.arange(len(seen)) < count
         texts = [*seen, *(text for canary in self._canaries for text in canary.records)]
         self._examples = [e for text in texts for e in encode_text(text, tokenizer, LENGTH, 1)]
-        self._prompts = [
-            example
-            for canary in self._canaries
-            for example in encode_completion(canary.prompt, f" {canary.secret}.", tokenizer, LENGTH)
-        ]
+        self._start = list(tokenizer(BEFORE, add_special_tokens=False)["input_ids"])
         self._base = losses_of(worker, self._examples, worker.initial)
 
     def __call__(self, values: Vector) -> dict[str, float]:
         """What each of them finds out, of canaries by how often they were inserted."""
-        fall = self._base - losses_of(self._worker, self._examples, values)
+        worker = self._worker
+        fall = self._base - losses_of(worker, self._examples, values)
         narratives, rest = fall[: len(self._member)], fall[len(self._member) :]
         auc = area_under_curve(narratives, self._member.long())
         assert auc is not None
-        self._worker.vector.write(values)
-        told = completions(self._worker, self._prompts, self._worker.model)
-        pairs = zip(self._canaries, told, strict=True)
+        worker.vector.write(values)
+        made = sample(
+            worker.model,
+            worker.base.tokenizer,
+            [self._start] * self._written,
+            longest=len(self._start) + NEW_TOKENS,
+            temperature=TEMPERATURE,
+            seed="rldp",
+        )
+        told = [str(worker.base.tokenizer.decode(row)).strip()[:10] for row in made]
+        secrets = [canary.secrets[0] for canary in self._canaries]
+        nearest = [max(likeness(secret, text) for secret in secrets) for text in told]
         exposures = [exposure(part.numpy()) for part in rest.reshape(len(self._canaries), -1)]
-        likeness = [jaccard(canary.secret, text) for canary, text in pairs]
-        found = {"membership": auc}
+        found = {"membership": auc, "jaccard": statistics.fmean(nearest)}
         for times in OFTEN:
             of = [index for index, canary in enumerate(self._canaries) if canary.times == times]
             found[f"exposure {times}"] = statistics.fmean(exposures[i] for i in of)
-            found[f"jaccard {times}"] = statistics.fmean(likeness[i] for i in of)
         return found
+
+
+def likeness(secret: str, text: str) -> float:
+    """The mean over n = 1 to 4 of the Jaccard index of runs of n letters."""
+    return statistics.fmean(jaccard(secret, text, count) for count in range(1, 5))
 
 
 COLUMNS = {  # of the table: what of each run is in it
     "loss": "loss",
     "perplexity": "perplexity",
     "ε spent": "epsilon_spent",
-    "committed": "epsilon_committed",
     "AUC": "membership",
-    **{
-        f"{short} ×{n}": f"{name} {n}"
-        for name, short in ATTACKS.items()
-        for n in sorted(set(TIMES))
-    },
+    **{f"bits ×{n}": f"exposure {n}" for n in OFTEN},
+    "Jaccard": "jaccard",
 }
 
 
 def table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
-    made = Table(title=title, caption="bits, Jaccard: of canaries that were inserted so many times")
+    made = Table(title=title, caption="bits: exposure of canaries that were inserted so many times")
     for name in ("row", "settings", *COLUMNS, "steps"):
         made.add_column(name, justify="left" if name in ("row", "settings") else "right")
     for row in rows:
@@ -347,30 +393,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("rldp"))
-    parser.add_argument("--sites", type=int, default=1)
     parser.add_argument("--epsilon", type=float, choices=EPSILONS, help="this one alone")
-    parser.add_argument("--rows", help=f"only some of {','.join(CONTROLLERS)}")
+    parser.add_argument("--rows", help=f"only some of {','.join(ROWS)}")
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")
-    parser.add_argument("--quick", action="store_true", help="two small rounds of one seed, ε = 8")
+    parser.add_argument("--plan", action="store_true", help="say what it takes, and nothing else")
+    parser.add_argument("--quick", action="store_true", help="two small rounds of one seed")
     arguments = parser.parse_args()
-    chosen = {"none", *(arguments.rows or ",".join(CONTROLLERS)).split(",")}
-    if not chosen <= set(CONTROLLERS):
-        parser.error(f"--rows: only {','.join(CONTROLLERS)}, not {arguments.rows}")
-    private = {name: said for name, said in PRIVATE.items() if name in chosen}
+    chosen = list(ROWS) if arguments.rows is None else arguments.rows.split(",")
+    if not {*chosen} <= {*ROWS}:
+        parser.error(f"--rows: only {','.join(ROWS)}, not {arguments.rows}")
     size = QUICK if arguments.quick else Size()
-    folder: Path = arguments.out
+    epsilons = [arguments.epsilon] if arguments.epsilon else EPSILONS[: 1 if arguments.quick else 2]
     narratives = Narratives.read(arguments.data, size)
-    write_federations(folder, narratives, arguments.sites, size)
-    epsilons = [arguments.epsilon] if arguments.epsilon else EPSILONS[: 1 if arguments.quick else 3]
-    parts = [Part(folder, None, size, without_privacy(size))]
-    parts += [Part(folder, epsilon, size, private) for epsilon in epsilons]
+    parts = []
+    for epsilon in epsilons:
+        file = write_federation(arguments.out, narratives, epsilon, size)
+        names = {name: ROWS[name].format(unpaid=unpaid(epsilon, size)) for name in chosen}
+        parts.append(Part(file, epsilon, size, names))
+    parts.append(Part(parts[0].file, None, size, WITHOUT))
     left = sum(sum(part.asked.left(part.out / "runs").values()) for part in parts)
-    print(f"{left} of {sum(part.asked.runs for part in parts)} runs to do.", flush=True)
+    hours = left * size.rounds * BATCH * SECONDS / 3600
+    print(f"{left} of {sum(part.asked.runs for part in parts)} runs to do: {hours:.1f} hours of a")
+    print("processor.", flush=True)
+    if arguments.plan:
+        return 0
     for part in parts:
         if part.run(arguments.parallel):
             return 1
-    config = parts[0].asked.config(parts[0].asked.variants[0], (), 1)
-    return report(folder, parts, config, narratives, size)
+    config = parts[-1].asked.config(parts[-1].asked.variants[0], (), 1)
+    return report(arguments.out, parts, config, narratives, size)
 
 
 def report(
