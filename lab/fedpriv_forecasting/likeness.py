@@ -30,7 +30,7 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
             "none has the task of the federation file",
             key="kinds",
             value=job.model.task,
-            fix="Name a table that has, with --table, such as benchmarks/border.py writes.",
+            fix="Name a table that has, with --table, such as benchmarks/joining.py writes.",
         )
     if wanted is not None:
         if wanted not in fitting:

@@ -1,7 +1,7 @@
 """The table of measured runs that a forecast rests on: who gained what in which federation.
 
-It is written by `benchmarks/border.py`, of public records. `fedpriv` ships a copy of
-`docs/results/border.json`.
+It is written by `benchmarks/joining.py DATA --tables`, of public records: the points of
+`docs/results/border.json` and of `docs/results/joining`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv_forecasting.setting import Setting, noise_to_signal
 
-SHIPPED = Path(__file__).parent / "border.json"
+SHIPPED = Path(__file__).parent / "measured.json"
 ALONE = "alone"  # LoRA on a site's own records, without noise
 TWO_ALONE = "alone+alone"  # the mean of two such models
 WAYS = {  # what a site can do with a federation's adapter
@@ -208,7 +208,7 @@ def read_table(path: Path | None = None) -> Table:
         raise ConfigError(
             "is missing: this version is shipped without a table of measured runs",
             key="--table",
-            fix="Name one, such as benchmarks/border.py writes.",
+            fix="Name one, such as benchmarks/joining.py writes.",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"can't be read: {error}", file=file) from None

@@ -18,7 +18,7 @@ import joining_report as report  # noqa: E402
 from joining_data import Apart, Kind, pieces, scored_sites, write_federation  # noqa: E402
 
 from fedpriv.config.load import load_job  # noqa: E402
-from fedpriv_forecasting.table import read_table  # noqa: E402
+from fedpriv_forecasting.table import SHIPPED, read_table  # noqa: E402
 
 
 def groups(data: Path) -> list[list[dict[str, Any]]]:
@@ -114,3 +114,5 @@ def test_a_forecast_reads_the_figures() -> None:
     table = read_table(folder / "table.json")
     assert json.loads((folder / "table.json").read_text()) == report.forecast_table(folder)
     assert all(point.outside and point.new for point in table.points)
+    assert json.loads(SHIPPED.read_text()) == report.shipped_table(folder)
+    assert read_table().of("notes") and read_table().of("hospital-sentences")
