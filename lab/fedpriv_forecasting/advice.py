@@ -93,7 +93,7 @@ class Forecast:
 
     Attributes:
         kind: of records in the table, whose runs it rests on.
-        settings: how many federations these were.
+        settings: how many federations these were, of so many `kinds`.
         unlike: what of the job was not measured at all.
         answers: to the three questions, own patients first.
         ways: none where the federation begins at public records and no curve knows such.
@@ -109,6 +109,7 @@ class Forecast:
     model: str
     trained: int
     settings: int
+    kinds: int
     unlike: tuple[str, ...]
     sites: int
     records: float
@@ -174,6 +175,7 @@ def forecast(
         model=described.model,
         trained=described.trained,
         settings=max(sum(len(curve.runs) for curve in one.curves) for one in curves.values()),
+        kinds=max(len(one.curves) for one in curves.values()),
         unlike=unlike,
         sites=federation.sites,
         records=federation.records,

@@ -115,7 +115,8 @@ def _facts(
     least, most = found.noise_multipliers
     sigma = f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
     yield "noise multiplier", f"{sigma}; {found.noise:.3g} for each trained value, in clip norms"
-    yield "measured", f"{found.kind}: {found.says}; {found.settings} federations"
+    kinds = f" of {found.kinds} kinds" if found.kinds > 1 else ""
+    yield "measured", f"{found.kind}: {found.says}; {found.settings} federations{kinds}"
     yield "measured with", f"{found.model}, {found.trained} trained values"
 
 
