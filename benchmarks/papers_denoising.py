@@ -14,6 +14,9 @@ are in the order in which `--hours` cuts. Rows:
     muon              the mean's singular vectors alone, those above the edge (2605.12994)
     alternating       AdamW; A moves in one step and B in the next (2602.19926)
     psac              AdamW; long gradients weigh less than in clipping (2212.12629, r = 0.1)
+    scaled            AdamW; gradients are divided by the root of earlier released squares before
+                      the clip, and multiplied by it after the noise (2507.01129)
+    averaged          plain; what is scored is the mean of the values of the last half of the steps
     no-noise          AdamW on the clipped sum itself: a ceiling
 """
 
@@ -37,7 +40,7 @@ from fedpriv.public_update.edge import noise_edge
 from fedpriv.public_update.optimizer import VectorOptimizer
 
 Move = Callable[[Array, Array, int], tuple[Array, Array]]  # values, gradient, step → new, along
-BETA, PSAC_R = 0.9, 0.1
+BETA, DECAY, PSAC_R = 0.9, 0.999, 0.1
 USUAL = (1e-3, 3e-3, 1e-2)  # rates to begin with
 ENCODED, EVERY = '["query", "key", "value", "dense"]', '"all-linear"'
 POINTS = [
@@ -56,24 +59,40 @@ class Denoising(Training):
 
     ROWS: ClassVar[dict[str, Sequence[float]]] = dict.fromkeys(
         ("plain", "denoised", "momentum-denoised", "momentum", "muon", "no-noise", "alternating",
-         "psac"), USUAL
+         "psac", "scaled", "averaged"), USUAL
     )  # fmt: skip
 
     def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
         """See `Training`."""
         move, batch, clip_norm = self._move(row, rate), self.point.batch, self.point.clip_norm
+        squares = np.zeros(self.worker.initial.size)
+        self._late: Any = 0.0
 
         def step_of(units: Records, values: Array, step: int) -> tuple[Array, tuple[float, float]]:
-            mask = self._mask(step) if row == "alternating" else None
-            vectors = _psac(clip_norm) if row == "psac" else None if mask is None else _only(mask)
+            nonlocal squares
+            weights = self._mask(step) if row == "alternating" else np.ones_like(squares)
+            if row == "scaled" and step > 1:
+                weights = 1 / np.sqrt(squares / (1 - DECAY ** (step - 1)) + self.noise**2)
+                weights /= np.sqrt(np.mean(weights**2))
+            vectors = _psac(clip_norm) if row == "psac" else _times(weights)
             clean = self.summed(units, values, clip_norm, vectors) / batch
-            gradient = clean + self.noise * drawn.standard_normal(clean.size) * (row != "no-noise")
-            if mask is not None:
-                gradient = gradient * mask
+            released = clean + self.noise * drawn.standard_normal(clean.size) * (row != "no-noise")
+            gradient = np.divide(released, weights, where=weights > 0, out=np.zeros_like(released))
+            squares = DECAY * squares + (1 - DECAY) * gradient**2
             values, along = move(values, gradient.astype(np.float32), step)
-            return values, (cosine(gradient, clean), cosine(along, clean))
+            if 2 * step > self.point.steps:
+                self._late = self._late + values.astype(np.float64)
+            return values, (cosine(released, clean), cosine(along, clean))
 
         return self.worker.initial, step_of
+
+    def answer(self, row: str, values: Array) -> Array:
+        """See `Training`."""
+        late = self._late
+        if row != "averaged" or isinstance(late, float):
+            return values
+        count = self.point.steps - self.point.steps // 2
+        return (late / count).astype(np.float32)
 
     def _mask(self, step: int) -> Array:
         """1 where a step trains: A in odd ones, B in even ones, and all else in both."""
@@ -106,9 +125,9 @@ def _psac(clip_norm: float) -> Vectors:
     return vectors
 
 
-def _only(mask: Array) -> Vectors:
-    kept = torch.from_numpy(mask)
-    return lambda means: means * kept
+def _times(weights: Any) -> Vectors:
+    of = torch.from_numpy(weights.astype(np.float32))
+    return lambda means: means * of
 
 
 class Momentum:

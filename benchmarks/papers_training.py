@@ -98,6 +98,10 @@ class Training(ABC):
     def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
         """The values that a row begins at, and how it makes a step."""
 
+    def answer(self, row: str, values: Array) -> Array:
+        """What is scored: by default the values that were reached."""
+        return values
+
     def summed(
         self, units: Records, values: Array, clip_norm: float, vectors: Vectors | None = None,
         size: int | None = None,
@@ -121,7 +125,8 @@ class Training(ABC):
             values, found = step_of([self.records[i] for i in chosen], values, step)
             cosines.append(found)
             if step in (max(1, point.steps // 5), point.steps // 2, point.steps):
-                losses[step] = score(self.worker, joined(scored), values).eval_loss
+                answer = self.answer(row, values)
+                losses[step] = score(self.worker, joined(scored), answer).eval_loss
             if not all(map(math.isfinite, losses.values())):
                 break
         raw, used = np.nanmean(cosines, axis=0)
