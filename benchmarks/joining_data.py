@@ -74,7 +74,7 @@ class Kind:
     batch: int
     own_passes: int
     rates: tuple[float, ...] = (5e-3, 1e-2, 2e-2)
-    own_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    own_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
     unit: str = "record"
     apart: Apart = Apart()
 
@@ -223,7 +223,7 @@ KINDS = {
             descriptions,
             LANGUAGE_MODEL.format(tokens=64),
             batch=300,
-            own_passes=20,
+            own_passes=40,
         ),
         Kind(
             "abstracts",
@@ -231,7 +231,7 @@ KINDS = {
             abstracts,
             LANGUAGE_MODEL.format(tokens=64),
             batch=300,
-            own_passes=20,
+            own_passes=40,
         ),
         Kind(
             "stays",

@@ -43,9 +43,11 @@ def measured(folder: Path) -> list[Point]:
 
 def verdict(gains: Sequence[float]) -> str:
     """Whether something pays, by what it gains at each site with each seed."""
-    mean = statistics.fmean(gains)
-    if abs(mean) < LEVEL or not (min(gains) > 0 or max(gains) < 0):
+    mean, better = statistics.fmean(gains), sum(gain > 0 for gain in gains)
+    if abs(mean) < LEVEL:
         return f"level ({mean:+.3f})"
+    if 0 < better < len(gains):
+        return f"mixed ({mean:+.3f}, better at {better} of {len(gains)})"
     return f"**pays** ({mean:+.3f})" if mean > 0 else f"does not ({mean:+.3f})"
 
 
@@ -218,6 +220,8 @@ def chosen_table(folder: Path) -> list[list[str]]:
         kind, _, size = path.stem.rpartition("-")
         found = json.loads(path.read_text(encoding="utf-8"))
         sites_own = [both for name, both in found["own"].items() if name.startswith("site-")]
+        if not sites_own:  # not measured yet
+            continue
         own = [
             "; ".join(_epochs(KINDS[kind], epochs) for epochs in of_all)
             for of_all in zip(*sites_own, strict=True)

@@ -202,17 +202,19 @@ class Tuned:
 
 
 def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned:
-    """Choose the settings of a size, or read them.
+    """Choose the settings of a size, or those that are not in its file yet.
 
     Args:
         of_kind: where a smaller size's rates are kept, if those are taken.
     """
-    if path.exists():
-        return Tuned(**json.loads(path.read_text()))
+    found = json.loads(path.read_text()) if path.exists() else {}
     kind, scored = point.kind, scored_sites(point.sites)
-    rates = [f"{rate:g}" for rate in kind.rates]
-    if of_kind is None:
-        federation, single = {}, {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not found and of_kind is not None:
+        before = json.loads(of_kind.read_text())
+        found = {name: before[name] for name in ("federation", "single")}
+    if not found:
+        rates, federation, single = [f"{rate:g}" for rate in kind.rates], {}, {}
         for rate in rates:
             trial = study.trial("dp-lora", [*terms_of(point), f"optimizer.lr={rate}"], TUNING)
             federation[rate] = float(study.trained(trial)[0].last("tuning_loss") or 0)
@@ -220,13 +222,14 @@ def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned
             said = [*LOCAL, _single_rate(point), f"optimizer.lr={rate}"]
             trial = study.trial("dp-lora", said, TUNING, scored[0])
             single[rate] = float(study.trained(trial)[0].last("tuning_loss") or 0)
-    else:
-        before = Tuned(**json.loads(of_kind.read_text()))
-        federation, single = before.federation, before.single
-    best = min(federation, key=federation.__getitem__)
+        found = {"federation": federation, "single": single}
+    own = found.setdefault("own", {})
+    write_json(path, found)
+    if len(own) == len(scored) + len(FEW):
+        return Tuned(**found)
+    best = min(found["federation"], key=found["federation"].__getitem__)
     asked = study.trial("dp-lora", [*terms_of(point), f"optimizer.lr={best}"], TUNING)
     starts = (None, study.trained(asked)[1])
-    own = {}
     with study.worker() as worker:
         public, everyone = (study.examples(worker, name) for name in ("public", "everyone"))
         cases = {str(n): (public[:n], everyone) for n in (*FEW[1:], len(public))}
@@ -234,17 +237,17 @@ def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned
             records = study.examples(worker, name)
             quarter = len(records) // 4
             cases[name] = records[quarter:], records[:quarter]
-        for name, (training, judged) in cases.items():
+        for name in (name for name in cases if name not in own):
+            training, judged = cases[name]
             parts = OwnParts((joined(judged), joined(training)), 1)
             settings = OwnTraining(kind.own_rates, 8, kind.own_passes, 2)
-            found = []
+            both = []
             for start in starts:
                 begun = worker.initial if start is None else start
                 epoch, _ = choose(worker, begun, parts, settings, seed=TUNING)
-                found.append((epoch.rate, epoch.number))
-            own[name] = found
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"federation": federation, "single": single, "own": own})
+                both.append((epoch.rate, epoch.number))
+            own[name] = both
+            write_json(path, found)
     return Tuned(**json.loads(path.read_text()))
 
 
