@@ -29,16 +29,15 @@ import logging
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from joining_data import FEW, KINDS, OUTSIDE, ROUNDS, SCORED, sample_rate, write_federation
 from joining_report import write_tables
 from joining_runs import Point, Study, allow_any_size, means, measured, tuned
+from resumable import each, plan
 from rich.console import Console
-from rich.table import Table
 
-from fedpriv.errors import FedprivError
 from fedpriv.files import write_json
-from fedpriv.process import stop_on_terminate
 from fedpriv_comparison.runner import open_folder
 
 
@@ -96,16 +95,6 @@ def seconds(point: Point) -> float:
     return SECONDS[kind.name] * (together * (1 + point.ceiling) + singles + own + new + choosing)
 
 
-def plan(points: list[Point], console: Console) -> None:
-    """Say what is to do, in its order."""
-    table = Table("point", "minutes of a processor", "hours so far", box=None)
-    total = 0.0
-    for point in points:
-        total += seconds(point)
-        table.add_row(point.name, f"{seconds(point) / 60:.0f}", f"{total / 3600:.1f}")
-    console.print(table)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
@@ -130,44 +119,34 @@ def main() -> int:
     if arguments.tables:
         write_tables(arguments.json)
         return 0
-    plan(points, console)
+    plan(((point.name, seconds(point)) for point in points), console)
     if arguments.plan:
         return 0
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
-    stop_on_terminate()
     allow_any_size()
     arguments.json.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
-    try:
-        for point in points:
-            if time.monotonic() - begun > 3600 * arguments.hours:
-                console.print(f"{arguments.hours:g} hours are over; the same command goes on.")
-                break
-            started = time.process_time()
-            with open_folder(arguments.out / point.folder / "runs"):
-                found = _measure(point, arguments)
-            found["cpu_seconds"] = round(time.process_time() - started)
-            write_json(arguments.json / f"{point.name}.json", found)
-            console.print(f"{point.name}: {found['cpu_seconds']} s of processors")
-            console.print(f"  own      {means(found['own'])}")
-            console.print(f"  outside  {means(found['outside'])}")
-            for count in FEW[1:]:
-                rows = {
-                    name: losses[str(count)]
-                    for name, losses in found["new"].items()
-                    if str(count) in losses
-                }
-                console.print(f"  new {count:2}   {means(rows)}")
-    except KeyboardInterrupt:
-        console.print("\nStopped; the same command goes on from here.")
-        return 130
-    except (FedprivError, OSError) as error:
-        console.print(f"error: {error}", markup=False)
-        return 1
-    return 0
+
+    def measure(point: Point) -> None:
+        started = time.process_time()
+        with open_folder(arguments.out / point.folder / "runs"):
+            found = _measure(point, arguments)
+        found["cpu_seconds"] = round(time.process_time() - started)
+        write_json(arguments.json / f"{point.name}.json", found)
+        console.print(f"{point.name}: {found['cpu_seconds']} s of processors")
+        console.print(f"  own      {means(found['own'])}")
+        console.print(f"  outside  {means(found['outside'])}")
+        for count in FEW[1:]:
+            rows = {
+                name: losses[str(count)]
+                for name, losses in found["new"].items()
+                if str(count) in losses
+            }
+            console.print(f"  new {count:2}   {means(rows)}")
+
+    return each(points, arguments.hours, measure, console)
 
 
-def _measure(point: Point, arguments: argparse.Namespace) -> dict[str, object]:
+def _measure(point: Point, arguments: argparse.Namespace) -> dict[str, Any]:
     folder = arguments.out / point.folder
     file = write_federation(folder, point.kind, arguments.data, point.sites, point.records)
     study = Study(file, folder / "runs", arguments.set)

@@ -80,7 +80,7 @@ class Denoising(Training):
             gradient = np.divide(released, weights, where=weights > 0, out=np.zeros_like(released))
             squares = DECAY * squares + (1 - DECAY) * gradient**2
             values, along = move(values, gradient.astype(np.float32), step)
-            if 2 * step > self.point.steps:
+            if row == "averaged" and 2 * step > self.point.steps:
                 self._late = self._late + values.astype(np.float64)
             return values, (cosine(released, clean), cosine(along, clean))
 
@@ -89,7 +89,7 @@ class Denoising(Training):
     def answer(self, row: str, values: Array) -> Array:
         """See `Training`."""
         late = self._late
-        if row != "averaged" or isinstance(late, float):
+        if isinstance(late, float):
             return values
         count = self.point.steps - self.point.steps // 2
         return (late / count).astype(np.float32)

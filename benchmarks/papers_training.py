@@ -27,15 +27,14 @@ from typing import Any, ClassVar
 import numpy as np
 from joining_data import KINDS, Row, encoder
 from joining_runs import Records, Study, allow_any_size, joined
+from resumable import each, plan
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.errors import FedprivError
 from fedpriv.files import write_atomic, write_json
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.unit_sum import Vectors, sum_of_units
 from fedpriv.private_training.worker import Worker
-from fedpriv.process import stop_on_terminate
 from fedpriv_comparison.runner import open_folder
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -126,9 +125,10 @@ class Training(ABC):
             cosines.append(found)
             if step in (max(1, point.steps // 5), point.steps // 2, point.steps):
                 answer = self.answer(row, values)
-                losses[step] = score(self.worker, joined(scored), answer).eval_loss
-            if not all(map(math.isfinite, losses.values())):
-                break
+                loss = score(self.worker, joined(scored), answer).eval_loss
+                if not math.isfinite(loss):  # it diverged, and has no loss from here on
+                    break
+                losses[step] = loss
         raw, used = np.nanmean(cosines, axis=0)
         return {"losses": losses, "cosine": float(raw), "cosine_along": float(used)}
 
@@ -145,8 +145,7 @@ def tuned(training: Training, row: str) -> dict[str, float]:
     while rates:
         rate = rates.pop()
         found = training.run(row, rate, TUNING, training.choosing)["losses"]
-        loss = found.get(training.point.steps, math.inf)
-        tried[f"{rate:g}"] = loss if math.isfinite(loss) else 1e9
+        tried[f"{rate:g}"] = found.get(training.point.steps, 1e9)
         order = sorted(map(float, tried))
         best = float(min(tried, key=lambda one: tried[one]))
         if not rates and len(tried) < MOST_RATES and best in (order[0], order[-1]):
@@ -204,16 +203,10 @@ size = {len(found["train"])}
     return folder / "federation.toml"
 
 
-def plan(points: Sequence[Point], rows: int, console: Console) -> None:
-    """Say what is to do, with four rates a row."""
-    table = Table("point", "hours of a processor", "so far", box=None)
-    total = 0.0
-    for point in points:
-        gradients = rows * (4 + point.seeds) * point.steps * (point.batch + point.texts)
-        hours = gradients * SECONDS[point.kind] / 3600
-        total += hours
-        table.add_row(point.name, f"{hours:.1f}", f"{total:.1f}")
-    console.print(table)
+def seconds(point: Point, rows: int) -> float:
+    """About what a point takes of one processor, with four rates a row."""
+    gradients = rows * (4 + point.seeds) * point.steps * (point.batch + point.texts)
+    return gradients * SECONDS[point.kind]
 
 
 def measure(
@@ -250,6 +243,9 @@ def show(path: Path, rows: Sequence[str], console: Console) -> None:
     table = Table("row", "a fifth", "half", "end", "cosine", "along", "±", "rate", box=None)
     for row in (row for row in rows if row in found):
         runs, rate = found[row]["runs"], found[row]["rate"]
+        if {len(run["losses"]) for run in runs} != {3}:
+            table.add_row(row, "diverged in some runs", *[""] * 5, rate)
+            continue
         losses = [list(at) for at in zip(*(run["losses"].values() for run in runs), strict=True)]
         means = [statistics.fmean(at) for at in losses]
         means += [statistics.fmean(run[key] for run in runs) for key in ("cosine", "cosine_along")]
@@ -279,25 +275,15 @@ def main(description: str, training_of: type[Training], points: Sequence[Point])
     arguments = parser.parse_args()
     console = Console(highlight=False, width=120)
     chosen = [p for p in points if any(part in p.name for part in arguments.points.split(","))]
-    plan(chosen, len(training_of.ROWS), console)
+    plan(((point.name, seconds(point, len(training_of.ROWS))) for point in chosen), console)
     if arguments.plan:
         return 0
-    stop_on_terminate()
     allow_any_size()
     arguments.json.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
-    try:
-        for point in chosen:
-            if time.monotonic() - begun > 3600 * arguments.hours:
-                console.print(f"{arguments.hours:g} hours are over; the same command goes on.")
-                break
-            path = arguments.json / f"{point.name}.json"
-            measure(training_of, point, arguments, path, console)
-            show(path, [*training_of.ROWS], console)
-    except KeyboardInterrupt:
-        console.print("\nStopped; the same command goes on from here.")
-        return 130
-    except (FedprivError, OSError) as error:
-        console.print(f"error: {error}", markup=False)
-        return 1
-    return 0
+
+    def measured(point: Point) -> None:
+        path = arguments.json / f"{point.name}.json"
+        measure(training_of, point, arguments, path, console)
+        show(path, [*training_of.ROWS], console)
+
+    return each(chosen, arguments.hours, measured, console)

@@ -78,14 +78,13 @@ SECONDS = 0.012  # of a processor for a record of a step, without AMX
 SECRET, BEFORE = string.ascii_uppercase + string.digits, "secret_id="
 WORDS, WRITTEN, NEW_TOKENS, TEMPERATURE = 15, 4000, 10, 0.7
 WIDTH = 170  # letters of a table, at least
-UNPAID = "unpaid"
 SAC = "controller.name=sac:controller.data=rewards.jsonl:controller.sac.interval=16"
 ROWS = {  # how `fedpriv compare` calls them
     "fixed-0.1": "dp-lora:privacy.clip_norm=0.1",
     "fixed-0.03": "dp-lora:privacy.clip_norm=0.03",
     "fixed-0.3": "dp-lora:privacy.clip_norm=0.3",
     "fixed-1": "dp-lora:privacy.clip_norm=1.0",
-    UNPAID: "dp-lora:privacy.clip_norm=0.1:privacy.epsilon={unpaid:.4g}",
+    "unpaid": "dp-lora:privacy.clip_norm=0.1:privacy.epsilon={unpaid:.4g}",
     "sac": f"dp-lora:{SAC}",
     "sac-adaptive": f"dp-lora:{SAC}:controller.adaptive=true",
     "normalise": "dp-lora:controller.name=normalise",
@@ -253,9 +252,7 @@ class Part:
         self.names, self.file, self.grid = names, file, size.grid
         part = "open" if epsilon is None else f"{epsilon:g}"
         self.out = file.parent / f"comparison-{part}"
-        self.baseline = (
-            next(reversed(names.values())) if epsilon is None else next(iter(names.values()))
-        )
+        self.baseline = WITHOUT["lora"] if epsilon is None else next(iter(names.values()))
         variants = parse_variants(list(names.values()), [self.grid])
         self.asked = Comparison.of(self.file, [], variants, size.seeds)
 
