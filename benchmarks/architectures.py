@@ -1,4 +1,4 @@
-"""Try every architecture of transformers at a tiny size, and write the table of docs/models.md.
+"""Try every architecture at a tiny size, and write the table of docs/reference/models.md.
 
     python benchmarks/architectures.py [--task causal-lm] [--only bloom …] [--write]
 
@@ -33,7 +33,7 @@ from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import make_worker
 from fedpriv.private_training.worker import ModelRecipe
 
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/models.md"
 MOST = 6_000_000  # parameters of what is still called tiny
 LABELS = ("no", "yes")
 _TASKS: dict[str, Any] = {

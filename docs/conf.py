@@ -26,8 +26,8 @@ root_doc = "docs/index"
 include_patterns = [
     "*.md",
     "docs/*.md",
-    "docs/results/*.md",
-    "docs/notebooks/*.ipynb",
+    "docs/*/*.md",
+    "docs/tutorials/*.ipynb",
     "deploy/README.md",
     "deploy/flower/README.md",
     "examples/README.md",
@@ -96,7 +96,7 @@ def _entry(path: str, value: Any, heading: str) -> Iterator[str]:
 
 
 def _fill_in(app: Sphinx, page: str, source: list[str]) -> None:
-    if page == "docs/api":
+    if page == "docs/reference/api":
         source[0] += "\n" + "\n".join(api())
 
 

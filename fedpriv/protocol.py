@@ -17,7 +17,7 @@ A message is a JSON body and at most one vector, in the blocks of `fedpriv.wire`
 synthetic set, a request has a text besides, `fedpriv.synthetic.records.SetChange`. The site treats
 all of what it receives as untrusted: types and ranges are checked here, permission by the site's
 own limits. Nothing in an answer is computed from records but the privatised vector, or the masked
-share, which is privatised once all shares of its set are added up (docs/secure-sum.md).
+share, which is privatised once all shares of its set are added up (docs/explanation/secure-sum.md).
 """
 
 from __future__ import annotations

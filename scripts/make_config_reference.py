@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write docs/configuration.md from the settings' own descriptions.
+"""Write docs/reference/configuration.md from the settings' own descriptions.
 
     python scripts/make_config_reference.py             # writes it
     python scripts/make_config_reference.py --check     # 1 if the file is not what would be written
@@ -23,7 +23,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.personal import OwnSiteFile
 from fedpriv.defaults import KEYS, TABLE
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/configuration.md"
 Schema = Mapping[str, Any]
 HEAD = """\
 # Configuration
@@ -43,14 +43,14 @@ relative to the file that names them. Words of our own are in the [glossary](glo
 FEDERATION = """\
 ## The federation file
 
-A complete one is [`federation.toml`](../fedpriv/assets/clinics/federation.toml). It needs
+A complete one is [`federation.toml`](../../fedpriv/assets/clinics/federation.toml). It needs
 `[job]` with `rounds`, `[evaluation]` with `data`, and one `[[sites]]` or more; all else may be left
 out.
 
 Five settings go with the task and the size of the base model: where a file leaves them out, they
 come from this table, by the number of the model's parameters{by_epsilon}. `fedpriv plan` prints it,
-and [results](results.md#defaults) says what each row rests on. Where the size can't be told, as the
-model has no safetensors, they have to be written down.
+and [results](../results.md#defaults) says what each row rests on. Where the size can't be told, as
+the model has no safetensors, they have to be written down.
 
 {table}
 """
@@ -58,9 +58,9 @@ SITE = """\
 ## The site's file
 
 `fedpriv provision` drafts it, with the lines that the hospital has to fill in marked by `#!`
-([network](network.md#from-nothing-to-a-running-job)). It has the tables `[site]`, `[server]`,
-`[data]`, `[budget]` and `[allow]`; `[compute]` may be left out, and its `gpus_per_site` and
-`workers` are for simulations.
+([network](../how-to/network.md#from-nothing-to-a-running-job)). It has the tables `[site]`,
+`[server]`, `[data]`, `[budget]` and `[allow]`; `[compute]` may be left out, and its `gpus_per_site`
+and `workers` are for simulations.
 """
 NAMES = {
     "string": "text",

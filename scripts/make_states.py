@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write docs/states.md: every state of site, coordinator, job, slot and ledger, and what tells it.
+"""Write docs/reference/states.md: every state of site, coordinator, job, slot and ledger.
 
     python scripts/make_states.py             # writes it
     python scripts/make_states.py --check     # 1 if the file is not what would be written
@@ -21,7 +21,7 @@ from typing import Any, get_args
 from written_page import table, write_or_check
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "states.md"
+PAGE = ROOT / "docs/reference/states.md"
 ROWS = Path(__file__).with_name("states.toml")
 TOLD = ("state", "log", "`status` and page", "exit code")
 HEAD = """\

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write docs/threat-model.md: all that leaves a site, what pays for it, its bound, its test.
+"""Write docs/explanation/threat-model.md: all that leaves a site, what pays for it, its test.
 
     python scripts/make_threat_model.py             # writes it
     python scripts/make_threat_model.py --check     # 1 if the file is not what would be written
@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from written_page import Row, table, write_or_check
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "threat-model.md"
+PAGE = ROOT / "docs/explanation/threat-model.md"
 ROWS = Path(__file__).with_name("threat_model.toml")
 ROOMS = {"fedpriv": ROOT / "fedpriv", "fedpriv_client": ROOT / "client" / "fedpriv_client"}
 WRITES = {
@@ -45,7 +45,7 @@ All that leaves a site, or that somebody at the site may hand on: each value wit
 the largest that it can be, and the test that holds it. The lists are read from the code, so nothing
 is on this page because somebody remembered it. A new field, file, code or line of the log without a
 row fails `scripts/check`. Why each may leave, and what is claimed, is in
-[privacy](privacy.md#what-leaves-a-site); words are in the [glossary](glossary.md).
+[privacy](privacy.md#what-leaves-a-site); words are in the [glossary](../reference/glossary.md).
 """
 
 

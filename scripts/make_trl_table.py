@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write docs/trl.md: what becomes of each argument of trl's SFTConfig and SFTTrainer.
+"""Write docs/reference/trl.md: what becomes of each argument of trl's SFTConfig and SFTTrainer.
 
     python scripts/make_trl_table.py             # writes it
     python scripts/make_trl_table.py --check     # 1 if the file is not what would be written
@@ -19,15 +19,16 @@ from written_page import write_or_check
 from fedpriv.loop.arguments import ALLOWED, LOADED_ONLY_WITH, LOADED_WITH, OF_A_TRAINER
 from fedpriv.privacy.usual import clip_norm_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "trl.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/trl.md"
 HEAD = """\
 # The arguments of trl
 
 <!-- Written by scripts/make_trl_table.py, with the reasons of fedpriv/loop/arguments.py. -->
 
 What becomes of each argument of trl's `SFTConfig` (1.0 to 1.16) and of transformers'
-`TrainingArguments` in a `PrivateConfig`. [Python](python.md#a-script-for-trl) shows a script. An
-argument is taken, or refused by name with the reason. None that would change the result is ignored.
+`TrainingArguments` in a `PrivateConfig`. [Python](../tutorials/python.md#a-script-for-trl) shows a
+script. An argument is taken, or refused by name with the reason. None that would change the result
+is ignored.
 """
 LANGUAGE, CLASSIFIER = clip_norm_of(False), clip_norm_of(True)
 # Where trl's own default is another: its value, ours, and why.

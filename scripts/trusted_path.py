@@ -41,7 +41,7 @@ BEFORE_NOISE = (
     "fedpriv.privacy.mechanism",
     "fedpriv.private_training",
 )
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs/architecture.md"
 STATED = re.compile(r"\*\*([\d,]+) lines\*\*, of which \*\*([\d,]+)\*\*")
 ROW = re.compile(r"^\| ((?:`[^`|]+`(?:, )?)+) \| [\d,]+ \|", re.M)
 

@@ -395,7 +395,9 @@ def test_plan_says_what_a_filter_costs(tmp_path: Path) -> None:
 
 
 def test_plan_says_what_choosing_settings_costs_as_the_page_does() -> None:
-    page = " ".join((ROOT / "docs/choosing-settings.md").read_text().replace("> ", "").split())
+    page = " ".join(
+        (ROOT / "docs/how-to/choosing-settings.md").read_text().replace("> ", "").split()
+    )
     (line,) = re.findall(r"fedpriv (plan [^`]*? --budget [\d.]+) ", page)
     words = " ".join(fedpriv(*line.split()).stdout.split())
     said = re.search(r"Choosing settings: .*? such jobs fit\.", words)

@@ -24,42 +24,10 @@ from tests.forked_commands import command
 
 ROOT = Path(__file__).parents[1]
 STUDIES = sorted((ROOT / "docs/results").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [
-    "deploy/README.md",
-    "examples/README.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-    "docs/api.md",
-    "docs/architecture.md",
-    "docs/audit.md",
-    "docs/coming-from-opacus.md",
-    "docs/concepts.md",
-    "docs/configuration.md",
-    "docs/data.md",
-    "docs/deploy.md",
-    "docs/dossier.md",
-    "docs/faq.md",
-    "docs/first-steps.md",
-    "docs/from-flower.md",
-    "docs/from-nvflare.md",
-    "docs/glossary.md",
-    "docs/index.md",
-    "docs/network.md",
-    "docs/methods.md",
-    "docs/models.md",
-    "docs/privacy-officer.md",
-    "docs/privacy.md",
-    "docs/python.md",
-    "docs/recipes.md",
-    "docs/roadmap.md",
-    "docs/secure-sum.md",
-    "docs/sharing.md",
-    "docs/sharp-edges.md",
-    "docs/site-page.md",
-    "docs/trl.md",
-    "docs/results.md",
-    *(f"docs/results/{study.name}" for study in STUDIES),
-    "README.md",
+    *("CONTRIBUTING.md", "README.md", "SECURITY.md", "deploy/README.md", "examples/README.md"),
+    *(str(page.relative_to(ROOT)) for page in PAGES),
 ]
 _PATH = re.compile(
     r"`((?:fedpriv|client|server|strategies|tests|benchmarks|scripts|docs)/[\w./-]+)(?:::(\w+))?`"
@@ -79,7 +47,7 @@ def test_files_and_tests_that_are_named_exist(document: str) -> None:
 
 
 def test_every_law_names_a_test_that_goes_red() -> None:
-    text = (ROOT / "docs/privacy.md").read_text().partition("## Law by law")[2]
+    text = (ROOT / "docs/explanation/privacy.md").read_text().partition("## Law by law")[2]
     laws = [line for line in text.splitlines() if re.match(r"\| \d+ ", line)]
     assert [int(line.split()[1]) for line in laws] == [*range(1, 20)]
     for line in laws:
@@ -116,7 +84,7 @@ def tables_of(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
 
 def test_every_setting_says_in_a_sentence_what_it_means() -> None:
     """And the reference, which is made of them, has each of them."""
-    page = (ROOT / "docs/configuration.md").read_text()
+    page = (ROOT / "docs/reference/configuration.md").read_text()
     settings = [*tables_of(JobConfig), *tables_of(OwnSiteFile)]
     assert len(settings) > 100
     for name, field in settings:
@@ -125,7 +93,7 @@ def test_every_setting_says_in_a_sentence_what_it_means() -> None:
         assert f"| `{name.rpartition('.')[2]}` |" in page, name
 
 
-@pytest.mark.parametrize("page", ["docs/data.md", "fedpriv/recipes/omop/README.md"])
+@pytest.mark.parametrize("page", ["docs/how-to/data.md", "fedpriv/recipes/omop/README.md"])
 def test_what_a_page_says_of_records_is_taken(page: str) -> None:
     blocks = re.findall(r"^```toml\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
     tables = [tomllib.loads(block) for block in blocks]
@@ -169,13 +137,14 @@ def test_the_readme_is_short_and_begins_with_two_commands() -> None:
     assert first and len(first[1].splitlines()) == 2
     assert len(text.splitlines()) <= 100
     index = (ROOT / "docs/index.md").read_text()
-    for page in (ROOT / "docs").glob("*.md"):
-        assert f"(docs/{page.name})" in text or f"({page.name})" in index, page.name
+    for page in (path for path in PAGES if path not in STUDIES):
+        name = page.relative_to(ROOT / "docs")
+        assert f"(docs/{name})" in text or f"({name})" in index, name
 
 
 def test_the_glossary_is_in_order_and_holds_what_a_reader_asks_for() -> None:
     rows = re.findall(
-        r"^\| \*\*(.+?)\*\*.* \| (.+) \|$", (ROOT / "docs/glossary.md").read_text(), re.M
+        r"^\| \*\*(.+?)\*\*.* \| (.+) \|$", (ROOT / "docs/reference/glossary.md").read_text(), re.M
     )
     words = [word for word, _ in rows]
     assert words == sorted(words, key=str.casefold)
@@ -187,7 +156,7 @@ def test_the_glossary_is_in_order_and_holds_what_a_reader_asks_for() -> None:
 
 
 def test_errors_that_are_quoted_are_those_that_are_raised() -> None:
-    table = (ROOT / "docs/deploy.md").read_text().partition("| what you see |")[2]
+    table = (ROOT / "docs/tutorials/consortium.md").read_text().partition("| what you see |")[2]
     rows = table.partition("\n\n")[0].splitlines()[2:]
     quoted = [row.split("`")[1] for row in rows if row.startswith("| `")]
     assert len(quoted) >= 5
@@ -206,7 +175,7 @@ def test_errors_that_are_quoted_are_those_that_are_raised() -> None:
 @pytest.mark.slow
 def test_the_commands_of_the_privacy_document_are_taken(tmp_path: Path) -> None:
     """Those of `fedpriv plan` and `fedpriv ledger`, as they are written there."""
-    text = (ROOT / "docs/privacy.md").read_text()
+    text = (ROOT / "docs/explanation/privacy.md").read_text()
     commands = re.findall(r"^(fedpriv (?:plan|ledger) .*?)(?: +#.*)?$", text, re.M)
     assert len(commands) >= 6
     for line in commands:
@@ -219,7 +188,9 @@ def test_the_commands_of_the_privacy_document_are_taken(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_ledger_of_the_first_steps_pays_for_a_run(tmp_path: Path) -> None:
     """The commands of "A budget for life", one after the other, with one round for all."""
-    block = (ROOT / "docs/first-steps.md").read_text().partition("\n## A budget for life")[2]
+    block = (
+        (ROOT / "docs/tutorials/first-steps.md").read_text().partition("\n## A budget for life")[2]
+    )
     commands = re.findall(r"^fedpriv (.*?)(?: +#.*)?$", block.partition("\n## ")[0], re.M)
     assert [line.split()[0] for line in commands] == ["ledger", "simulate", *3 * ["ledger"]]
     for line in ("init hospitals --recipe hospitals", *commands):
@@ -232,9 +203,9 @@ def test_the_ledger_of_the_first_steps_pays_for_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_python_of_the_documents_runs(tmp_path: Path) -> None:
-    """Of docs/python.md and then the README, with a step or two and few held-out records."""
+    """Of the tutorial and then the README, with a step or two and few held-out records."""
     script = ""
-    for document in ("docs/python.md", "README.md"):
+    for document in ("docs/tutorials/python.md", "README.md"):
         text = (ROOT / document).read_text()
         for line in re.findall(r"^```console\n(fedpriv .*?)$", text, re.M):
             done = command(*shlex.split(line), folder=tmp_path)
@@ -276,8 +247,7 @@ def test_every_figure_of_the_summary_is_on_the_page_that_is_named() -> None:
 
 
 def test_every_study_has_its_command_and_every_file_of_figures_a_reader() -> None:
-    pages = [*STUDIES, *(ROOT / "docs").glob("*.md")]
-    text = "\n".join(page.read_text() for page in pages)
+    text = "\n".join(page.read_text() for page in PAGES)
     for study in STUDIES:
         assert "```console\n" in study.read_text(), study.name
     for kind in ("json", "svg"):

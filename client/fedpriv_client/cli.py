@@ -55,7 +55,7 @@ BatchSize = Annotated[int, typer.Option("--batch-size", min=1, max=16, help="Tex
 
 
 By = Annotated[str | None, typer.Option("--by", help="Who decides, as in allow.approvers.")]
-Why = Annotated[str, typer.Option("--reason", help="Of the list in docs/site-page.md.")]
+Why = Annotated[str, typer.Option("--reason", help="Of the list in docs/how-to/site-page.md.")]
 Text = Annotated[str, typer.Option("--text", help="More about the reason; it stays here.")]
 Agreed = Annotated[
     bool, typer.Option("--agreed", help="My name and text may leave, with the ledger's rows.")

@@ -132,7 +132,7 @@ class SharedSlots:
         Privacy:
             Nothing is sampled before it is known whose sum the slot is. The masked share is
             stored with the tag of that set before it is returned, and a slot has one set for
-            ever. By itself it is not privatised; see docs/secure-sum.md for what the sum is.
+            ever. By itself it is not privatised; see docs/explanation/secure-sum.md for the sum.
         """
         stored = self._stored(request)
         if stored is not None:

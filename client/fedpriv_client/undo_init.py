@@ -1,7 +1,7 @@
 """Take back a ledger that nothing was ever spent from, within a day. It leaves a trace.
 
-A mistyped ε would otherwise be for life. See "A ledger that is undone" in docs/privacy.md for why
-this is no way to a fresh budget.
+A mistyped ε would otherwise be for life. "A ledger that is undone" in docs/explanation/privacy.md
+says why this is no way to a fresh budget.
 """
 
 from __future__ import annotations

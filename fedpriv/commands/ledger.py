@@ -46,7 +46,9 @@ def init(
     ] = usual.MAX_RECORDS_PER_UNIT,
     rule: Annotated[
         str,
-        typer.Option(help="How plans add up, fixed for life: rdp, plan or sum (docs/privacy.md)."),
+        typer.Option(
+            help="How plans add up, fixed for life: rdp, plan or sum (docs/explanation/privacy.md)."
+        ),
     ] = "rdp",
     order: Annotated[int | None, typer.Option(help="rdp: α of the filter.")] = None,
     plans: Annotated[int | None, typer.Option(help="sum: plans that share δ.", min=1)] = None,

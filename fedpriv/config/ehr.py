@@ -41,7 +41,7 @@ class _Dated(OtherSource):
 class OmopSection(_Dated):
     """The table NOTE of an OMOP common data model, in a database that SQLAlchemy reads.
 
-    It is in the place of a file, and needs the extra `omop`; see [data](data.md#omop).
+    It is in the place of a file, and needs the extra `omop`; see [data](../how-to/data.md#omop).
     """
 
     kind: ClassVar[str] = "omop"
@@ -96,7 +96,7 @@ class OmopSection(_Dated):
 class FhirSection(_Dated):
     """DocumentReference resources of FHIR R4, one a line (NDJSON), as a bulk export writes them.
 
-    They are in the place of a file of rows; see [data](data.md#fhir).
+    They are in the place of a file of rows; see [data](../how-to/data.md#fhir).
     """
 
     kind: ClassVar[str] = "fhir"

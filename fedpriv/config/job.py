@@ -8,7 +8,7 @@ before it reads a record.
 `lora.r`, `lora.alpha`, `privacy.clip_norm`, `privacy.sample_rate` and `optimizer.lr` go with the
 model's task and size: where a file leaves them out, `load_job` takes them from the table of
 `fedpriv.defaults`. A section that is made in Python knows no model and has those of a language
-model of any size. docs/configuration.md is made of the
+model of any size. docs/reference/configuration.md is made of the
 descriptions here by `scripts/make_config_reference.py`.
 """
 

@@ -44,8 +44,8 @@ class Identity(Section):
     ticks: bool = Field(
         True,
         description="Whether answers that are made of records leave at times that depend on public"
-        " settings alone ([privacy](privacy.md#public-ticks)). Where `compute.devices` is more than"
-        " 1, they don't.",
+        " settings alone ([privacy](../explanation/privacy.md#public-ticks)). Where"
+        " `compute.devices` is more than 1, they don't.",
     )
     preparation: float | None = Field(
         None,
@@ -111,7 +111,9 @@ class BudgetSection(Section):
     """What the site's people have for life. What one job may cost can change, all else can't."""
 
     rule: usual.RuleName = Field(
-        "rdp", description="How the plans of many jobs add up to one claim; see docs/privacy.md."
+        "rdp",
+        description="How the plans of many jobs add up to one claim"
+        " ([privacy](../explanation/privacy.md)).",
     )
     epsilon: float = Field(gt=0, description="ε that all jobs together may cost, for life.")
     delta: float = Field(

@@ -44,7 +44,7 @@ class OtherSources(Section):
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
         description="A Python function, package.module:function, that every text goes through at"
         " the site before it is used, to take names out, say. It gets a text and returns a text,"
-        " and looks at no other record ([data](data.md#de-identification)).",
+        " and looks at no other record ([data](../how-to/data.md#de-identification)).",
     )
     held_out: Share | Path | None = Field(
         None,

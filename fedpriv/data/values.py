@@ -1,7 +1,8 @@
 """One value of a record, as a text or as the id of a person: what is read, what is refused.
 
 Every reader gives values as its source has them. They become what a job uses here, and nowhere
-else, so that a person is the same one in every format. `TABLE` says how; docs/data.md shows it.
+else, so that a person is the same one in every format. `TABLE` says how, docs/how-to/data.md
+shows it.
 """
 
 from __future__ import annotations

@@ -163,7 +163,8 @@ class PrivateConfig(TrainingArguments):
     expected in it, and ``num_train_epochs`` how often each is expected to be drawn, unless
     ``max_steps`` says the steps. ``max_grad_norm`` is another name of `clip_norm`: it bounds the
     gradient of each unit, and that of a step, which is released, is not clipped again. No tool is
-    told of a run while it lasts (``report_to``). Defaults are those of trl; docs/trl.md lists them.
+    told of a run while it lasts (``report_to``). Defaults are those of trl, listed in
+    docs/reference/trl.md.
 
     Args:
         settings: those of `TrainingArguments` and of trl's ``SFTConfig``, and as of `PrivateStep`

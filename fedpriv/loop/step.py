@@ -114,7 +114,7 @@ class PrivateStep:
         has to add up by hand. What a script computes of the records or of their losses by other
         means is covered by nothing. How long a step takes is not covered. With numerics other than
         ``strict``, it is an assumption that a gradient computed beside others does not depend on
-        them; see docs/privacy.md.
+        them; see docs/explanation/privacy.md.
     """
 
     @checked

@@ -224,7 +224,7 @@ def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str
         ) from None
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     off = attend_alone(model, trial)
-    other = "Use another architecture: docs/models.md has a table."
+    other = "Use another architecture: docs/reference/models.md has a table."
     if not trial.means_something:
         raise NotPrivateError(
             f"{name} ({kind}): whether it reads padding can't be told, as no token changes what it"

@@ -43,7 +43,8 @@ class PrivacySection(Section):
         description="Who adds the noise. With local, every site all that its claim needs. With"
         " secure-sum, the server learns only the sum of a round, and each site adds a share; the"
         " claim then assumes that at most `max_colluding` sites work with the server, and every"
-        " site enforces a second one that assumes nothing ([secure sum](secure-sum.md)).",
+        " site enforces a second one that assumes nothing"
+        " ([secure sum](../explanation/secure-sum.md)).",
     )
     max_colluding: int | None = Field(
         None,

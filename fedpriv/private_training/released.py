@@ -58,7 +58,7 @@ class MaskedShare:
 
     Privacy:
         Not privatised by itself, so it is not among `Released`; the complete sum is. See
-        docs/secure-sum.md.
+        docs/explanation/secure-sum.md.
     """
 
     values: Masked

@@ -8,5 +8,5 @@
 
 Nothing here knows a network, a model or a ledger. What a share has to hold for the sum to be
 private, and that a site releases one set's a slot, is for its users to see to: see
-`docs/secure-sum.md`.
+`docs/explanation/secure-sum.md`.
 """

@@ -33,7 +33,7 @@ class Simulation:
     """What a simulation came to.
 
     Attributes:
-        folder: the run directory; see docs/first-steps.md.
+        folder: the run directory; see docs/tutorials/first-steps.md.
         metrics: a row for each round, of figures only, as `pandas.DataFrame` takes them; those of
             a site are in columns such as ``sites.surgery.epsilon_spent``.
         before: the scores of the base model.

@@ -34,7 +34,7 @@ from fedpriv.data.values import (
 )
 from fedpriv.errors import DataError
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "data.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/how-to/data.md"
 NUMPY = (np.int64, np.float64, np.float32, np.str_)
 
 

@@ -1,4 +1,4 @@
-"""`docs/deploy.md` from top to bottom, as it stands, on one machine."""
+"""`docs/tutorials/consortium.md` from top to bottom, as it stands, on one machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.followed_pages import PART, Reader
 from tests.waiting import free_port
 
-GUIDE = Path(__file__).parents[2] / "docs" / "deploy.md"
+GUIDE = Path(__file__).parents[2] / "docs/tutorials/consortium.md"
 LITTLE = {
     "^rounds = 5": "rounds = 2",
     "^max_length = 128": "max_length = 32",

@@ -78,7 +78,7 @@ def test_every_figure_in_them_is_served_with_that_label() -> None:
 
 @pytest.mark.parametrize("figure", [*OF_SITE, *OF_SERVER], ids=lambda figure: figure.name)
 def test_every_figure_is_documented(figure: Figure) -> None:
-    text = (ROOT / "docs" / "network.md").read_text()
+    text = (ROOT / "docs/how-to/network.md").read_text()
     labels = "".join(f" `{label}`" for label in figure.labels)
     assert f"| `{figure.name}` |{labels}" in text
     assert figure.counts == figure.name.endswith("_total")

@@ -66,7 +66,7 @@ def test_it_is_closed_down(unit: str) -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_exit_codes_are_those_of_the_documentation(unit: str) -> None:
     found = sandbox.settings(SOURCE / unit)
-    text = (ROOT / "docs" / "network.md").read_text()
+    text = (ROOT / "docs/how-to/network.md").read_text()
     table = text.partition("**Exit codes**")[2].partition("Anything else")[0]
     rows = re.findall(r"^\| (\d+) \| .* \| (.*) \|$", table, re.MULTILINE)
     asks = {code for code, _ in rows if code not in ("0", "130")}

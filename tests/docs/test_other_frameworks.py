@@ -29,7 +29,7 @@ from tests.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-PAGES = ("coming-from-opacus", "from-flower", "from-nvflare")
+PAGES = ("from-opacus", "from-flower", "from-nvflare")
 CODE = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 Make = Callable[..., Any]
 
@@ -66,7 +66,7 @@ LITTLE = {
 
 def code_of(page: str, changes: Mapping[str, str]) -> dict[str, str]:
     """The blocks of a page by their first line, with every change made in at least one."""
-    whole = "\0".join(CODE.findall((ROOT / f"docs/{page}.md").read_text()))
+    whole = "\0".join(CODE.findall((ROOT / f"docs/how-to/{page}.md").read_text()))
     for before, after in changes.items():
         whole, count = re.subn(re.escape(before), lambda _, after=after: after, whole)
         assert count, before
@@ -98,17 +98,19 @@ def hospital(tmp_path: Path, model_folder: Make) -> Path:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_short_and_begins_with_who_can_read_the_records(page: str) -> None:
-    title, first, *_ = (ROOT / f"docs/{page}.md").read_text().split("\n\n")
+    title, first, *_ = (ROOT / f"docs/how-to/{page}.md").read_text().split("\n\n")
     assert title.startswith("# ")
     assert re.match(
         r"Whoever writes an? \w+ can read the records: the claim covers only what a", first
     )
-    prose = re.sub(r"^```.*?^```$", "", (ROOT / f"docs/{page}.md").read_text(), flags=re.M | re.S)
+    prose = re.sub(
+        r"^```.*?^```$", "", (ROOT / f"docs/how-to/{page}.md").read_text(), flags=re.M | re.S
+    )
     assert len(prose.split()) < 600
 
 
 def test_the_page_on_opacus_has_each_name() -> None:
-    page = (ROOT / "docs/coming-from-opacus.md").read_text()
+    page = (ROOT / "docs/how-to/from-opacus.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| (.*?) \|$", page, re.M)
     shown = {k: f"`{v}`" if v.isidentifier() else v for k, v in NAMES_OF_OPACUS.items()}
     assert told == list(shown.items())
@@ -117,7 +119,7 @@ def test_the_page_on_opacus_has_each_name() -> None:
 @pytest.mark.slow
 def test_the_lines_for_who_comes_from_opacus_run(tmp_path: Path) -> None:
     little = {"steps=20": 'steps=2, numerics="strict"', "range(300)": "range(30)"}
-    [script] = code_of("coming-from-opacus", little).values()
+    [script] = code_of("from-opacus", little).values()
     done = run(["-c", script], tmp_path)
     assert 0 < float(done.stdout) < 4
 

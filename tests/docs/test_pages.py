@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path.relative_to(ROOT)
     for pattern in (
-        *("*.md", "docs/*.md", "docs/results/*.md", "deploy/*.md", "examples/*.md"),
+        *("*.md", "docs/**/*.md", "deploy/*.md", "examples/*.md"),
         "fedpriv/recipes/*/*.md",
     )
     for path in ROOT.glob(pattern)
@@ -53,7 +53,9 @@ LITTLE = {r"^(fedpriv simulate .*)$": " --set ".join([r"\1", *_SETTINGS])}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["concepts", "recipes", "sharp-edges"])
+@pytest.mark.parametrize(
+    "page", ["explanation/concepts", "how-to/recipes", "explanation/sharp-edges"]
+)
 def test_a_page_is_done_as_it_is_written(page: str, tmp_path: Path) -> None:
     text = (ROOT / f"docs/{page}.md").read_text()
     blocks = re.findall(r"^```(console|python)\n(.*?)^```$", text, re.M | re.S)
@@ -62,7 +64,7 @@ def test_a_page_is_done_as_it_is_written(page: str, tmp_path: Path) -> None:
 
 
 def test_the_figure_of_a_secure_sum_is_the_one_of_its_command() -> None:
-    page = (ROOT / "docs/sharp-edges.md").read_text()
+    page = (ROOT / "docs/explanation/sharp-edges.md").read_text()
     said = re.search(r"may be ε = (\d+) \*alone\*", page)
     command = re.search(r"^fedpriv (plan .* --sites .*)$", page, re.M)
     assert said and command
@@ -73,7 +75,7 @@ def test_the_figure_of_a_secure_sum_is_the_one_of_its_command() -> None:
 @pytest.mark.slow
 def test_what_the_privacy_officer_is_shown_is_what_there_is(tmp_path: Path) -> None:
     """The commands of the page, and then its two examples: every key, every line."""
-    text = (ROOT / "docs/privacy-officer.md").read_text()
+    text = (ROOT / "docs/for-privacy-officers.md").read_text()
     reader = Reader(tmp_path, LITTLE)
     assert reader.follow(text) == 4
     budget = json.loads((tmp_path / "run/sites/north/budget.json").read_text())
@@ -88,7 +90,7 @@ def test_what_the_privacy_officer_is_shown_is_what_there_is(tmp_path: Path) -> N
 
 def example() -> tuple[list[str], dict[str, object]]:
     """The keys of the annotated report, and what it says."""
-    text = (ROOT / "docs/privacy-officer.md").read_text()
+    text = (ROOT / "docs/for-privacy-officers.md").read_text()
     block = text.partition("```json\n")[2].partition("```")[0]
     read = json.loads(re.sub(r"\s+//.*$", "", block, flags=re.M))
     return list(read), read

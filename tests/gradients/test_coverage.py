@@ -34,7 +34,7 @@ def test_rows_equal_a_loop_over_single_records(
 
 
 def test_the_documents_name_these_architectures() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs/reference/models.md").read_text(encoding="utf-8")
     listed = text.partition("tests/gradients/test_coverage.py`):")[2].partition(". What")[0]
     assert set(re.findall(r"[a-z0-9_]+", listed)) - {"and"} == set(KINDS)
 

@@ -32,7 +32,8 @@ from tests.waiting import CEILING, wait_until
 
 Make = Callable[..., Any]
 BITS = ["8bit", "4bit"]
-# Of a weight from N(0, 1) in blocks of 64: NF4 leaves a tenth, 8 bits a hundredth (docs/models.md).
+# Of a weight from N(0, 1) in blocks of 64: NF4 leaves a tenth, 8 bits a hundredth
+# (docs/reference/models.md).
 ERROR = {"8bit": (0.008, 0.012), "4bit": (0.08, 0.11)}
 BYTES = {"8bit": 1 + 4 / BLOCK, "4bit": 0.5 + 4 / BLOCK}
 

@@ -149,7 +149,9 @@ def named_tests(path: Path) -> dict[str, str]:
 
 
 def test_every_law_has_its_sabotages() -> None:
-    text = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8").split("## Law by law")[1]
+    text = (
+        (ROOT / "docs/explanation/privacy.md").read_text(encoding="utf-8").split("## Law by law")[1]
+    )
     laws = re.findall(r"^\| (\d+ .+?) \|", text, flags=re.MULTILINE)
     assert len(laws) == 19
     assert {row.law for row in TABLE} == set(laws)

@@ -296,7 +296,9 @@ def test_a_signature_is_read_as_flower_makes_it(monkeypatch: pytest.MonkeyPatch)
     for name in (TIMESTAMP_HEADER, FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER):
         with pytest.raises(KeyError):
             Signature.of({key: value for key, value in calls.headers.items() if key != name})
-    assert requests.SIGNATURE_LIFE == 310, "docs/network.md says for how long a signature counts"
+    assert requests.SIGNATURE_LIFE == 310, (
+        "docs/how-to/network.md says for how long a signature counts"
+    )
     for seconds, is_fresh in ((-302, True), (4, True), (-306, False), (6, False)):
         signed = real() + timedelta(seconds=seconds)
         monkeypatch.setattr(signing, "now", lambda signed=signed: signed)

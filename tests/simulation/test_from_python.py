@@ -99,7 +99,7 @@ def test_what_is_wrong_is_a_typed_error(federation: Make, tmp_path: Path) -> Non
 def test_a_bar_is_drawn_where_somebody_watches(
     federation: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a terminal and in a notebook; docs/notebooks has real ones."""
+    """On a terminal and in a notebook; docs/tutorials has real ones."""
     job = load_job(federation(rounds=3))
     row = {"round": 2, "eval_loss": 4.5, "held_out": None}
     displayed: list[Any] = []

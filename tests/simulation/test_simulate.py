@@ -108,7 +108,7 @@ def test_a_finished_run_leaves_everything(finished: Finished) -> None:
     assert spent[0] < spent[2] == lines[2]["sites"]["site-0"]["epsilon_committed"] <= 6.0
     assert (out / "checkpoint" / "latest.safetensors").is_file()
     assert "<svg" in (out / "report.html").read_text()
-    first_steps = (Path(__file__).parents[2] / "docs/first-steps.md").read_text()
+    first_steps = (Path(__file__).parents[2] / "docs/tutorials/first-steps.md").read_text()
     listing = first_steps.split("runs/clinics-…/\n")[1].split("```")[0]
     named = {word for line in listing.splitlines() for word in re.split("  +", line)[1:-1]}
     files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
