@@ -72,7 +72,9 @@ def test_sums_in_another_order_differ_within_rounding(name: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
             for value in ("B", "START"):
                 patch.setitem(globals(), value, globals()[value].double())
-            assert 1e-3 < rounded.off_by(compute(A.double())) <= 1
+            off = rounded.off_by(compute(A.double()))
+        assert off <= 1
+        assert name == "dot" or off > 1e-3  # a single number may be all but exact by chance
 
 
 def test_it_reaches_every_thread() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 FACTOR = 16.0
+DRAWS = 4  # a single one may happen to move the logits hardly at all
 MEANT = 100.0
 SHORT = 7  # tokens; the other text is as long as any may be, up to
 LONGEST = 1024
@@ -30,9 +31,9 @@ TEXTS = 5  # public seed
 class Trial:
     """What a model makes of random texts, each by itself, as it was loaded.
 
-    The tolerance comes from the arithmetic: a text is computed once more with each layer's input
-    and output moved at random by what rounding may do there (Monte Carlo arithmetic, Parker 1997),
-    and `FACTOR` times what that moves the logits is allowed. A sum of K terms, each rounded to u,
+    The tolerance comes from the arithmetic: a text is computed `DRAWS` times more with each layer's
+    input and output moved at random by what rounding may do there (Monte Carlo arithmetic, Parker
+    1997), and `FACTOR` times what that moves the logits (root mean square) is allowed. A sum of K terms, each rounded to u,
     is the exact sum of terms that were moved by about √K u (Higham and Mary 2019), so that is how
     far an input of K values is moved. The agreement of two models means
     something only where tokens matter to each other. So the weights are scaled, for the time of the
@@ -171,8 +172,9 @@ class Trial:
                 if not any(module.children()):
                     hooks.enter_context(module.register_forward_pre_hook(move_input))
                     hooks.enter_context(module.register_forward_hook(move_output))
-            [other] = self._alone([text])
-        return FACTOR * _distance(other, found)
+            others = self._alone([text] * DRAWS)
+        squares = [_distance(other, found) ** 2 for other in others]
+        return FACTOR * math.sqrt(sum(squares) / DRAWS)
 
     @contextmanager
     def _scaled(self, scale: int) -> Iterator[None]:
