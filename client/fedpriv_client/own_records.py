@@ -67,7 +67,7 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
         raise DataError(
             f"takes {took:.1f} s to prepare, and would have {allowed:.1f} s for a proposal",
             key="site.preparation",
-            value=settings.preparation,
+            value=settings.preparation or ...,
             fix=f"Set it to {2 * took:.0f}: when an answer leaves may not depend on the records.",
         )
     return tally

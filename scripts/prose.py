@@ -1,0 +1,113 @@
+#!/usr/bin/env python
+"""Check that the documentation and the messages read easily.
+
+    python scripts/prose.py            # the longest pages and sentences
+    python scripts/prose.py --check    # fail where a limit is exceeded
+
+Limits are on words of all pages, words of a sentence, and the mean of a page. Phrases that are
+hard to read have a list here; `proselint` knows the usual ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PACKAGES = ("fedpriv", "client", "server", "strategies", "lab", "verify")
+ALL_WORDS = 45_000  # of docs, as `wc -w` counts them
+LONGEST = 45  # words of a sentence
+MEAN = 18.0  # words of a page's sentences
+HARD = re.compile(
+    r"\b(whoever|such as it is|what there is|that at an? |as it were|thereof|whereof|hereby|"
+    r"in order to|due to the fact|is able to|for ever|the latter|the former|respectively|"
+    r"and/or|e\.g\.|i\.e\.|etc\.)",
+    re.IGNORECASE,
+)
+
+
+def sentences(markdown: str) -> Iterator[str]:
+    """Give the sentences of a page, without code, tables, headings and where links lead."""
+    text = re.sub(r"^(```|~~~).*?^\1$|<!--.*?-->", "", markdown, flags=re.M | re.S)
+    text = re.sub(r"^(#|\||!\[|\s*<).*$", "\n", text, flags=re.M)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"^ *([-*>]|\d+\.) +", "\n\n", text, flags=re.M)
+    for paragraph in re.split(r"\n\s*\n", text):
+        joined = re.sub(r"`[^`]*`", "code", " ".join(paragraph.split()))
+        yield from filter(None, re.split(r"(?<=[.!?:;])[)*_\"”]* +(?=[\W_]*[A-Z0-9])", joined))
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """Give line and text of every message: what errors say, and help on the command line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            said = [*node.exc.args, *(word.value for word in node.exc.keywords)]
+        elif isinstance(node, ast.Call):
+            said = [word.value for word in node.keywords if word.arg in ("help", "description")]
+        else:
+            continue
+        for part in said:
+            if text := _text(part):
+                yield part.lineno, text
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return ""
+
+
+def words(text: str) -> int:
+    """Count what a reader reads as words."""
+    return sum(any(map(str.isalnum, word)) for word in text.split())
+
+
+def complaints() -> Iterator[str]:
+    """Say what is too long or hard to read, and where."""
+    total = sum(len(page.read_text(encoding="utf-8").split()) for page in PAGES[1:])
+    if total > ALL_WORDS:
+        yield f"docs: {total:,} words; at most {ALL_WORDS:,}"
+    for page in PAGES:
+        name, found = page.relative_to(ROOT), [*sentences(page.read_text(encoding="utf-8"))]
+        lengths = [words(sentence) for sentence in found]
+        mean = sum(lengths) / max(1, len(lengths))
+        if mean > MEAN:
+            yield f"{name}: sentences of {mean:.1f} words on average; at most {MEAN:g}"
+        for sentence, length in zip(found, lengths, strict=True):
+            yield from (f"{name}: {why}" for why in _of_sentence(sentence, length))
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for line, text in messages(path):
+                for sentence in sentences(text):
+                    for why in _of_sentence(sentence, words(sentence)):
+                        yield f"{path.relative_to(ROOT)}:{line}: {why}"
+
+
+def _of_sentence(sentence: str, length: int) -> Iterator[str]:
+    if length > LONGEST:
+        yield f"{length} words in a sentence; at most {LONGEST}: {sentence[:70]}…"
+    if hard := HARD.search(sentence):
+        yield f"{hard[0]!r} is hard to read: …{sentence[max(0, hard.start() - 30) : hard.end() + 30]}…"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail where a limit is exceeded")
+    check = parser.parse_args().check
+    found = [*complaints()]
+    print(*found, sep="\n")
+    command = [Path(sys.executable).parent / "proselint", "check", *PAGES]
+    usual = subprocess.run(command, cwd=ROOT).returncode
+    return int(check and bool(found or usual))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
