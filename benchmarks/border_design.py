@@ -185,7 +185,7 @@ SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 1\nepochs_alone = 8"
 MORE_SENTENCES = "validation = 0\nrates = [5e-4]\nepochs = 4\nepochs_alone = 8"
 MANY_SENTENCES = "validation = 0\nrates = [5e-4]\nepochs = 4\nepochs_alone = 4"
 PUBLIC_SET = ("synthetic.data=public.jsonl", f"synthetic.size={PUBLIC}")
-FROM_NOTES = ("personal.rates=[1e-3]", "personal.epochs=8")  # docs/results.md, "Beginning with …"
+FROM_NOTES = ("personal.rates=[1e-3]", "personal.epochs=8")  # docs/results/public-notes.md
 OF_NOTES = """[model]
 name = "embedded"
 task = "causal-lm"
@@ -225,9 +225,9 @@ class Kind:
         model: the base model, by the name that others know it by.
         rounds, sample_rate, clip_norm, lr: of the federation.
         personal: up to how many records of a site → the table of what it trains by itself. For 16
-            notes, by `benchmarks/own_passes.py`; with 150, a rate of 3e-3 was the best of 1e-3 to
+            notes they were set by hand; with 150, a rate of 3e-3 was the best of 1e-3 to
             2e-2. 5e-4 and 2e-3 were even with 80 sentences: the larger takes half as long. Of up to
-            64 records and of 250, by the losses in docs/results.md ("Few records"); `epochs` for
+            64 records and of 250, by the losses in docs/results/own-training.md; `epochs` for
             32 and 64 notes by the rule there.
         points: to measure, in their order.
         settings: sections of the federation file.
