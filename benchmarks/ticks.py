@@ -2,8 +2,8 @@
 
     python benchmarks/ticks.py
 
-Prints the table of docs/explanation/privacy.md. It is arithmetic, and nothing is timed: both are
-multiples of the time of one record of the greatest length.
+Print the figures that docs/explanation/privacy.md quotes. It is arithmetic, and nothing is timed:
+both are multiples of the time of one record of the greatest length.
 """
 
 from __future__ import annotations
