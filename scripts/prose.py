@@ -26,7 +26,7 @@ LONGEST = 45  # words of a sentence
 MEAN = 18.0  # words of a page's sentences
 HARD = re.compile(
     r"\b(whoever|such as it is|what there is|that at an? |as it were|thereof|whereof|hereby|"
-    r"in order to|due to the fact|is able to|for ever|the latter|the former|respectively|"
+    r"in order to|due to the fact|is able to|the latter|the former|respectively|"
     r"and/or|e\.g\.|i\.e\.|etc\.)",
     re.IGNORECASE,
 )
