@@ -70,7 +70,7 @@ _PASSWORD = re.compile(  # of a URL, as SQLAlchemy reads it, or of its options
 
 
 class FedprivError(Exception):
-    """The root: catch this to catch everything fedpriv raises on purpose."""
+    """Root of all errors that fedpriv raises on purpose."""
 
     code = "error"
     exit_code = 2
@@ -121,7 +121,7 @@ def without_passwords(text: str) -> str:
 
 
 class DataError(ConfigError):
-    """Records that can't be read; `key` names the column or the setting that asked for them.
+    """Records that can't be read; `key` names the column or setting.
 
     Its code is that of any setting: what is wrong with records is nobody else's business.
     """
@@ -134,13 +134,13 @@ class ModelError(FedprivError):
 
 
 class NotPrivateError(ModelError):
-    """A model whose per-record gradients can't be computed exactly, so it can't be trained."""
+    """A model whose gradients of single records can't be computed exactly."""
 
     code = "not-private"
 
 
 class RunError(FedprivError):
-    """A run directory that holds something else, or nothing that can be resumed."""
+    """A run directory that holds something else, or can't be resumed."""
 
     code = "run"
 
@@ -152,7 +152,7 @@ class ProtocolError(FedprivError):
 
 
 class LimitError(ProtocolError):
-    """More, or something else, than the site's own file allows. Nothing was spent.
+    """A job asks for what the site's file does not allow. Nothing was spent.
 
     Args:
         limit: of the file. It depends on no record.
@@ -166,19 +166,19 @@ class LimitError(ProtocolError):
 
 
 class SyntheticSetError(ProtocolError):
-    """The synthetic set of a request can't be made of the one that is here."""
+    """A request's synthetic set can't be made from the one at the site."""
 
     code = "synthetic-set"
 
 
 class SetError(ProtocolError):
-    """The set of a secure sum, or a site's entry in it, is wrong: nothing is released for it."""
+    """A secure sum's set, or a site's entry in it, is wrong: nothing is released."""
 
     code = "wrong-set"
 
 
 class ShareLostError(FedprivError):
-    """This site no longer has the sum of that slot; the slot is void."""
+    """The site no longer has its share of that slot's secure sum. The slot is void."""
 
     code = "share-lost"
 
@@ -206,25 +206,25 @@ class RunningError(FedprivError):
 
 
 class PausedError(FedprivError):
-    """The site waits for a person: it is paused, or a job for approval."""
+    """The site waits for a person: it is paused, or a job needs approval."""
 
     code = "paused"
 
 
 class BusyError(FedprivError):
-    """The site is at an earlier request, in a simulation."""
+    """A simulated site still works on an earlier request."""
 
     code = "busy"
 
 
 class JobRefusedError(FedprivError):
-    """The site's administrator wants no part in this job."""
+    """The site's administrator refused this job."""
 
     code = "refused"
 
 
 class StatementError(FedprivError):
-    """A proposal that has expired, or lacks the statement or the signature that a site wants."""
+    """A proposal has expired, or lacks the statement or signature that a site wants."""
 
     code = "statement"
 
@@ -237,25 +237,25 @@ class NetworkError(FedprivError):
 
 
 class UnreachableError(NetworkError):
-    """Nobody answers, or not for now."""
+    """The server can't be reached, or does not answer properly."""
 
     code = "unreachable"
 
 
 class CertificateError(NetworkError):
-    """The other side is not the one of our enrolment, or says the same of us."""
+    """TLS fails: site or server does not accept the other's certificate."""
 
     code = "certificate"
 
 
 class AdmissionError(NetworkError):
-    """The server does not know the site's key, or does no more."""
+    """The server does not accept the site's key."""
 
     code = "admission"
 
 
 class ClockError(NetworkError):
-    """The clocks of site and server differ by more than a signature is good for."""
+    """The clocks of site and server differ too much for signatures."""
 
     code = "clock"
 
@@ -286,27 +286,27 @@ class BudgetError(FedprivError):
 
 
 class EnrolmentError(FedprivError):
-    """Keys, certificates or an enrolment that are damaged, expired, or of another federation."""
+    """Keys, certificates or an enrolment: damaged, expired, or of another federation."""
 
     code = "enrolment"
     exit_code = 3
 
 
 class DossierError(FedprivError):
-    """A dossier that can't be used, or whose parts contradict each other."""
+    """A dossier that can't be used, or contradicts itself."""
 
     code = "dossier"
     exit_code = 4
 
 
 class AlteredError(DossierError):
-    """The bytes of a dossier are not those that were signed."""
+    """A dossier's bytes are not those that were signed."""
 
     code = "dossier-altered"
 
 
 class SignerError(DossierError):
-    """A dossier, or a report in it, is signed by another key than the one that is expected."""
+    """A dossier, or a report in it, is not signed with the expected key."""
 
     code = "dossier-signer"
     exit_code = 3
@@ -319,13 +319,13 @@ class UnderstatedError(DossierError):
 
 
 class ForkedError(DossierError):
-    """A ledger does not continue what somebody has seen of it."""
+    """A ledger does not continue the rows that were seen earlier."""
 
     code = "dossier-forked"
 
 
 class OtherAdapterError(DossierError):
-    """The adapter is not the one that a dossier is about."""
+    """The adapter is not the one in the dossier."""
 
     code = "dossier-adapter"
 
@@ -350,7 +350,7 @@ class LedgerCorruptError(LedgerError):
 
 
 class OverlapError(LedgerError):
-    """Units of this population are covered by another ledger of the site."""
+    """Another ledger of the site covers units of this population."""
 
     code = "overlap"
 

@@ -14,24 +14,31 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
-from written_page import table, write_or_check
+from written_page import Row, table, write_or_check
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/reference/states.md"
 ROWS = Path(__file__).with_name("states.toml")
-TOLD = ("state", "log", "`status` and page", "exit code")
+TOLD = ("state", "log", "also shown")
+TEXTS = {
+    "activity": "The log first says what the site does for the server, as in `Computing a step.`",
+    "ledger": "In brackets: what `status` and the page show.",
+}
 HEAD = """\
 # States
 
 <!-- Written by scripts/make_states.py, and scripts/states.toml: change those. -->
 
-What log, `status`, page and exit code say of each state. The lists are read from the code.
-On a full disk the site's log, `status` and page say `FOLDER: the disk is full (N bytes are free)`;
-the coordinator hears nothing of it, or the one constant refusal `failed`.
+What the log says of each state, and what `status` and the page show beside its name. The
+[glossary](glossary.md) explains words.
+
+On a full disk the site's log, `status` and page say `FOLDER: the disk is full (N bytes are free)`.
+The coordinator hears nothing, or only the refusal `failed`.
 """
 
 
@@ -81,7 +88,7 @@ def check_words(known: dict[str, tuple[str, Sequence[str]]]) -> None:
 
 
 def _said(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """What is said by name to a `Status`."""
+    """Yield what is said by name to a `Status`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and "status" in ast.unparse(node.func).lower():
             for item in node.keywords:
@@ -90,16 +97,31 @@ def _said(tree: ast.AST) -> Iterator[tuple[str, str]]:
                         yield str(item.arg), part.value
 
 
-def refusals() -> Iterator[tuple[str, ...]]:
-    """Rows of the errors: the code, when, and with what a command ends."""
+def _items(rows: dict[str, Sequence[str]], members: Sequence[str]) -> Iterator[str]:
+    for state in members:
+        meaning, shown = rows[state]
+        yield f"- `{state}`: {meaning}{f' ({shown})' if shown else ''}"
+
+
+def _together(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield rows that differ in their state alone, one after the other, as one row."""
+    for rest, same in groupby(rows, key=lambda row: row[1:]):
+        yield (", ".join(row[0] for row in same), *rest)
+
+
+def refusals() -> Iterator[str]:
+    """Yield lists of the errors, by the code with which a command ends: each, and when it is."""
     from fedpriv import errors
 
+    found: dict[int, list[str]] = {}
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.FedprivError):
             about = (kind.__doc__ or "").split("\n")[0]
             codes = sorted(errors.LIMITS) if kind is errors.LimitError else [kind.code]
             shown = ", ".join(f"`{code}`" for code in codes)
-            yield f"{shown} ({kind.__name__})", about, str(kind.exit_code)
+            found.setdefault(kind.exit_code, []).append(f"- {shown}: {about}")
+    for code, rows in sorted(found.items()):
+        yield "\n".join([f"**Exit code {code}**\n", *rows, ""])
 
 
 def page() -> str:
@@ -116,17 +138,21 @@ def page() -> str:
         if set(rows) != set(members):
             differ = sorted(set(rows) ^ set(members))
             sys.exit(f"{ROWS.name}: [{name}] and the code differ about {differ}.")
-        head = TOLD if name not in ("run", "ledger") else ("state", "what it says", *TOLD[2:])
-        told = ((f"`{one}`", *(cell or "–" for cell in rows[one])) for one in members)
-        parts += [f"## {title}\n", table(head, told)]
+        text = [f"{TEXTS[name]}\n"] if name in TEXTS else []
+        parts += [f"## {title}\n", *text]
+        if name in ("run", "ledger"):
+            parts += ["\n".join([*_items(rows, members), ""])]
+        else:
+            told = ((f"`{one}`", *(cell or "–" for cell in rows[one])) for one in members)
+            parts.append(table(TOLD, _together(told)))
     if file:
         sys.exit(f"{ROWS.name}: has tables of what is gone: {sorted(file)}.")
-    text = (
-        "A site's log says `Refused (CODE): …` and why; the coordinator hears code and class alone,"
-        " and `status` of both shows these.\n"
+    parts.append(
+        "## Errors, and why a site refuses\n\n"
+        "A site's log says `Refused (CODE): …` and why. The coordinator hears only code and"
+        " [class](api.md); `status` of both shows these. Each list is of one exit code.\n"
     )
-    parts += ["## Errors, and why a site refuses\n", text]
-    parts.append(table(("code and class", "when", "exit code"), refusals()))
+    parts += refusals()
     return "\n".join(parts)
 
 

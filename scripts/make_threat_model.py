@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""Write docs/explanation/threat-model.md: all that leaves a site, what pays for it, its test.
+"""Write docs/explanation/threat-model.md: all that leaves a site, on what it depends, its test.
 
     python scripts/make_threat_model.py             # writes it
     python scripts/make_threat_model.py --check     # 1 if the file is not what would be written
 
 What there is, is read from the code: fields of messages, vectors, what the site's client sends over
-HTTP, codes of errors and of exits, places that write a file, lines of the log, figures. Who pays
-for each, and which test holds it, stands in threat_model.toml beside this script. Something new
-without a row there, or a row of something that is gone, is an error.
+HTTP, codes of errors and of exits, places that write a file, lines of the log, figures. On what
+each depends, and so who pays for it, and which test holds it, stands in threat_model.toml beside
+this script. Something new without a row there, or a row of something that is gone, is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -41,12 +41,20 @@ HEAD = """\
 
 <!-- Written by scripts/make_threat_model.py, and scripts/threat_model.toml: change those. -->
 
-All that leaves a site, or that somebody at the site may hand on: each value with what pays for it,
-the largest that it can be, and the test that holds it. The lists are read from the code, so nothing
-is on this page because somebody remembered it. A new field, file, code or line of the log without a
-row fails `scripts/check`. Why each may leave, and what is claimed, is in
-[privacy](privacy.md#what-leaves-a-site); words are in the [glossary](../reference/glossary.md).
+This page lists everything that leaves a site, or that people at a site could hand on: what each
+value depends on, its bound, and the test that holds this. The lists are read from the code. A new
+field, file, code or line of the log without an entry fails `scripts/check`.
+[Privacy](privacy.md#what-leaves-a-site) says why each may leave; the
+[glossary](../reference/glossary.md) explains words.
+
+## How to read it
 """
+READING = """\
+Bounds: `text ≤ 64` has at most 64 characters, `[0, 1)` goes from 0 up to 1 without 1, `64 × text`
+is a list of at most 64 texts, a pattern is a regular expression.
+"""
+LOWEST = {"minimum": "≥", "exclusiveMinimum": ">"}
+LARGEST = {"maximum": "≤", "exclusiveMaximum": "<"}
 
 
 class Rows:
@@ -61,6 +69,7 @@ class Rows:
         table = file[kind]
         self.tests = table.get("tests", {})
         self.about = table.get("about", {})
+        self.shown: dict[str, str] = {}  # names that the page says in another way
         payers = [(payer, names) for payer, names in table.items() if isinstance(names, list)]
         self._payer = {name: payer for payer, names in payers for name in names}
         self._left = set(self._payer)
@@ -74,12 +83,22 @@ class Rows:
         if name not in self._payer:
             sys.exit(f"{ROWS.name}: [{self.kind}] has no row for {name!r}: who pays for it?")
         self._left.discard(name)
-        return str(self.words[self._payer[name]])
+        return str(self.words[self._payer[name]][0])
 
     def test(self, name: str) -> str:
-        """The test that holds a thing, or its group."""
-        found = self.tests.get(name) or self.tests["*"]
-        return ", ".join(f"`{one}`" for one in ([found] if isinstance(found, str) else found))
+        """Return the test that holds a thing, or its group."""
+        return _tests(self.tests.get(name) or self.tests["*"])
+
+    def all_tests(self) -> str:
+        """Return a line that names the tests of the whole section."""
+        others: dict[str, list[str]] = {}
+        for name, found in self.tests.items():
+            if name != "*":
+                others.setdefault(_tests(found), []).append(f"`{self.shown.get(name, name)}`")
+        parts = [f"of {', '.join(names)}: {found}" for found, names in others.items()]
+        if "*" in self.tests:
+            parts.insert(0, _tests(self.tests["*"]))
+        return f"Tests: {'; '.join(parts)}.\n"
 
     def check(self) -> None:
         """Raises:
@@ -89,17 +108,65 @@ class Rows:
             sys.exit(f"{ROWS.name}: [{self.kind}] has rows of what is gone: {sorted(self._left)}")
 
 
+def _tests(found: str | list[str]) -> str:
+    return ", ".join(f"`{one}`" for one in ([found] if isinstance(found, str) else found))
+
+
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     file = tomllib.loads(ROWS.read_text(encoding="utf-8"))
-    parts = [HEAD]
+    words = [(f"**{word}**", meaning) for word, meaning in file["payers"].values()]
+    parts = [HEAD, table(("word", "the value is, or depends on"), words), READING]
     for kind, (title, head, rows) in SECTIONS.items():
         known = Rows(file, kind)
         text = file[kind].get("text", "")
-        parts += [f"## {title}\n", *([f"{text}\n"] if text else []), table(head, rows(known))]
+        parts += [f"## {title}\n", *([f"{text}\n"] if text else [])]
+        found = sorted(rows(known), key=_order(file)) if head[-1:] == TESTED else [*rows(known)]
+        parts.append(table(head, found) if head else _listed(file, found))
+        if head[-1:] != TESTED:
+            parts.append(known.all_tests())
         known.check()
     parts += ["## Time, and the rest\n", table(TIMES, (tuple(row) for row in file["time"]))]
     return "\n".join(parts)
+
+
+def _order(file: Mapping[str, Any]) -> Callable[[Row], int]:
+    """Return a key that sorts rows by the word in their last column but one."""
+    order = [word for word, _ in file["payers"].values()]
+    return lambda row: order.index(row[-2])
+
+
+def _listed(file: Mapping[str, Any], rows: list[Row]) -> str:
+    """Return one item for each word, with all of which it is true.
+
+    Args:
+        rows: a name with its word. A quoted line of the log has a line of its own.
+    """
+    parts = []
+    for word, _ in file["payers"].values():
+        names = list(dict.fromkeys(name for name, found in rows if found == word))
+        if names and names[0].startswith("“"):
+            parts.append("\n".join([f"**{word}:**\n", *(f"- {name}" for name in names), ""]))
+        elif names:
+            parts.append(f"- **{word}:** {', '.join(names)}")
+    return "\n".join(parts) + ("" if parts[-1].endswith("\n") else "\n")
+
+
+def _together(rows: Iterable[Row], part: Callable[[str], str] = lambda name: "") -> Iterator[Row]:
+    """Yield rows that differ in their name alone as one row.
+
+    Args:
+        part: of a name, what has to be the same, too.
+    """
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, *rest in rows:
+        found.setdefault((part(name), *rest), []).append(name)
+    for (_, *rest), names in found.items():
+        yield (", ".join(names), *rest)
+
+
+def _message(field: str) -> str:
+    return field.strip("`").partition(".")[0]
 
 
 # What leaves in messages
@@ -127,9 +194,9 @@ def _fields(known: Rows) -> Iterator[Row]:
             continue
         for field, schema in leaves_of(body.model_json_schema()):
             full = f"{name}.{field}"
-            yield f"`{full}`", bound(schema), known.of(full), known.test(name)
+            yield f"`{full}`", bound(schema), known.of(full)
         if not body.model_fields:
-            yield f"`{name}`", "empty", known.of(name), known.test(name)
+            yield f"`{name}`", "empty", known.of(name)
 
 
 def leaves_of(schema: Any, where: str = "", top: Any = None) -> Iterator[tuple[str, Any]]:
@@ -161,24 +228,25 @@ def bound(schema: Any) -> str:
         return "as above"
     match schema.get("type"):
         case "string":
-            length = schema.get("maxLength")
-            if "pattern" in schema:
-                return f"text like `{schema['pattern']}`"
-            return f"text, at most {length:,} characters" if length else "text"
+            text = f"`{schema['pattern']}`" if "pattern" in schema else "text"
+            return f"{text} ≤ {schema['maxLength']:,}" if "maxLength" in schema else text
         case "integer" | "number" as kind:
-            names = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"))
-            names = (*names, ("exclusiveMaximum", "<"))
-            limits = [f"{sign} {schema[key]:g}" for key, sign in names if key in schema]
-            return " ".join(["whole number" if kind == "integer" else "number", *limits])
+            low = [(s, schema[k]) for k, s in LOWEST.items() if k in schema]
+            high = [(s, schema[k]) for k, s in LARGEST.items() if k in schema]
+            if low and high:
+                (left, least), (right, most) = low[0], high[0]
+                ends = "[" if left == "≥" else "(", "]" if right == "≤" else ")"
+                return f"{kind} {ends[0]}{least:g}, {most:g}{ends[1]}"
+            return " ".join([kind, *(f"{sign} {value:g}" for sign, value in (*low, *high))])
         case "array":
-            most = f"at most {schema['maxItems']:,} × " if "maxItems" in schema else "list of "
+            most = f"{schema['maxItems']:,} × " if "maxItems" in schema else "list of "
             return most + bound(schema.get("items") or schema.get("prefixItems", [{}])[0])
         case "boolean":
-            return "true or false"
+            return "boolean"
         case "null":
             return "none"
         case _:
-            return "any JSON"
+            return "JSON"
 
 
 def _vectors(known: Rows) -> Iterator[Row]:
@@ -186,7 +254,7 @@ def _vectors(known: Rows) -> Iterator[Row]:
 
     for kind in get_args(Kind):
         paid = known.of(kind)
-        yield f"`{kind}`", known.about[kind], paid, known.test(kind)
+        yield f"`{kind}`", known.about[kind], paid
 
 
 def _arrivals(known: Rows) -> Iterator[Row]:
@@ -206,9 +274,9 @@ def _arrivals(known: Rows) -> Iterator[Row]:
 def _requests(known: Rows) -> Iterator[Row]:
     headers, fields = sent()
     for name in headers:
-        yield f"header `{name}`", known.of(name), known.test(name)
+        yield f"`{name}:`", known.of(name)
     for name in fields:
-        yield f"`{name}`", known.of(name), known.test(name)
+        yield f"`{name}`", known.of(name)
 
 
 def sent() -> tuple[list[str], list[str]]:
@@ -279,10 +347,8 @@ def _errors(known: Rows) -> Iterator[Row]:
             and issubclass(kind, errors.FedprivError)
             and "code" in vars(kind)
         ):
-            about = (kind.__doc__ or "").split("\n")[0]
-            if kind is errors.LimitError:
-                about += f" Its code is the limit's name: {', '.join(sorted(errors.LIMITS))}."
-            yield f"`{kind.code}`, `{name}`", about, known.of(name), known.test(name)
+            known.shown[name] = kind.code
+            yield f"`{kind.code}`", known.of(name)
 
 
 def _exits(known: Rows) -> Iterator[Row]:
@@ -292,7 +358,7 @@ def _exits(known: Rows) -> Iterator[Row]:
     codes = {kind.exit_code for kind in kinds if issubclass(kind, errors.FedprivError)}
     for code in map(str, sorted({0, 1, 130, *codes})):
         paid = known.of(code)
-        yield f"`{code}`", known.about[code], paid, known.test(code)
+        yield f"`{code}`", known.about[code], paid
 
 
 # Files and lines
@@ -332,7 +398,7 @@ def _files(known: Rows) -> Iterator[Row]:
         if not place.startswith(HELPERS):
             paid = known.of(place)
             file, most = known.about[place]
-            yield file, f"`{place}`", most, paid, known.test(place)
+            yield file, most, paid, known.test(place)
 
 
 def _lines(known: Rows) -> Iterator[Row]:
@@ -346,39 +412,41 @@ def _lines(known: Rows) -> Iterator[Row]:
             said = text.value if isinstance(text, ast.Constant) else ast.unparse(text)
             lines[place, str(said)] = None
     for place, said in lines:
-        yield f"“{said}”", f"`{place}`", known.of(f"{place}: {said}"), known.test(place)
+        yield f"“{said}” `{place}`", known.of(f"{place}: {said}")
 
 
 def _figures(known: Rows) -> Iterator[Row]:
     from fedpriv_client.metrics import FIGURES
 
     for figure in FIGURES:
-        yield f"`{figure.name}`", figure.meaning, known.of(figure.name), known.test(figure.name)
+        yield f"`{figure.name}`", known.of(figure.name)
 
 
-TIMES = ("what", "what pays", "bound", "test")
+TESTED = ("test",)
+TIMES = ("what", "depends on", "bound", *TESTED)
+# Of each section its title, the head of its table, and its rows. Without a head, it is a list.
 SECTIONS: dict[str, Any] = {
     "fields": (
         "What a site says",
-        ("field", "bound", "what pays", "test"),
-        _fields,
+        ("field", "bound", "depends on"),
+        lambda known: _together(_fields(known), _message),
     ),
-    "vectors": ("The values beside it", ("kind", "bound", "what pays", "test"), _vectors),
-    "arrivals": ("What a site is told", ("field", "bound"), _arrivals),
-    "requests": ("What its requests say", ("what", "what pays", "test"), _requests),
-    "errors": (
-        "Why it refuses",
-        ("code and class", "when", "what decides", "test"),
-        _errors,
+    "vectors": ("The values beside it", ("kind", "bound", "depends on"), _vectors),
+    "arrivals": (
+        "What a site is told",
+        ("field", "bound"),
+        lambda known: _together(_arrivals(known)),
     ),
-    "exits": ("Exit codes", ("code", "when", "what decides", "test"), _exits),
+    "requests": ("What its requests say", (), _requests),
+    "errors": ("Why it refuses", (), _errors),
+    "exits": ("Exit codes", ("code", "when", "depends on"), _exits),
     "files": (
         "Files",
-        ("file", "written by", "bound", "what pays", "test"),
-        _files,
+        ("file", "bound", "depends on", *TESTED),
+        lambda known: _together(_files(known)),
     ),
-    "lines": ("Lines of the log", ("line", "of", "what pays", "test"), _lines),
-    "figures": ("Figures for Prometheus", ("figure", "meaning", "what pays", "test"), _figures),
+    "lines": ("Lines of the log", (), _lines),
+    "figures": ("Figures for Prometheus", (), _figures),
 }
 
 

@@ -12,11 +12,12 @@ Row = tuple[str, ...]
 
 def table(head: Row, rows: Iterable[Row]) -> str:
     """Return a table in Markdown; the same test twice is said once."""
-    lines, test = [head, ("---",) * len(head)], ""
+    lines, test = [head], ""
     for row in rows:
-        lines.append((*row[:-1], "as above") if row[-1] == test and head[-1] == "test" else row)
+        lines.append((*row[:-1], "same") if row[-1] == test and head[-1] == "test" else row)
         test = row[-1]
-    return "\n".join(f"| {' | '.join(map(_plain, line))} |" for line in lines) + "\n"
+    first, *others = (f"| {' | '.join(map(_plain, line))} |" for line in lines)
+    return "\n".join([first, f"|{'---|' * len(head)}", *others]) + "\n"
 
 
 def _plain(text: str) -> str:
@@ -24,7 +25,7 @@ def _plain(text: str) -> str:
 
 
 def write_or_check(page: Path, text: str, script: str, about: str | None) -> int:
-    """Write the page, or with `--check` compare it; the code to exit with.
+    """Write the page, or with `--check` compare it, and return the code to exit with.
 
     Args:
         page: the file.

@@ -116,12 +116,12 @@ def test_a_row_of_what_is_gone_is_named(
 
 def test_bounds_are_told_in_words(script: ModuleType) -> None:
     for schema, words in (
-        ({"type": "string", "maxLength": 9}, "text, at most 9 characters"),
-        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "number > 0 ≤ 1"),
-        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "whole number or none"),
-        (
-            {"type": "array", "maxItems": 2, "items": {"type": "boolean"}},
-            "at most 2 × true or false",
-        ),
+        ({"type": "string", "maxLength": 9}, "text ≤ 9"),
+        ({"type": "string", "pattern": "^a+$", "maxLength": 9}, "`^a+$` ≤ 9"),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "number (0, 1]"),
+        ({"type": "integer", "minimum": 0, "exclusiveMaximum": 9}, "integer [0, 9)"),
+        ({"type": "number", "exclusiveMinimum": 0}, "number > 0"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "integer or none"),
+        ({"type": "array", "maxItems": 2, "items": {"type": "boolean"}}, "2 × boolean"),
     ):
         assert script.bound(schema) == words, json.dumps(schema)
