@@ -42,22 +42,21 @@ class OtherSources(Section):
     transform: str | None = Field(
         None,
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
-        description="A Python function, package.module:function, that every text goes through at"
-        " the site before it is used, to take names out, say. It gets a text and returns a text,"
-        " and looks at no other record ([data](../how-to/data.md#de-identification)).",
+        description="Python function, package.module:function, applied first to every text, such"
+        " as to remove names. It must look at no other record"
+        " ([data](../how-to/data.md#de-identification)).",
     )
     held_out: Share | Path | None = Field(
         None,
-        description="Records of the site that nobody trains on and every model is tested on: a"
-        " share of its units, such as 0.2, or a file of further records.",
+        description="Records for tests, never for training: a share of the site's units, such as"
+        " 0.2, or a file of further records.",
     )
     held_out_size: int | None = Field(
         None,
         ge=1,
         le=MAX_UNITS,
-        description="Where `held_out` is a file: how many units are in it, as a person states it;"
-        " never counted from the records. Needed for `[evaluation.sites]`, which a site allows by"
-        " `allow.evaluation`.",
+        description="Number of units in a `held_out` file, stated by a person, never counted."
+        " Needed for `[evaluation.sites]` and `allow.evaluation`.",
     )
 
     def source(self, path: Path | str | None) -> Source | None:
