@@ -83,7 +83,7 @@ class ComputeSection(Section):
         return "gradient_checkpointing: true" if self.gradient_checkpointing else None
 
     def not_beside_quantised(self) -> tuple[str, Any, Sequence[str]] | None:
-        """The first key, its value and the ones it may have, that can't read quantised weights."""
+        """Return the first key that can't read quantised weights, its value and allowed values."""
         for key, known in BESIDE_QUANTISED.items():
             if getattr(self, key) not in known:
                 return key, getattr(self, key), known

@@ -52,7 +52,7 @@ class ModelRecipe:
 
 
 def computed_in(compute: ComputeSection, dtype: str) -> ComputeSection:
-    """The same settings with another number format."""
+    """Return the same settings with another number format."""
     return compute.model_copy(update={"dtype": dtype})
 
 
@@ -100,7 +100,7 @@ class Worker:
         self._remembered = Remembered(model)
 
     def refuse_onlookers(self) -> None:
-        """As `refuse_onlookers`, but for the hooks of the engine.
+        """Refuse onlookers as `refuse_onlookers` does, except the hooks of the engine.
 
         Raises:
             NotPrivateError: somebody looks on.
@@ -126,10 +126,10 @@ class Worker:
             self._remembered.put_back()
 
     def batch(self, examples: Sequence[Example], length: int) -> Batch:
-        """Examples padded to `length` on the right, on the model's device.
+        """Pad examples to `length` on the right, on the model's device.
 
-        Whatever side the tokenizer pads for generating: positions then count from the first
-        token, and no token attends to nothing.
+        The side that the tokenizer pads for generating doesn't matter: positions count from the
+        first token, and no token attends to nothing.
         """
         tokenizer: Any = self.base.tokenizer
         return collate(examples, tokenizer.pad_token_id, length).to(self.device)
@@ -159,7 +159,7 @@ class Worker:
 
 
 def device_of(name: str) -> str:
-    """The device of a setting: ``auto`` is CUDA where there is one.
+    """Return the device of a setting: ``auto`` is CUDA where there is one.
 
     Raises:
         ConfigError: there is no such device.

@@ -34,7 +34,7 @@ class Filtered:
 
 
 def filtered(planned: Planned, order: int | None = None) -> Filtered:
-    """What the same steps cost as an adaptive plan.
+    """Compute what the same steps cost as an adaptive plan.
 
     Args:
         order: α, where a ledger has fixed it; None for the best one.

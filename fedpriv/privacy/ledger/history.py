@@ -140,7 +140,7 @@ class History:
         self.approvals[job] = approvals
 
     def _check_kind(self, plan: Plan) -> None:
-        """Raises: BudgetError, when a plan is none that the terms can hold, whatever it costs."""
+        """Raise BudgetError for a plan that the terms can't hold, whatever it costs."""
         if isinstance(self.terms.rule, EnvelopeRule):
             self.terms.rule.check_dominates(plan)
         check_second_budget(plan, self.terms.budget_alone)
@@ -153,12 +153,12 @@ class History:
             sums[index] += sign * Fraction(amount)
 
     def _cost(self, plan: Plan, steps: int, kept: float | None = None) -> Amounts:
-        """What so many steps of a plan take, under every claim."""
+        """Return what a number of steps of a plan takes, under every claim."""
         claims = self.terms.claims
         return tuple(amount for claim in claims for amount in claim.cost(plan, steps, kept))
 
     def _of(self, claim: int, amounts: Sequence[Fraction]) -> Amounts:
-        """The part of all amounts that is of one claim."""
+        """Return the part of all amounts that belongs to one claim."""
         size = len(amounts) // len(self.terms.claims)
         return tuple(map(float, amounts[claim * size : (claim + 1) * size]))
 
@@ -180,7 +180,7 @@ class History:
             self.choices[key] = choice
 
     def chosen(self, key: Slot) -> SlotChoice:
-        """What a reserved slot asked for."""
+        """Return what a reserved slot asked for."""
         return self.choices.get(key, AS_PLANNED)
 
     def _release(self, job: str, slot: int, reply: str, tag: str | None = None) -> None:
@@ -203,11 +203,11 @@ class History:
         self._charge(self._used, account, 1)
 
     def _restored(self, rows: int, heads: list[str], lost: list[float]) -> None:
-        """An older copy goes on: whatever was open, or was taken in the lost one, is spent.
+        """Continue an older copy: all that was open, or was taken in the lost copy, is spent.
 
         Args:
             rows: of the newest head that was seen of the lost copy.
-            heads: the hashes of its last rows, of all that this copy does not have, oldest first.
+            heads: the hashes of its last rows, all that this copy lacks, oldest first.
             lost: what was taken in them.
         """
         if not all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in lost):
@@ -237,14 +237,14 @@ class History:
         self.grown = True
 
     def allocated_with(self, plan: Plan) -> tuple[float, float | None]:
-        """`epsilon_allocated`, and of the claim alone, with one more plan, which is not taken in.
+        """Return `epsilon_allocated`, and that of the claim alone, if one more plan were taken in.
 
-        Decided at the door only: rows that were accepted once are read back whatever a later
+        The check is at the door only: rows that were accepted once are read back, whatever a later
         accountant makes of them. (The slots of an adaptive plan are added up again when they are
         read, and may then be over its budget by `DIGITS` of it.)
 
         Raises:
-            BudgetError: it is over what is left, or its job is known.
+            BudgetError: the plan is over what is left, or its job is known.
         """
         claims = self.terms.claims
         if plan.job in self.accounts:
@@ -298,7 +298,7 @@ class History:
         return tuple(map(float, self._used))
 
     def used_by(self, jobs: Iterable[str]) -> Amounts:
-        """What the plans of some jobs take of it now."""
+        """Return what the plans of some jobs take of the budget now."""
         taken = [Fraction(0)] * len(self.limit)
         for job in jobs:
             self._charge(taken, self.accounts[job], 1)
@@ -315,7 +315,7 @@ class History:
         return tuple(map(float, kept))
 
     def snapshot(self, rows: int) -> Snapshot:
-        """What plans had taken when there were so many rows."""
+        """Return what plans had taken when there were `rows` rows."""
         return self._snapshots[bisect_right(self._snapshots, rows, key=lambda one: one.rows) - 1]
 
     @property
@@ -411,16 +411,16 @@ class History:
         return self.terms.claims[0].events(self.accounts.values())
 
     def slots(self, job: str) -> list[tuple[int, bool]]:
-        """Reserved slots of a job in order, each with whether it was released."""
+        """Return the reserved slots of a job in order, each with whether it was released."""
         return sorted((s, (j, s) in self.releases) for j, s in self.requests if j == job)
 
     def slot_events(self, job: str) -> list[tuple[int, Event]]:
-        """Reserved slots of a job in order, each with the event that was paid for it."""
+        """Return the reserved slots of a job in order, each with the event paid for it."""
         account = self.accounts[job]
         return [(s, self.chosen((job, s)).event(account.plan)) for s, _ in self.slots(job)]
 
     def filter_use(self, job: str) -> dict[str, Any] | None:
-        """What an adaptive plan may take at its order, in nats, and what its slots have."""
+        """Return what an adaptive plan may take at its order, in nats, and what its slots took."""
         account = self.accounts[job]
         found = account.plan.filter
         if found is None:
@@ -434,7 +434,7 @@ class History:
         return any(account.plan.order is not None for account in self._counted)
 
     def figures(self) -> dict[str, Any]:
-        """What the rows add up to, each number with what it means. Public."""
+        """Return what the rows add up to, each number with what it means. Public."""
         released = Counter(job for job, _ in self.releases)
         second = self._alone is not None
         return {
@@ -464,27 +464,27 @@ class History:
 
 
 def limit_of(terms: Terms) -> Amounts:
-    """What terms have in all; see `History.limit`."""
+    """Return all that terms have; see `History.limit`."""
     return tuple(amount for claim in terms.claims for amount in claim.limit)
 
 
 def budgets(terms: Terms) -> str:
-    """The budget, and the second one where there is one."""
+    """Return the budget, and the second one where there is one."""
     second = "" if terms.budget_alone is None else f", and alone {terms.budget_alone:g}"
     return f"{terms.budget:g}{second}"
 
 
 def _means_alone(guarantee: str) -> dict[str, str]:
-    """What the figures of the claim alone cover."""
+    """Return what the figures of the claim alone cover."""
     covers = {"spent": SPENT, "allocated": ALLOCATED, "committed": guarantee}
     return {f"epsilon_alone_{key}": f"{ALONE}: {text}" for key, text in covers.items()}
 
 
 def _fields(body: object) -> dict[str, Any]:
-    """The fields of a row.
+    """Return the fields of a row.
 
     Raises:
-        ValueError: its body has none.
+        ValueError: its body has no fields.
     """
     if not isinstance(body, dict):
         raise ValueError("a row has no fields")

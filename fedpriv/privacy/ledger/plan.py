@@ -87,7 +87,7 @@ class Plan:
         return RdpFilter(self.order, self.sample_rate, self.noise_multiplier, self.steps)
 
     def epsilon(self, delta: float) -> float:
-        """What all of it costs by itself: of an adaptive plan, its Rényi budget at its order.
+        """Return what all of the plan costs by itself; if adaptive, its Rényi budget at its order.
 
         Raises:
             AccountingError: when δ is outside (0, 1).
@@ -104,7 +104,7 @@ class Plan:
         return replace(self, noise_multiplier=noise, max_colluding=None, shares=1)
 
     def as_row(self) -> dict[str, Any]:
-        """Its fields as a ledger keeps them: of a plan of an older kind, as they always were."""
+        """Return the fields as a ledger keeps them; those of older kinds of plan as they were."""
         fields = asdict(self)
         if not self.is_shared:
             del fields["max_colluding"], fields["shares"]
@@ -115,7 +115,7 @@ class Plan:
         return fields
 
     def event(self, steps: int | None = None) -> Event:
-        """All of its steps as planned, or as many as are given."""
+        """Return all of its steps as planned, or as many as are given."""
         return Event(
             self.sample_rate, self.noise_multiplier, self.steps if steps is None else steps
         )

@@ -57,7 +57,7 @@ class Reservation:
         return self.choice.event(self.plan)
 
     def use(self) -> Plan:
-        """The plan that was paid for, once.
+        """Return the plan that was paid for, once.
 
         Raises:
             SlotError: it has bought a release before.

@@ -80,7 +80,7 @@ class Terms:
             )
 
     def _check_alone(self, budget: float) -> None:
-        """Raises: LedgerError, when there is no second claim with that budget."""
+        """Raise LedgerError if there can be no second claim with that budget."""
         number = type(budget) in (int, float)
         if not (number and self.budget <= budget <= sys.float_info.max):
             raise LedgerError(
@@ -100,7 +100,7 @@ class Terms:
         return trusting, Claim(rule, self.budget_alone, self.delta, alone=True)
 
     def as_row(self) -> dict[str, Any]:
-        """Its fields as a ledger keeps them: with one budget, those that there always were."""
+        """Return the fields as a ledger keeps them; with one budget, as they have always been."""
         fields = asdict(self)
         if self.budget_alone is None:
             del fields["budget_alone"]
@@ -115,5 +115,5 @@ class Terms:
 
 
 def new_dataset_id() -> str:
-    """A random name for a population: nothing about the records can be learned from it."""
+    """Make a random name for a population: it tells nothing about the records."""
     return secrets.token_hex(16)

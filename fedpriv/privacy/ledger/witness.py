@@ -59,14 +59,14 @@ class Sighting:
 
 
 def seal_key(ledger: Path, *, new: bool = True) -> bytes:
-    """The key that seals what a ledger tells its witness.
+    """Return the key that seals what a ledger tells its witness.
 
     Args:
         ledger: its file; the key lies beside it, and is backed up with it.
-        new: make it, where there is none.
+        new: make the key if there is none.
 
     Raises:
-        LedgerError: there is none, it can't be used, or others may read it.
+        LedgerError: there is no key, it can't be used, or others may read it.
     """
     path = ledger.resolve().parent / KEY
     if new:
@@ -147,10 +147,10 @@ class Witness:
 
     @classmethod
     def read(cls, path: Path, key: bytes = b"") -> Witness:
-        """A line that a crash cut short is left out.
+        """Read a witness, without a line that a crash cut short.
 
         Args:
-            key: see `seal_key`; none where nothing is believed of it but which rows it saw.
+            key: see `seal_key`; none if nothing is believed of the witness but which rows it saw.
 
         Raises:
             LedgerError: no such file, or no witness.
