@@ -235,7 +235,7 @@ class Proposal(Body):
         return "gradient-sum" if self.local is None else "move"
 
     def digest(self) -> str:
-        """SHA-256 of everything in it; of a job without what is newer, as it always was."""
+        """Return SHA-256 of everything in it; without newer fields, as it always was."""
         fields = self.model_dump(mode="json")
         if self.model.quantize is None:
             del fields["model"]["quantize"]
@@ -295,7 +295,7 @@ class Refusal(Body):
 
     @classmethod
     def of(cls, error: FedprivError) -> Self:
-        """What others may be told of an error.
+        """Return what others may be told of an error.
 
         Privacy:
             Read from `fedpriv.errors`, from the class that holds the code or the names of limits:
@@ -353,7 +353,7 @@ class StepRequest(Body):
         return Head(self.witness_rows, self.witness_head)
 
     def digest(self, vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:
-        """Of what decides the computation: all of this but the witness, and the vector."""
+        """Return a digest of what decides the computation: all but the witness, and the vector."""
         digest = hashlib.sha256(f"{self.job_id}\n{self.slot}\n".encode())
         if self.set_digest is not None:
             digest.update(f"{self.set_digest}\n".encode())
@@ -422,7 +422,7 @@ class Received(Body):
 
 
 def values_digest(vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:
-    """Of the values of a vector (P,), as they travel."""
+    """Return a digest of the values of a vector (P,), as they travel."""
     return sha256(np.ascontiguousarray(vector, dtype="<f4").tobytes())
 
 

@@ -178,10 +178,10 @@ class Audit(Entry):
 
 
 def read_audit(path: Path) -> Audit:
-    """What a file of an audit holds.
+    """Read what a file of an audit holds.
 
     Raises:
-        ConfigError: it is none, or of another format; names the key.
+        ConfigError: it is no audit, or of another format; names the key.
     """
     try:
         return Audit.model_validate_json(path.read_bytes())

@@ -53,6 +53,6 @@ class EvaluationSection(Section):
         return self
 
     def files(self) -> dict[str, Path]:
-        """The files of evaluation records, by key."""
+        """Return the files of evaluation records, by key."""
         found = {"evaluation.data": self.data, "evaluation.tuning": self.tuning}
         return {key: path for key, path in found.items() if path is not None}

@@ -117,7 +117,7 @@ class JobConfig(Section):
         return usual_max_colluding(len(self.sites)) if stated is None else stated
 
     def files(self) -> dict[str, Path]:
-        """The files and folders of records, by key; what the hub holds is none of them."""
+        """Return the files and folders of records, by key; what a hub holds is not among them."""
         parts = (*self.everybody, self.evaluation, self.controller, self.synthetic)
         found = [part.files() for part in parts if part is not None]
         return {key: path for files in found for key, path in files.items()}

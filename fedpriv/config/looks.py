@@ -46,16 +46,16 @@ class LooksSection(Section):
         return self.looks * self.slots
 
     def due(self, number: int, rounds: int) -> int:
-        """How many looks there are up to a round, that round included."""
+        """Return how many looks there are up to a round, that round included."""
         return number * self.looks // rounds
 
     def after(self, look: int, rounds: int) -> int:
-        """The round after which a look is, both from 1."""
+        """Return the round after which a look is, both from 1."""
         return -(-look * rounds // self.looks)
 
 
 def held_out_units(held_out: Path | float | None, size: int, stated: int | None) -> int | None:
-    """The declared number of units that a site keeps apart; None if nobody has declared one.
+    """Return the declared number of units that a site keeps apart; None if nobody declared it.
 
     Args:
         held_out: a share of the site's units, or a file of further ones.

@@ -90,7 +90,7 @@ class PersonalSection(Section):
         return self
 
     def beginning(self, kind: OwnKind) -> OwnTraining:
-        """As it holds for a model that begins at the federation's adapter, or without it."""
+        """Return the settings for a model that begins at the federation's adapter, or without."""
         named = (self.epochs, self.epochs_alone)
         first, second = named if kind == "personal" else reversed(named)
         return OwnTraining(self.rates, self.batch_size, first or second or MOST, self.patience)

@@ -154,7 +154,7 @@ class BudgetSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_no_older_rule(cls, given: Any) -> Any:
-        """Raises: ConfigError, before keys that went with that rule are found unknown."""
+        """Raise ConfigError before keys that went with that rule are found unknown."""
         if isinstance(given, dict) and given.get("rule") == "envelope":
             raise ConfigError(
                 "is a rule of older ledgers, which take no new job",
@@ -166,7 +166,7 @@ class BudgetSection(Section):
         return given
 
     def new_rule(self) -> Rule:
-        """The rule that a ledger with this budget has.
+        """Make the rule that a ledger with this budget has.
 
         Raises:
             ConfigError, LedgerError: see `fedpriv.privacy.ledger.rules.new_rule`.
@@ -372,7 +372,7 @@ class SiteFile(Section):
         return self
 
     def _has_a_second_budget(self) -> None:
-        """A secure sum is paid twice; a ledger may have the budget for it before there is one."""
+        """Check the second payment of a secure sum; a ledger may have its budget before."""
         budget, alone = self.budget, self.budget.epsilon_alone
         if alone is None:
             if self.secure_sum is not None:
@@ -399,7 +399,7 @@ class SiteFile(Section):
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a host:port is this machine, and what is sent there stays on it."""
+    """Tell whether a host:port is this machine, and what is sent there stays on it."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ip_address(host).is_loopback

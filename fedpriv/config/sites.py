@@ -33,7 +33,7 @@ class SiteRecords(EhrSources):
         return self.source(self.data)
 
     def files(self) -> dict[str, Path]:
-        """The files and folders of its records, by key; what the hub holds is none of them."""
+        """Return its files and folders of records, by key; what a hub holds is not among them."""
         found = {
             "data": self.data,
             "omop": self.omop and self.omop.file,

@@ -60,7 +60,7 @@ class OtherSources(Section):
     )
 
     def source(self, path: Path | str | None) -> Source | None:
-        """Where the records are: a file, folder or name at a hub if there is one, or a table."""
+        """Return where the records are: a file, folder or name at a hub, if named, or a table."""
         return next((one for one in (path, self.omop, self.fhir) if one is not None), None)
 
     def check_one(self, path: Path | str | None, table: str, key: str) -> None:
@@ -88,5 +88,5 @@ class OtherSources(Section):
 
 
 def where(source: Source) -> Path | str:
-    """What messages call a source; never a password."""
+    """Return what messages call a source; never a password."""
     return source.where if isinstance(source, OtherSource) else source

@@ -220,7 +220,7 @@ class ControllerSection(Section):
         return self
 
     def files(self) -> dict[str, Path]:
-        """The files of records, by key."""
+        """Return the files of records, by key."""
         return {} if self.data is None else {"controller.data": self.data}
 
     def check_beside(self, *, sync: int, denoise: str, trust: str, looks: bool) -> None:

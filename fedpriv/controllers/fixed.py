@@ -41,7 +41,7 @@ class FixedController(ControllerBase):
         self._decision = decision_of(clip_norms, least_noise(clip_norms, setting))
 
     def decide(self, number: int) -> Decision:
-        """The same in every round."""
+        """Decide the same in every round."""
         return self._decision
 
 

@@ -107,17 +107,17 @@ class Controller(Protocol):
     lift: float
 
     def decide(self, number: int) -> Decision:
-        """For a round, from 1. Asked twice, it says the same: it changes nothing."""
+        """Decide for a round, from 1. Asked twice, it says the same: it changes nothing."""
 
     def see(self, seen: Seen) -> None:
-        """After each round, once.
+        """See a round, once, after it.
 
         Raises:
             RawValueError: a value in it is raw; nothing was changed.
         """
 
     def state(self) -> Privatised[State]:
-        """Everything needed to go on later, as named arrays."""
+        """Return everything needed to continue later, as named arrays."""
 
     def restore(self, state: Privatised[State]) -> None:
         """Go on from what `state` returned, bit for bit.

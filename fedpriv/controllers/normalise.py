@@ -42,5 +42,5 @@ class NormaliseController(ControllerBase):
         self._decision = decision_of(shrink * usual, least_noise(usual, setting))
 
     def decide(self, number: int) -> Decision:
-        """The same in every round."""
+        """Decide the same in every round."""
         return self._decision

@@ -26,7 +26,7 @@ class Finding:
     exit_code: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return asdict(self)
 
 

@@ -42,12 +42,12 @@ FACTS, ANSWERS, AUDIT, PAGE = "dossier.json", "answers.json", "audit.json", "dos
 
 
 def report_file(site: str) -> str:
-    """Where a dossier has the budget report of a site."""
+    """Return where a dossier has the budget report of a site."""
     return f"sites/{site}/budget.json"
 
 
 def ledger_file(site: str) -> str:
-    """Where a dossier has the rows of a site's ledger, if it has them."""
+    """Return where a dossier has the rows of a site's ledger, if it has them."""
     return f"sites/{site}/ledger.json"
 
 
@@ -156,7 +156,7 @@ class Contents:
 
 
 def contents_of(files: Mapping[str, bytes], path: Path) -> Contents:
-    """What the files of a dossier say; `answers` and page are not read.
+    """Read what the files of a dossier say; `answers` and page are not read.
 
     Args:
         path: where they are from, for messages.

@@ -95,7 +95,7 @@ def check_stated(said: Statement, name: str, least: float, why: str, slack: floa
 
 
 def asked_again(said: Statement, figures: list[Figure]) -> Iterator[Finding]:
-    """The same figures by other accountants."""
+    """Compute the same figures by other accountants."""
     if said.second is not None:
         yield from _second_opinion(said, figures, said.second)
     if said.third is None:
@@ -116,7 +116,7 @@ def asked_again(said: Statement, figures: list[Figure]) -> Iterator[Finding]:
 
 
 def _second_opinion(said: Statement, figures: list[Figure], ask: Ask) -> Iterator[Finding]:
-    """What prv-accountant says; it is no reason to refuse anything."""
+    """Yield what prv-accountant says; it is no reason to refuse anything."""
     shown, unasked, agrees = [], dict[str, list[str]](), True
     for figure in figures:
         name = figure.name.removeprefix("epsilon_").replace("_", " ")
@@ -145,7 +145,7 @@ def _asked(term: Term, ask: Ask) -> Opinion:
 
 
 def figures_in_words(report: BudgetReport) -> str:
-    """What a report states, in words."""
+    """Say in words what a report states."""
     first, *alone = (
         f"spent {upper(claim.spent)}, allocated {upper(claim.allocated)}, committed"
         f" {upper(claim.committed)} of {upper(claim.budget)}"

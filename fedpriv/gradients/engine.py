@@ -115,7 +115,7 @@ def backward(
 
 
 def gradients_of(engine: GradientEngine, losses: Losses, batch_size: int) -> Tensor:
-    """The gradients of each record's own loss, (B, P), as `GradientEngine.stream` makes them."""
+    """Compute the gradients of each record's own loss, (B, P), as `GradientEngine.stream` does."""
     found = torch.zeros(batch_size, engine.size, dtype=engine.dtype, device=engine.device)
 
     def take(start: int, part: Tensor) -> None:

@@ -279,10 +279,10 @@ class PrivateStep:
         return SystemCsprng()
 
     def evaluate(self, records: Records, *, data_is_public: bool) -> Scores:
-        """How good the model is on records that are not private.
+        """Measure how good the model is on records that are not private.
 
         Args:
-            data_is_public: whoever calls states that they are public, or their own to show.
+            data_is_public: the caller states that they are public, or their own to show.
 
         Raises:
             ConfigError: nobody states it.
@@ -307,7 +307,7 @@ class PrivateStep:
 
 
 def _digest(worker: Worker, spec: DataSpec) -> str:
-    """Of what is trained, and how records become examples: all that a plan does not say itself."""
+    """Return a digest of what is trained and how records become examples: what no plan says."""
     settings = {**asdict(spec), "columns": dict(spec.columns)}
     return sha256(canonical_json([worker.vector.digest, settings]))
 
@@ -328,7 +328,7 @@ def _check(
     size: int | None,
     delta: float | None,
 ) -> None:
-    """Raises: ConfigError, when settings are missing or contradict each other."""
+    """Raise ConfigError if settings are missing or contradict each other."""
     for one, other, pair in (
         (epsilon, noise_multiplier, "epsilon or noise_multiplier"),
         (sample_rate, batch, "sample_rate or batch"),

@@ -32,23 +32,23 @@ class ServerMethod(Protocol):
     values: int
 
     def start(self, parameters: Vector) -> Vector:
-        """As `SiteMethod.start`."""
+        """Start as `SiteMethod.start` does."""
         ...
 
     def change(self, held: str | None) -> SetChange | None:
-        """What a request says about the public records; None without any.
+        """Return what a request says about the public records; None without any.
 
         Args:
-            held: digest of those that the site has, if that is known.
+            held: digest of the site's records, if that is known.
         """
         ...
 
     def gradient(self, mean: Aggregate) -> Aggregate:
-        """The gradient (P,) that a mean of releases stands for."""
+        """Return the gradient (P,) that a mean of releases stands for."""
         ...
 
     def advance(self, number: int) -> Evolved | None:
-        """Called after the update of a round, which must not fail any more.
+        """Advance the public records after the update of a round; it must not fail any more.
 
         Returns:
             What became of the public records; None where they stay.

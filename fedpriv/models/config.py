@@ -93,7 +93,7 @@ class ModelSection(Section):
         return self
 
     def begun(self) -> ModelSection:
-        """The model for an adapter that is there: only what is merged is part of it."""
+        """Return the model for an adapter that exists: only a merged adapter is part of it."""
         return self if self.begin_as == "merged" else self.model_copy(update={"begin": None})
 
 

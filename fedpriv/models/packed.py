@@ -16,5 +16,5 @@ class Packed(nn.Module):
     dtype: torch.dtype
 
     def unpacked(self) -> Tensor:
-        """The weight (out, in), made anew at every call."""
+        """Return the weight (out, in), made anew at every call."""
         raise NotImplementedError

@@ -43,7 +43,7 @@ class TrainableVector:
         self._parameters: list[torch.nn.Parameter] = [p for _, p in trained]
 
     def read(self) -> Vector:
-        """The model's current values."""
+        """Return the model's current values."""
         import torch
 
         flat = torch.cat([p.detach().reshape(-1).float().cpu() for p in self._parameters])

@@ -52,15 +52,15 @@ class ControllerRun:
         self._pending: tuple[Seen, Privatised[Vector]] | None = None
 
     def decide(self, number: int) -> Decision:
-        """For a round; asked again, and after a restart, the same. A slot has one for ever."""
+        """Decide for a round; asked again, also after a restart, the decision is the same."""
         return self._controller.decide(number)
 
     def scaling(self, decision: Decision) -> GroupScaling:
-        """How a decision scales what sites add up."""
+        """Return how a decision scales what sites add up."""
         return GroupScaling(self._groups, self.terms, decision, self._clip_norm)
 
     def gradient(self, number: int, mean: Aggregate, before: Privatised[Vector]) -> Aggregate:
-        """A mean of releases, scaled back to what a method releases.
+        """Scale a mean of releases back to what a method releases.
 
         Args:
             before: the trained values, before the update.
@@ -104,7 +104,7 @@ class ControllerRun:
         self._controller.see(replace(seen, moved=moves, loss=loss))
 
     def state(self) -> Privatised[State]:
-        """Everything needed to go on later and decide the same."""
+        """Return everything needed to continue later and decide the same."""
         used = np.array([self._used])
         return post_process(lambda held: {**held, _USED: used}, self._controller.state())
 

@@ -80,7 +80,7 @@ class Denoiser:
         )
 
     def __call__(self, gradient: Privatised[Vector], deviation: float) -> Privatised[Denoised]:
-        """The gradient without some of its noise.
+        """Return the gradient without some of its noise.
 
         Args:
             gradient: (P,) float32.
@@ -88,7 +88,7 @@ class Denoiser:
 
         Raises:
             RawValueError: the gradient is raw.
-            ValueError: it has another size or a value that is not finite, or σ is none.
+            ValueError: it has another size or a value that is not finite, or σ is no deviation.
         """
         return post_process(lambda vector: self._denoise(vector, deviation), gradient)
 
@@ -117,7 +117,7 @@ class _Matrix:
     columns: int
 
     def lying(self, vector: Tensor) -> Tensor:
-        """A view of it with no more rows than columns."""
+        """Return a view of it with no more rows than columns."""
         view = vector[self.part].view(self.rows, self.columns)
         return view if self.rows <= self.columns else view.T
 

@@ -45,7 +45,7 @@ class Denoise:
         self.found: Found | None = None
 
     def __call__(self, gradient: Privatised[Vector], variance: float) -> Privatised[Vector]:
-        """The gradient (P,) without it.
+        """Return the gradient (P,) without its noise.
 
         Args:
             variance: of the privacy noise in a coordinate of the gradient; public.
@@ -57,5 +57,5 @@ class Denoise:
 
 
 def denoise_of(settings: DenoiseSection, shapes: Sequence[tuple[int, ...]]) -> Denoise | None:
-    """What a job's settings ask for; None where they ask for nothing."""
+    """Return what a job's settings ask for; None where they ask for nothing."""
     return None if settings.where == "off" else Denoise(settings, shapes)

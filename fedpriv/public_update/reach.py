@@ -66,7 +66,7 @@ class Reach:
 
 
 def reach(signal_to_noise: float, shapes: Mapping[Shape, int]) -> Reach:
-    """What denoising and PE-SGD can do.
+    """Estimate what denoising and PE-SGD can do.
 
     Args:
         shapes: how many matrices of each shape are trained, at least one.
@@ -83,7 +83,7 @@ def reach(signal_to_noise: float, shapes: Mapping[Shape, int]) -> Reach:
 
 
 def signal_to_noise(units: float, noise_multiplier: float, sites: int, shares: int) -> float:
-    """B/σ of the sum of all sites.
+    """Return B/σ of the sum of all sites.
 
     Args:
         units: B, expected in a step of all sites together.

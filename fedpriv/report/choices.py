@@ -52,7 +52,7 @@ class Choices:
 
 
 def choices(rounds: Sequence[Round]) -> Choices:
-    """What was chosen in these rounds."""
+    """Return what was chosen in these rounds."""
     groups, decisions = _controlled(rounds)
     return Choices(groups, decisions, _denoised(rounds), _evolved(rounds))
 

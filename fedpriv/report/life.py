@@ -30,7 +30,7 @@ class LifeBudget:
 
 
 def life_budgets(reports: Sequence[BudgetReport]) -> list[LifeBudget]:
-    """A line for every claim of every report."""
+    """Return a line for every claim of every report."""
     return [_line(report, claim) for report in reports for claim in claims_of(report)]
 
 

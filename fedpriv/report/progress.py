@@ -30,7 +30,7 @@ class Progress:
 
 
 def progress_of(run: Run, rounds: Sequence[Round]) -> Progress | None:
-    """How far a job is; None if it does not run."""
+    """Return how far a job is; None if it does not run."""
     if run.status != "running":
         return None
     recent, done = rounds[-RECENT:], len(rounds)

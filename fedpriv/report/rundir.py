@@ -190,7 +190,7 @@ class RunDirectory:
 
 
 def read_run(run_dir: Path) -> RunDirectory:
-    """Everything a report needs of `run_dir`.
+    """Read everything that a report needs of `run_dir`.
 
     Raises:
         RunError: `run_dir` is no run directory, or one without what its status promises.

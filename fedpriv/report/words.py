@@ -82,7 +82,7 @@ class Basis:
 
 
 def words(of: Basis) -> dict[str, Any]:
-    """The sentences of a report, by its fields."""
+    """Return the sentences of a report, by its fields."""
     assumptions = (
         *ASSUMPTIONS,
         ALONE if of.strict else BESIDE_OTHERS,

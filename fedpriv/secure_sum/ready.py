@@ -58,7 +58,7 @@ class Ephemeral(Secret):
         self.public: str = self._key.public_key().public_bytes_raw().hex()
 
     def agree(self, public: str) -> bytes:
-        """The secret (32 bytes) that this key and another site's `public` (hex) have in common.
+        """Return the secret (32 bytes) that this key and another site's `public` (hex) share.
 
         Raises:
             SetError: `public` is of low order: everybody knows that secret.
@@ -87,7 +87,7 @@ class Member(Section):
 def sign_member(
     signing_key: Ed25519PrivateKey, slot_id: SlotId, name: str, ephemeral: Ephemeral
 ) -> Member:
-    """What a site says when it is ready for a slot.
+    """Sign what a site says when it is ready for a slot.
 
     Privacy:
         Leaves the site; nothing in it comes from records.

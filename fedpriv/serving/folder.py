@@ -39,7 +39,7 @@ class SiteModelFacts(Section):
 
 
 def site_models(state_dir: Path) -> Path:
-    """Where the site models are, one for each job."""
+    """Return where the site models are, one for each job."""
     return state_dir / "site-model"
 
 

@@ -125,7 +125,7 @@ class SyntheticSection(ProjectionSection):
         return self
 
     def files(self) -> dict[str, Path]:
-        """The files of public records, by key."""
+        """Return the files of public records, by key."""
         return {} if self.data is None else {"synthetic.data": self.data}
 
     @property

@@ -78,7 +78,7 @@ class Evolution:
         self.current = found
 
     def change(self, held: str | None) -> SetChange:
-        """What makes the current set of one with this digest; all of it where that is not known."""
+        """Return what makes the current set of the one with this digest; if unknown, all of it."""
         known = [one.value for one in (self.current, self.previous) if one is not None]
         base = next((one for one in known if one.digest == held), None)
         return SetChange.between(base, require_privatised(self.current, "current"))
@@ -131,7 +131,7 @@ class Evolution:
 def first_set(
     settings: SyntheticSection, given: Sequence[Record], generator: Generator | None, seed: int
 ) -> SyntheticSet:
-    """The records that are given, and where they are too few, the generator's.
+    """Return the given records, and where they are too few, the generator's.
 
     Args:
         given: public.
@@ -155,7 +155,7 @@ def first_set(
 def _grown(
     generator: Generator, seed: str, before: SyntheticSet, chosen: Selection
 ) -> SyntheticSet:
-    """The seeds at their places, and variations of them at the others'."""
+    """Return the seeds at their places, and variations of them at the others'."""
     seeds = [before.records[place] for place in chosen.seeds]
     kept = set(chosen.seeds)
     free = [place for place in range(len(before)) if place not in kept]

@@ -286,7 +286,7 @@ class UnitIndex:
         )
 
     def _matches(self, connection: sqlite3.Connection, key: bytes, other: str) -> str:
-        """Return a code, for a person to repeat, of the units that match another ledger."""
+        """Return a code of the units that match another ledger, and by what, to be repeated."""
         digest = hmac.new(key, b"matches", "sha256")
         query = "SELECT DISTINCT tag, unit FROM matched WHERE other = ? ORDER BY tag, unit"
         for tag, unit in connection.execute(query, (other,)):
