@@ -33,7 +33,7 @@ class Defaults:
 
     @property
     def clip_norm(self) -> float:
-        """C, by the task alone."""
+        """C, which depends on the task alone."""
         return clip_norm_of(self.labels)
 
 

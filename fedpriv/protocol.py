@@ -131,7 +131,7 @@ class SharedNoise(Section):
 
     @property
     def shares(self) -> int:
-        """Into how many the noise of a slot is divided at most."""
+        """The largest number of shares into which the noise of a slot is divided."""
         return shares_of(self.sites, self.max_colluding)
 
 
@@ -211,17 +211,17 @@ class Proposal(Body):
 
     @property
     def has_expired(self) -> bool:
-        """Whether it is too late to begin it."""
+        """Whether it is too late to begin the job."""
         return self.statement is not None and datetime.now(UTC).date() > self.statement.expires
 
     @property
     def training_steps(self) -> int:
-        """Private steps that train, spare ones among them; those of looks come after them."""
+        """The private steps that train, spare ones among them; those of looks come after them."""
         return self.steps - (0 if self.evaluation is None else self.evaluation.steps)
 
     @property
     def round_steps(self) -> int:
-        """Private steps of a round."""
+        """The private steps of a round."""
         return 1 if self.local is None else self.local.count
 
     @property

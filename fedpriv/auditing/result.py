@@ -105,7 +105,7 @@ class Part(Entry):
 
     @property
     def proven(self) -> float | None:
-        """The most that ε is at least, of what keeps the claim; None where nothing bounds it."""
+        """The largest lower bound of ε, of the worlds that keep the claim; None without one."""
         bounds = [world.epsilon_lower for world in self.worlds if world.name in CLAIMED]
         return max((lower for lower in bounds if lower is not None), default=None)
 
@@ -116,7 +116,7 @@ class Part(Entry):
 
     @property
     def missed(self) -> list[World]:
-        """Twins that should have been caught, and were not."""
+        """The twins that attacks should have caught, and did not."""
         return [world for world in self.worlds if world.wanted and not world.found]
 
 
@@ -167,7 +167,7 @@ class Audit(Entry):
 
     @property
     def sound(self) -> bool:
-        """Whether every twin was caught that should be."""
+        """Whether attacks caught every twin that they should."""
         return not any(part.missed for part in self.parts)
 
     def write(self, folder: Path) -> Path:

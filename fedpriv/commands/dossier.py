@@ -173,7 +173,7 @@ def verify(
 
 
 def _show(finding: Finding, *, first: bool) -> None:
-    """Print one as it comes, the first of a site under its name."""
+    """Print a finding as it comes, the first of a site under its name."""
     from rich.markup import escape
 
     console = Console(highlight=False)

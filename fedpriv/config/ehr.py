@@ -81,7 +81,7 @@ class OmopSection(_Dated):
 
     @property
     def where(self) -> str:
-        """What messages call it."""
+        """The source's name in messages."""
         return self.url
 
     @property
@@ -119,7 +119,7 @@ class FhirSection(_Dated):
 
     @property
     def where(self) -> Path:
-        """What messages call it."""
+        """The source's name in messages."""
         return self.path
 
     @property

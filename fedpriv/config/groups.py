@@ -50,7 +50,7 @@ class GroupTerms(Section):
 
     @property
     def extra(self) -> int:
-        """How many values a release has besides one for each parameter: K, or none."""
+        """The number of values in a release besides one for each parameter: K, or none."""
         return self.count if self.bits else 0
 
     @model_validator(mode="after")

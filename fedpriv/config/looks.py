@@ -42,7 +42,7 @@ class LooksSection(Section):
 
     @property
     def steps(self) -> int:
-        """Steps of the plan that all looks take together."""
+        """The steps of the plan that all looks take together."""
         return self.looks * self.slots
 
     def due(self, number: int, rounds: int) -> int:

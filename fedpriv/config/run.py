@@ -70,7 +70,7 @@ class JobSection(Section):
 
     @property
     def steps(self) -> int:
-        """Private steps of each site that train, in the whole job."""
+        """The private steps of each site that train, in the whole job."""
         return self.rounds * self.sync
 
     @field_validator("ray_address")

@@ -100,7 +100,7 @@ class SiteData(OtherSources, DataSection):
 
     @property
     def records(self) -> Source:
-        """Where they are."""
+        """The place of the records."""
         found = self.source(self.path)
         assert found is not None  # checked when the file was read
         return found

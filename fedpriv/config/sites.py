@@ -29,7 +29,7 @@ class SiteRecords(EhrSources):
 
     @property
     def records(self) -> Source | None:
-        """Where they are; None over the network."""
+        """The place of the records; None over the network."""
         return self.source(self.data)
 
     def files(self) -> dict[str, Path]:

@@ -22,7 +22,7 @@ class OtherSource(Section):
 
     @property
     def where(self) -> Path | str:
-        """What messages call it."""
+        """The source's name in messages."""
         raise NotImplementedError
 
     @property

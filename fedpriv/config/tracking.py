@@ -44,7 +44,7 @@ class TrackingSection(Section):
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """The tools that are told, by name."""
+        """The names of the tools that receive figures."""
         wanted = {
             "tensorboard": self.tensorboard,
             "mlflow": self.mlflow is not None,

@@ -54,7 +54,7 @@ class Setting:
 
     @property
     def count(self) -> int:
-        """K."""
+        """K, the number of groups."""
         return len(self.groups)
 
     @property

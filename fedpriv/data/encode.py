@@ -284,12 +284,12 @@ class Cause(Enum):
 
     @property
     def said(self) -> str:
-        """In a clause."""
+        """The cause in a clause."""
         return self.value[0]
 
     @property
     def fix(self) -> str:
-        """In a sentence."""
+        """The remedy in a sentence."""
         return self.value[1]
 
 

@@ -51,12 +51,12 @@ class Tally:
     max_length: int = 0
 
     def add(self, row: int, cause: Cause) -> None:
-        """Count a record that gave none."""
+        """Count a record that gave no example."""
         self.empty.setdefault(cause, []).append(row)
 
     @property
     def without(self) -> int:
-        """How many gave no example."""
+        """The number of records that gave no example."""
         return sum(map(len, self.empty.values()))
 
     @property
@@ -66,7 +66,7 @@ class Tally:
 
     @property
     def told(self) -> str:
-        """How many gave none, which and why, and how many lost a part."""
+        """A sentence: how many records gave no example, which and why, and how many lost a part."""
         told = f"{self.without} of {self.records} records give no example and contribute nothing"
         parts = [f"{len(rows)}: {cause.said} (rows {_shown(rows)})" for cause, rows in self._by()]
         if parts:

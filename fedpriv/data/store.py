@@ -45,7 +45,7 @@ class _Head(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """How many follow, of tokens and labels."""
+        """The number of tokens and labels that follow."""
         return 2 * self.tokens if self.label == _NONE else self.tokens
 
 

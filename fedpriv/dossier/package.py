@@ -131,7 +131,7 @@ def unpack(content: bytes, path: Path, signer: str | None = None) -> Package:
 
 
 def _entries(content: bytes, path: Path) -> list[tuple[str, bytes]]:
-    """Name and content of each file, if the archive is in the one form that there is."""
+    """Return name and content of each file, if the archive is in the one allowed form."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             found = archive.infolist()

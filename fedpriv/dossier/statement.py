@@ -50,7 +50,7 @@ class Statement:
 
     @property
     def whose(self) -> str:
-        """Beginning of a message."""
+        """The beginning of a message."""
         return f"{self.path}: the budget report of site {self.name!r}"
 
 

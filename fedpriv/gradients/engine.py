@@ -41,17 +41,17 @@ class GradientEngine(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the gradients are made."""
+        """The device on which the gradients are made."""
         return self._trained[0].device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the gradients: float32, or float64 for a float64 model."""
+        """The gradients' type: float32, or float64 for a float64 model."""
         return torch.float64 if self._trained[0].dtype == torch.float64 else torch.float32
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
-        """The first column of each parameter, and how many it has, as `stream` hands them over."""
+        """The first column of each parameter and its number of columns, in `stream`'s order."""
         sizes = [p.numel() for p in self._trained]
         return list(zip(accumulate(sizes, initial=0), sizes, strict=False))
 

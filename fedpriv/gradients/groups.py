@@ -78,12 +78,12 @@ class Groups:
 
     @cached_property
     def size(self) -> int:
-        """P."""
+        """P, the number of parameters."""
         return self.segments[-1][1] if self.segments else 0
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Parameters in each group, (K,)."""
+        """The number of parameters in each group, (K,)."""
         found = [0] * len(self)
         for start, end, group in self.segments:
             found[group] += end - start

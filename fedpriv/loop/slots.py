@@ -44,12 +44,12 @@ class Slots:
 
     @property
     def left(self) -> int:
-        """Slots that can still be paid for."""
+        """The number of slots that can still be paid for."""
         return self.plan.steps - self.taken
 
     @property
     def epsilon(self) -> float:
-        """What the slots taken so far cost by themselves: an upper bound; 0 before the first."""
+        """The cost of the slots taken so far, by themselves: an upper bound; 0 before the first."""
         if not self.taken:
             return 0.0
         return epsilon_upper([self.plan.event(self.taken)], self.ledger.terms.plan_delta)

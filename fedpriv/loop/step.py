@@ -208,25 +208,25 @@ class PrivateStep:
 
     @property
     def left(self) -> int:
-        """Steps of the plan that were not taken yet."""
+        """The number of steps of the plan not taken yet."""
         return self._slots.left
 
     @property
     def taken(self) -> int:
-        """Steps that are paid for, whether or not anything came of them."""
+        """The number of steps paid for, whether or not anything came of them."""
         return self._slots.taken
 
     @property
     def epsilon(self) -> float:
-        """What the steps taken so far cost by themselves, an upper bound.
+        """The cost of the steps taken so far, by themselves: an upper bound.
 
-        No guarantee if somebody stops because of what was released: the claim is `epsilon_planned`.
+        No guarantee if what was released decides when to stop: the claim is `epsilon_planned`.
         """
         return self._slots.epsilon
 
     @property
     def epsilon_planned(self) -> float:
-        """What all steps of the plan cost, an upper bound: the claim. It is paid with the first."""
+        """The cost of all steps of the plan: the claim, an upper bound. The first step pays it."""
         return self.plan.epsilon(self.ledger.terms.plan_delta)
 
     def backward(self) -> Privatised[Vector]:

@@ -63,7 +63,7 @@ class PackedWeight(Packed):
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the weight."""
         return self.codes.device
 
     def unpacked(self) -> Tensor:

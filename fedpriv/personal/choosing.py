@@ -42,7 +42,7 @@ class Epoch:
 
     @property
     def said(self) -> str:
-        """In a few words."""
+        """The pass in a few words."""
         return f"{self.rate:g} × {self.number}" if self.number else "not trained"
 
 

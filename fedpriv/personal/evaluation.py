@@ -90,7 +90,7 @@ class Evaluation:
 
     @property
     def columns(self) -> dict[str, list[float | None]]:
-        """Name of what was measured → its value for each row; without what nothing has."""
+        """The values for each row, by the name of what was measured; without empty columns."""
         accuracy = "next-token accuracy" if self.task == "causal-lm" else "accuracy"
         measured: dict[str, Callable[[Row], float | None]] = {
             "loss": lambda row: row.scores.eval_loss,

@@ -77,7 +77,7 @@ class ComputeSection(Section):
 
     @property
     def not_for_opacus(self) -> str | None:
-        """A setting with which opacus can't compute."""
+        """The setting with which opacus can't compute; None without any."""
         if self.dtype == "mixed":
             return "dtype: 'mixed'"
         return "gradient_checkpointing: true" if self.gradient_checkpointing else None

@@ -59,7 +59,7 @@ class StatedClaim(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """Of the names of its fields."""
+        """The prefix of the names of its fields."""
         return "epsilon_alone_" if self.alone else "epsilon_"
 
 

@@ -181,7 +181,7 @@ class RunDirectory:
 
     @property
     def is_private(self) -> bool:
-        """Whether what is made of it need not be stamped NOT PRIVATE."""
+        """Whether what is made of the run needs no stamp NOT PRIVATE."""
         return self.run.private and all(report.private for report in self.reports)
 
     @property

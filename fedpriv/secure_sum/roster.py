@@ -73,7 +73,7 @@ class Roster(Section):
 
     @property
     def digest(self) -> str:
-        """By which a site's file names it."""
+        """The digest by which a site's file names the roster."""
         return sha256(canonical_json(self.model_dump(mode="json")))
 
     def key_of(self, name: str) -> str | None:

@@ -130,6 +130,6 @@ class SyntheticSection(ProjectionSection):
 
     @property
     def projection(self) -> ProjectionSection:
-        """What of it a site has to know."""
+        """The part of it that a site has to know."""
         known = ProjectionSection.model_fields
         return ProjectionSection(**{name: getattr(self, name) for name in known})

@@ -124,7 +124,7 @@ class Evolution:
 
     @property
     def records(self) -> Privatised[Sequence[Record]]:
-        """Of the current set, for a checkpoint."""
+        """The records of the current set, for a checkpoint."""
         return post_process(lambda current: current.records, self.current)
 
 

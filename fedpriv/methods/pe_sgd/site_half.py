@@ -63,7 +63,7 @@ class PeSgd:
 
     @property
     def span(self) -> Span:
-        """What was prepared."""
+        """The span that was prepared."""
         assert self._span is not None  # prepare comes first
         return self._span
 

@@ -94,7 +94,7 @@ class Planned:
 
     @cached_property
     def epsilon(self) -> float:
-        """What the plan costs: an upper bound, for add/remove of one unit."""
+        """The cost of the plan: an upper bound, for add/remove of one unit."""
         return epsilon_upper([self.event], self.delta)
 
     def curve(self) -> list[tuple[int, float]]:

@@ -47,12 +47,12 @@ class SubsampledGaussian:
 
     @cached_property
     def p(self) -> list[tuple[float, float]]:
-        """Centre and log weight of the parts of P."""
+        """The centre and log weight of the parts of P."""
         return _binomial(self.removed, self.sample_rate)
 
     @cached_property
     def q(self) -> list[tuple[float, float]]:
-        """Centre and log weight of the parts of Q."""
+        """The centre and log weight of the parts of Q."""
         return [(-centre, weight) for centre, weight in _binomial(self.added, self.sample_rate)]
 
     def log_ratio(self, x: Float) -> Float:

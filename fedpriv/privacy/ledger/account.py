@@ -88,12 +88,12 @@ class Account:
 
     @property
     def kept(self) -> float | None:
-        """Of a closed adaptive plan, what a filter keeps: the debits. None: whatever it charged."""
+        """What a filter keeps of a closed adaptive plan: the debits. None: whatever it charged."""
         return self.kept_if_closed if self.closed == "closed" else None
 
     @property
     def kept_if_closed(self) -> float | None:
-        """The same, were it closed now."""
+        """The same, if the plan is closed now."""
         return None if self.plan.order is None else rounded_up(self.debited)
 
     def check(self, choice: SlotChoice, slots: int = 1, tolerance: float = 0.0) -> None:

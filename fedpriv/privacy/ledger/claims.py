@@ -41,7 +41,7 @@ class Claim:
 
     @property
     def limit(self) -> Amounts:
-        """What there is in all, in the rule's currency."""
+        """All that the claim may take, in the rule's currency."""
         return self.rule.limit(self.budget, self.delta)
 
     def cost(self, plan: Plan, steps: int, kept: float | None = None) -> Amounts:
@@ -134,7 +134,7 @@ class Claim:
 
     @property
     def words(self) -> str:
-        """Which of the two it is."""
+        """The name of this one of the two claims."""
         return f"Alone, {ALONE}" if self.alone else "With trust in the other sites"
 
     def _charged(self, plan: Plan) -> Plan:

@@ -280,7 +280,7 @@ class History:
 
     @property
     def limit(self) -> Amounts:
-        """What there is in all, in the rule's currency: of the claim with trust, then alone."""
+        """All that plans may take, in the rule's currency: of the claim with trust, then alone."""
         return limit_of(self.terms)
 
     @property
@@ -294,7 +294,7 @@ class History:
 
     @property
     def used(self) -> Amounts:
-        """What plans have taken of it, of each claim as in `limit`."""
+        """The part of it that plans have taken, of each claim as in `limit`."""
         return tuple(map(float, self._used))
 
     def used_by(self, jobs: Iterable[str]) -> Amounts:
@@ -306,7 +306,7 @@ class History:
 
     @property
     def kept(self) -> Amounts:
-        """What of it no closing gives back."""
+        """The part of it that no closing gives back."""
         kept = list(self._used)
         for account in self.accounts.values():
             if not account.closed:
@@ -335,7 +335,7 @@ class History:
 
     @property
     def max_colluding(self) -> int | None:
-        """The least of any secure sum that the claims are about; None without one.
+        """The smallest number of any secure sum that the claims are about; None without one.
 
         The claim with trust is lost as soon as in one of them more collude than it allows for.
         """
@@ -344,7 +344,7 @@ class History:
 
     @property
     def numerics(self) -> frozenset[str]:
-        """In which plans computed, or may still compute, what the claim is about.
+        """The numerics in which plans computed, or may still compute, what the claim is about.
 
         After a copy was lost, nobody knows what its plans were.
         """
@@ -374,7 +374,7 @@ class History:
 
     @property
     def epsilon_spent(self) -> float:
-        """An upper bound over the reserved slots only; see `SPENT` for what it is worth.
+        """An upper bound over the reserved slots only; `SPENT` says what it is worth.
 
         After a copy was lost, nobody knows which slots were, and all that is allocated counts.
         """
@@ -392,12 +392,12 @@ class History:
 
     @property
     def is_over(self) -> bool:
-        """Whether plans have taken more than there is; a later accountant's digits apart."""
+        """Whether plans have taken more than the limit; a later accountant's digits apart."""
         return any(used > 1.01 * limit for used, limit in zip(self.used, self.limit, strict=True))
 
     @property
     def guarantee(self) -> str:
-        """What `epsilon_committed` covers."""
+        """A text: what `epsilon_committed` covers."""
         if self.is_over:
             return (
                 f"NOT KEPT: copies of the ledger were used by turns and took {self.used} of"
@@ -407,7 +407,7 @@ class History:
 
     @property
     def spent_events(self) -> list[Event]:
-        """The reserved slots as events, one per plan, and of an adaptive one per choice."""
+        """The reserved slots as events: one per plan, or per choice of an adaptive one."""
         return self.terms.claims[0].events(self.accounts.values())
 
     def slots(self, job: str) -> list[tuple[int, bool]]:

@@ -219,12 +219,12 @@ class Ledger(Figures):
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The ledger's file."""
         return self._chain.path
 
     @property
     def terms(self) -> Terms:
-        """What it is about."""
+        """What the ledger is about."""
         return self._history.terms
 
     @property
@@ -455,7 +455,7 @@ class Ledger(Figures):
 
     @property
     def history(self) -> History:
-        """What the rows add up to, for who has the ledger to themselves."""
+        """What the rows add up to, for a caller who has the ledger alone."""
         return self._history
 
     def rows(self) -> list[Row]:

@@ -81,7 +81,7 @@ class Plan:
 
     @cached_property
     def filter(self) -> RdpFilter | None:
-        """What the slots of an adaptive plan are debited to; None for one that is not."""
+        """The filter that an adaptive plan's slots are debited to; None for another plan."""
         if self.order is None:
             return None
         return RdpFilter(self.order, self.sample_rate, self.noise_multiplier, self.steps)
@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def alone(self) -> Plan:
-        """The plan as it is when nobody else's noise counts: that of the smallest share."""
+        """The plan as it is if nobody else's noise counts: with the noise of the smallest share."""
         if not self.is_shared:
             return self
         noise = share_of(self.noise_multiplier, self.shares)

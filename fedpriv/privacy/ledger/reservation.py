@@ -53,7 +53,7 @@ class Reservation:
 
     @property
     def event(self) -> Event:
-        """What was paid for, and nothing else may run: the rate and the noise of this slot."""
+        """The rate and the noise that were paid for; nothing else may run in this slot."""
         return self.choice.event(self.plan)
 
     def use(self) -> Plan:

@@ -159,7 +159,7 @@ class RdpRule:
 
     @property
     def alone(self) -> RdpRule:
-        """The filter of the claim alone; it is fixed as early as the other one."""
+        """The filter of the claim alone; it is fixed as early as the other filter."""
         return self if self.order_alone is None else RdpRule(self.order_alone)
 
     @classmethod

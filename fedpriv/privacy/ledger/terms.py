@@ -92,7 +92,7 @@ class Terms:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The claim with trust, and, with a second budget, the one alone."""
+        """The claim with trust and, with a second budget, the claim alone."""
         trusting = Claim(self.rule, self.budget, self.delta)
         if self.budget_alone is None:
             return (trusting,)

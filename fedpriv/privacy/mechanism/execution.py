@@ -82,7 +82,7 @@ class PlanExecution:
 
     @property
     def event(self) -> Event:
-        """What one step costs, as planned."""
+        """The cost of one step, as planned."""
         return self.plan.event(1)
 
     def check(self, event: Event) -> None:

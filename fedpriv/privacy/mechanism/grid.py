@@ -51,7 +51,7 @@ class Grid:
 
     @cached_property
     def step(self) -> float:
-        """γ."""
+        """γ, the step of the grid."""
         return 2 * sum_step(self.clip_norm, self.size)
 
     @cached_property

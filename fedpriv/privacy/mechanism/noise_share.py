@@ -86,7 +86,7 @@ class SharedGrid:
 
     @cached_property
     def fine(self) -> float:
-        """γ."""
+        """γ, the fine step."""
         return step_of(self.numerics, self.clip_norm, self.size)
 
     @cached_property
