@@ -16,10 +16,10 @@ class Defaults:
 
     Attributes:
         labels: whether the model is a classifier.
-        parameters: of the base model, at most; None has no limit.
-        epsilon: of the job, at least; the first row of a size serves all below, too.
-        lr: of adamw.
-        basis: what it rests on.
+        parameters: the most parameters of the base model; None has no limit.
+        epsilon: the least ε of the job; the first row of a size serves all below, too.
+        lr: the learning rate of adamw.
+        basis: the evidence for the row.
     """
 
     labels: bool

@@ -78,7 +78,7 @@ class Status:
     Its text may say what is wrong on this machine, so it stays there.
 
     Args:
-        folder: of the process.
+        folder: the process's folder.
         facts: JSON values to begin with.
     """
 

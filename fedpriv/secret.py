@@ -14,7 +14,7 @@ from fedpriv.files import sync_folder, write_atomic
 
 
 class Secret:
-    """What shows nothing of itself, and can't be pickled, copied or sent."""
+    """An object that shows nothing of itself, and can't be pickled, copied or sent."""
 
     __slots__ = ()
 

@@ -39,8 +39,8 @@ class StoredAdapter:
 
     Attributes:
         weights: the file of its values.
-        lora: what it is, as a federation file would say.
-        digest: of both, wherever the files are.
+        lora: its settings, as a federation file would say.
+        digest: the digest of both, wherever the files are.
     """
 
     weights: Path

@@ -104,11 +104,11 @@ class _Arrived:
 
     Args:
         read: gives the content of an array by its name.
-        names: of the arrays that came.
-        size: P, the number of values there have to be.
+        names: the names of the arrays that came.
+        size: P, the required number of values.
 
     Attributes:
-        bytes_read: by the last iteration so far.
+        bytes_read: the bytes that the last iteration has read.
     """
 
     def __init__(self, read: Callable[[str], bytes], names: Collection[str], size: int) -> None:
@@ -142,7 +142,7 @@ class MaskedBlocks(_Arrived):
 
     Args:
         read, names, size: as of `Blocks`.
-        bits: of a value.
+        bits: the bits of a value.
 
     Raises:
         ProtocolError: from the iteration: not exactly the arrays expected, or one of another type
@@ -170,11 +170,11 @@ class Blocks(_Arrived):
 
     Args:
         read: gives the content of an array by its name.
-        names: of the arrays that came.
-        size: P, the number of values there have to be.
+        names: the names of the arrays that came.
+        size: P, the required number of values.
 
     Attributes:
-        bytes_read: by the last iteration so far.
+        bytes_read: the bytes that the last iteration has read.
 
     Raises:
         ProtocolError: from the iteration: not exactly the arrays expected, one of another type

@@ -21,7 +21,7 @@ Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][\w$]{0,127}$")]
 
 
 class _Dated(OtherSource):
-    """Records of some days."""
+    """Records within a range of days."""
 
     first_date: date | None = Field(
         None,

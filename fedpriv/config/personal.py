@@ -22,10 +22,10 @@ class OwnTraining:
     """How one own model of a site is trained.
 
     Attributes:
-        rates: learning rates to choose from, one where nothing is chosen.
+        rates: learning rates to choose from; one, if nothing is chosen.
         batch_size: records of a step.
-        epochs: the most passes over the records, or where nothing is chosen, all.
-        patience: passes without a lower loss on what is left out before a rate ends.
+        epochs: the most passes over the records; if nothing is chosen, all passes.
+        patience: passes without a lower left-out loss before a rate ends.
     """
 
     rates: tuple[float, ...]

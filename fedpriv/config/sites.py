@@ -16,7 +16,7 @@ from fedpriv.privacy import usual
 
 
 class SiteRecords(EhrSources):
-    """A name, and where the records are."""
+    """A site's name, and the place of its records."""
 
     table: ClassVar[str]
 

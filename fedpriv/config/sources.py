@@ -16,7 +16,7 @@ from fedpriv.section import Section
 
 
 class OtherSource(Section):
-    """Records that are no table in a file. What reads them is found by its kind."""
+    """Records that are not a table in a file. Their reader is found by the kind."""
 
     kind: ClassVar[str]
 
@@ -35,7 +35,7 @@ Source = Path | str | OtherSource
 
 
 class OtherSources(Section):
-    """What may stand in the place of a file, what is done to each text, and what is kept apart."""
+    """What may replace a file, what is done to each text, and what is kept apart."""
 
     omop: OtherSource | None = None
     fhir: OtherSource | None = None

@@ -36,7 +36,7 @@ MAX_LOSS = 1e6
 
 @dataclass(frozen=True)
 class Round:
-    """A round as a controller may use it: whatever came, these are numbers within bounds.
+    """A round as a controller may use it: numbers within bounds, whatever came.
 
     Attributes:
         squared, deviation, moved: as in `Seen`, finite.
@@ -59,7 +59,7 @@ class ControllerBase:
     """Keeps what a controller's state rests on, and hands it each round's values.
 
     A controller of this kind says what it learns from a round (`_learn`) and what its state is
-    (`_arrays`, `_put`); here is seen to it that nothing raw gets in.
+    (`_arrays`, `_put`). This class lets nothing raw in.
     """
 
     bits = 0.0

@@ -23,7 +23,7 @@ class FixedController(ControllerBase):
     """Always decides the same.
 
     Raises:
-        ConfigError: a clip norm is for a group that there is not.
+        ConfigError: a clip norm is for a group that does not exist.
     """
 
     def __init__(self, settings: FixedSection, setting: Setting) -> None:

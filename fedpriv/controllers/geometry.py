@@ -42,7 +42,7 @@ class GeometryController(ControllerBase):
     """Scales each group by what its gradients have been like.
 
     Attributes:
-        together: the scaled vector is clipped as a whole.
+        together: true: the scaled vector is clipped as a whole.
     """
 
     together = True

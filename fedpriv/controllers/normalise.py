@@ -31,7 +31,7 @@ from fedpriv.privacy.usual import MIN_CLIP
 class NormaliseController(ControllerBase):
     """Always decides the same.
 
-    Where a clip norm would be below the least there may be, none is shrunk farther than that.
+    If a clip norm would be below the smallest allowed, all shrink only that far.
     """
 
     def __init__(self, settings: NormaliseSection, setting: Setting) -> None:

@@ -70,7 +70,7 @@ def _files(path: Path, key: str) -> list[Path]:
 
 
 class _Document:
-    """One resource; what is wrong with it is said by its number."""
+    """One resource; errors name it by its number."""
 
     def __init__(self, resource: Table, number: int, path: Path, key: str) -> None:
         self.resource, self.number, self.path, self.key = resource, number, path, key

@@ -25,12 +25,12 @@ from fedpriv.plugins import SOURCES, load
 
 
 class Row(NamedTuple):
-    """What a source has of one record.
+    """One record, as a source has it.
 
     Attributes:
-        values: by the names of the columns.
-        place: where it is in its file, such as ``line 3``, for errors.
-        file: which one it is, of a source that is several.
+        values: the values by the names of the columns.
+        place: the record's place in its file, such as ``line 3``, for errors.
+        file: the record's file, if the source is several files.
     """
 
     values: Mapping[str, Any]

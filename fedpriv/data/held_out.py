@@ -69,13 +69,13 @@ def unit_mark(record: Mapping[str, Any], unit: str) -> bytes | None:
 
 @dataclass(frozen=True)
 class OwnRecords:
-    """A site's records, those that train and those that it keeps apart to test models on.
+    """A site's records: those that train, and those kept apart to test models.
 
     Attributes:
         training: rows of `read_records`.
         rows: their numbers in the file, from 1, for messages.
-        held_out: rows of other units; none where the site keeps none apart.
-        as_read: both, before the site's own `transform`, if it has one. By these a unit is known:
+        held_out: rows of other units; none if the site keeps none apart.
+        as_read: both, before the site's own `transform`, if it has one. They identify a unit:
             a transform may make other texts of the same records the next time.
     """
 

@@ -36,10 +36,10 @@ class Tally:
     """What became of records when they were encoded.
 
     Attributes:
-        empty: numbers in the file of those that gave no example, by why they give none.
-        records: how many there were, whatever came of them.
-        cut: how many conversations and answers, of those that gave one, were longer than a window.
-        max_length: tokens of a window.
+        empty: the numbers of the records that gave no example, by cause.
+        records: the number of all records.
+        cut: the number of encoded conversations and answers that were longer than a window.
+        max_length: the tokens of a window.
 
     Privacy:
         Private: for the site's own screen and log.
@@ -114,8 +114,8 @@ class Population:
         units: the examples of each unit; none for a unit whose records give none,
             which stays in the population and contributes 0. They are read when asked for.
         tally: what became of the records.
-        problem: why records could not be kept and were left out. Which ones, depends on the others,
-            so whoever answers no server refuses to go on.
+        problem: why records could not be kept and were left out. The others decide which, so a
+            caller that answers no server refuses to continue.
 
     Privacy:
         Private throughout, its length and `tally` too: for the site's own screen and

@@ -29,13 +29,13 @@ _NONE = -1
 
 
 class _Head(NamedTuple):
-    """What stands before an example's tokens and labels.
+    """The header before an example's tokens and labels.
 
     Attributes:
-        before: where the one before it of the same unit is.
-        number: how many of its unit are before it.
-        tokens: how many it has.
-        label: of a classifier's example; none where labels follow the tokens.
+        before: the place of the example before it of the same unit.
+        number: the number of examples of its unit before it.
+        tokens: the number of its tokens.
+        label: the label of a classifier's example; none if labels follow the tokens.
     """
 
     before: int
@@ -55,7 +55,7 @@ class TokenFile:
     It has no name: the system frees it when the process ends, however that happens.
 
     Args:
-        folder: where the file is; its file system is the site's own.
+        folder: the file's folder, on the site's own file system.
         size: bytes that are allocated now and kept, so that later nothing depends on how much of
             the disk is free; 0 lets it grow. See `bytes_needed`.
 
@@ -63,7 +63,7 @@ class TokenFile:
         close: frees the disk, once nothing reads the file any more.
 
     Raises:
-        OSError: the disk has not so many bytes.
+        OSError: the disk has too few bytes.
 
     Privacy:
         Holds private records, in tokens.
@@ -128,15 +128,15 @@ class _OneByOne(Units):
 class UnitStore(_OneByOne):
     """Takes units and their examples, in any order, and gives each unit's back by its place.
 
-    What grows with their number is in the file, so memory does not. Each example says there where
-    the one before it of the same unit is, and blocks of 8 bytes a unit, which lie between the
-    examples, where its last one is.
+    All that grows with their number is in the file, so memory does not grow. In the file each
+    example says where the one before it of the same unit is. Blocks of 8 bytes for each unit,
+    between the examples, say where its last one is.
 
     Args:
         file: see `TokenFile.store`.
 
     Attributes:
-        lengths: in tokens, that its examples have.
+        lengths: the lengths of its examples, in tokens.
 
     Privacy:
         Holds private records, in tokens.
@@ -223,7 +223,7 @@ def bytes_needed(spec: DataSpec, units: int) -> int:
 
 
 class SomeUnits(_OneByOne):
-    """Those at some places of others, in that order."""
+    """Units at some places of others, in that order."""
 
     def __init__(self, units: Units, places: Sequence[int]) -> None:
         self._units, self._places = units, places

@@ -19,12 +19,12 @@ from uuid import UUID
 
 
 class Rule(NamedTuple):
-    """What becomes of a kind of value; a clause of what is refused is shown to people.
+    """How a kind of value is read; people are shown the clause of a refused one.
 
     Attributes:
-        kind: what is there, for the documents.
-        text: what it is as a text.
-        id: what it is as an id: what is read, or a problem with `fix`.
+        kind: the kind of value, for the documents.
+        text: the value as a text.
+        id: the value as an id: what is read, or a problem with `fix`.
     """
 
     kind: str
@@ -80,7 +80,7 @@ TABLE = (
 
 
 class OddValueError(ValueError):
-    """A value that is refused, by a rule of the table. Its text is what people read."""
+    """A value that a rule of the table refuses. People read its text."""
 
     def __init__(self, rule: Rule, kind: str = "") -> None:
         super().__init__(rule.id.format(kind))

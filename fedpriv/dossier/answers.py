@@ -49,12 +49,12 @@ class Claimed(Section):
 
 
 class Claim(Section):
-    """One of the claims: which sites make it, and what it rests on.
+    """One claim: the sites that make it, and what it rests on.
 
     Attributes:
         name: ``local`` where a site adds all of its noise; ``secure sum`` and ``alone`` where
             sites add it together.
-        assumptions: beyond those in the text, each with the sites that name it; none if all do.
+        assumptions: those not in the text, each with the sites that name it; no sites if all do.
     """
 
     name: Literal["local", "secure sum", "alone"]

@@ -32,10 +32,10 @@ class Clause(Section):
     """A row of the table.
 
     Attributes:
-        asks: in our own words.
+        asks: the demand, in our own words.
         computed: what holds by computation from this file; empty where nothing does.
         word: what only somebody's word says; empty where nothing is left to it.
-        shown_in: files of the dossier.
+        shown_in: the files of the dossier that show it.
     """
 
     text: str

@@ -19,7 +19,7 @@ class Finding:
         kind: ``holds``, by computation from the file and what was given with it; ``word``, somebody
             says so, and nothing here can show it; ``open``, a check that was not made.
         text: a clause or a sentence.
-        site: of which site; empty if of the whole.
+        site: the site it is about; empty if it is about the whole.
     """
 
     kind: Kind

@@ -58,10 +58,10 @@ class Manifest(Section):
 
 @dataclass(frozen=True)
 class Package:
-    """A dossier whose bytes are those that were signed.
+    """A dossier whose bytes are the signed ones.
 
     Attributes:
-        signer: public key of whoever signed it, in hex; whose it is, the file can't say.
+        signer: the public key that signed it, in hex; the file can't say whose it is.
         files: the content of each file, by name, without manifest and signature.
     """
 

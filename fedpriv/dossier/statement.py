@@ -28,11 +28,11 @@ class Statement:
     """What a dossier has of one site.
 
     Attributes:
-        path: of the dossier, for messages.
-        rows: of its ledger; None where they are not in the dossier.
-        key: public key that has to have signed the report, in hex; None takes any.
-        second: prv-accountant, which decides nothing; None where it is not asked.
-        third: an upper bound of a term by another accountant, where one is asked.
+        path: the dossier's path, for messages.
+        rows: the rows of its ledger; None if they are not in the dossier.
+        key: the public key that must have signed the report, in hex; None takes any.
+        second: prv-accountant, which decides nothing; None if it is not asked.
+        third: another accountant's upper bound of a term, if one is asked.
     """
 
     path: Path

@@ -35,8 +35,8 @@ class Renyi:
     """ε at δ of Rényi divergences that add up at one order.
 
     Attributes:
-        order: at which the sum is converted.
-        debits: events, each with the order at which its divergence is taken: never below `order`.
+        order: the order at which the sum is converted.
+        debits: events, each with the order of its divergence, which is never below `order`.
     """
 
     delta: float
@@ -52,7 +52,7 @@ class Figure:
     """A figure of a ledger: the sum of its terms, but at least what somebody stated.
 
     Attributes:
-        name: of the field of a budget report that states it.
+        name: the field of a budget report that states it.
         stated: a budget that is the claim, whatever was taken of it; else 0.
     """
 

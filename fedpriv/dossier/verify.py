@@ -65,16 +65,16 @@ def given_key(text: str, option: str) -> str:
 
 @dataclass(frozen=True)
 class Given:
-    """What whoever checks a dossier knows from elsewhere.
+    """What the person who checks a dossier knows from elsewhere.
 
     Attributes:
-        signer: public key of the coordinator, as `given_key` takes it.
-        sites: public key of each site's reports, by name.
-        roster: that names the keys of those who are not in `sites`; in a secure sum, the job's.
-        adapter: folder of the adapter that the dossier is said to be about.
-        earlier: another dossier by the same key, of which ledgers go on in this one.
+        signer: the coordinator's public key, as `given_key` takes it.
+        sites: the public key of each site's reports, by name.
+        roster: the roster with the keys of sites not in `sites`; in a secure sum, the job's.
+        adapter: the folder of the adapter that the dossier should be about.
+        earlier: another dossier by the same key, whose ledgers continue in this one.
         second: prv-accountant, or None to save its time.
-        third: another accountant; by default dp-accounting, where it is installed.
+        third: another accountant; by default dp-accounting, if installed.
     """
 
     signer: str | None = None

@@ -19,10 +19,10 @@ Take = Callable[[int, Tensor], None]
 
 
 class GradientEngine(ABC):
-    """Per-record gradients of whatever in a model is trained.
+    """Per-record gradients of all that is trained in a model.
 
     Attributes:
-        name: as ``compute.engine`` has it.
+        name: the name in ``compute.engine``.
         size: P, the number of trained parameters.
 
     Raises:

@@ -40,10 +40,10 @@ _ADAPTER = re.compile(r"\.(?:lora_[AB]|modules_to_save)\.")
 
 @dataclass(frozen=True)
 class Groups:
-    """Which part of the trained vector belongs to which group.
+    """The parts of the trained vector, by group.
 
     Attributes:
-        names: of the groups, in the order of their first parameters.
+        names: the groups' names, in the order of their first parameters.
         segments: first column, the one after the last, and the group's number, in order.
     """
 
@@ -114,13 +114,13 @@ class GroupScaling:
     """How vectors are scaled and clipped in groups at a site, and scaled back at the server.
 
     Args:
-        clip_norm: C of the plan.
+        clip_norm: C, the plan's clip norm.
 
     Attributes:
-        extra: how many values a release has besides the P: K or none.
+        extra: the number of values in a release besides the P: K or none.
 
     Raises:
-        ProtocolError: the decision is of another number of groups.
+        ProtocolError: the decision has another number of groups.
 
     Privacy:
         Public. What `vectors` gives is private, and not yet clipped to C as a whole.

@@ -32,8 +32,8 @@ class _Block:
     """One trained layer's columns.
 
     Attributes:
-        start, bias_start: its first column, and that of its bias, if it has one that is trained.
-        shape: of its weight.
+        start, bias_start: its first column, and its bias's first column, if the bias is trained.
+        shape: the shape of its weight.
     """
 
     name: str
@@ -43,7 +43,7 @@ class _Block:
 
 
 class PerSampleGradients(GradientEngine):
-    """Computes per-record gradients of whatever in a model is trainable.
+    """Computes per-record gradients of all that is trainable in a model.
 
     Only `nn.Linear` layers may be trainable (the two matrices of LoRA are such layers, and
     so are classification heads). While attached, their forward pass goes through an

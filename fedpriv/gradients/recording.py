@@ -46,7 +46,7 @@ class Term(Generic[Block]):
 
     Attributes:
         a, b: its two layers, without a bias.
-        blocks: of their gradients; None for one that is not trained.
+        blocks: the blocks of their gradients; None for a layer that is not trained.
     """
 
     a: nn.Linear

@@ -27,7 +27,7 @@ _OF_LIBRARIES = ("torch.", "builtins")
 
 
 class Remembered:
-    """What the modules of a model hold now, but for what is trained.
+    """All that the modules of a model hold, except what is trained.
 
     These are buffers, other tensors, and what is in attributes, slots and the modules' own classes:
     numbers, texts, containers, modules that are none of the model's, and plain objects, which are

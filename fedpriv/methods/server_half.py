@@ -26,7 +26,7 @@ class ServerMethod(Protocol):
     `JobConfig`, as JSON has it, and raises a ConfigError where the method can't be used with it.
 
     Attributes:
-        values: how many a release has.
+        values: the number of values in a release.
     """
 
     values: int
@@ -61,9 +61,9 @@ class ServerContext:
     """What the server's half of a method may use.
 
     Attributes:
-        trained: P, how many parameters are trained.
-        parameters: their values now.
-        lend: a worker for the time of a `with` block.
+        trained: P, the number of trained parameters.
+        parameters: gives their present values.
+        lend: lends a worker for the time of a `with` block.
         public_set: the job's synthetic set, if it has one.
     """
 

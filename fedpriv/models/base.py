@@ -35,10 +35,10 @@ class Base:
     """A frozen base model with its tokenizer.
 
     Attributes:
-        source: the folder or hub name it came from.
-        digest: of all that it is, see `fedpriv.models.digest.base_digest`, and `quantised_digest`.
+        source: its folder or hub name.
+        digest: of all of it, see `fedpriv.models.digest.base_digest` and `quantised_digest`.
         drawn: names of parameters that its files don't hold, such as those of a new head.
-        begin_digest: of the adapter that a job begins at; None without one.
+        begin_digest: the digest of the adapter that a job begins at; None without one.
         begin: gives its values to a new one, unless it is merged into the base.
     """
 

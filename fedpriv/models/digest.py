@@ -46,8 +46,8 @@ class StoredBase:
     """The files of a base model on this machine.
 
     Attributes:
-        revision: commit of the hub's repository that they are of; None for a folder.
-        settings: the configuration as it is stored.
+        revision: the commit of the hub's repository; None for a folder.
+        settings: the stored configuration.
         weights: safetensors files that together hold every tensor once.
     """
 

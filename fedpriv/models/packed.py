@@ -10,7 +10,7 @@ class Packed(nn.Module):
     """A frozen weight (out, in), where a layer's parameter stood; it moves with the layer.
 
     Attributes:
-        dtype: in which `unpacked` makes it.
+        dtype: the type in which `unpacked` makes it.
     """
 
     dtype: torch.dtype

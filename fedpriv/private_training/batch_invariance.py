@@ -38,7 +38,7 @@ SHARE = 0.1  # of the steps of a job
 class BatchInvariant:
     """Values of records of one padded length, each a function of its record alone, bit for bit.
 
-    Where memory runs out, a record has none: in a batch of another size it might have other bits.
+    If memory runs out, a record has no value: in another size of batch its bits might differ.
 
     Args:
         values: of a batch (B, R), a row for each record, made of what `GradientEngine.stream` hands

@@ -38,15 +38,15 @@ SIZE = 2  # values of a release: of the loss, of the accuracy
 
 @dataclass(frozen=True)
 class Distances:
-    """What a unit adds to a look: how far its scores are from the centres, clipped once.
+    """The vector that a unit adds to a look: its scores' distances from the centres, clipped once.
 
     The scores of a unit are the means over its records. A distance of one range has the length of
     the clip norm; loss and accuracy are one vector, so that one noise pays for both. A record that
     has nothing to predict adds 0, as if it were at the centres.
 
     Args:
-        ranges: of the proposal.
-        centres: of the request; public, whatever they are.
+        ranges: the ranges of the proposal.
+        centres: the centres of the request; public, whatever they are.
 
     Privacy:
         Each record is computed alone, in any numerics: with a small range the last bit of a loss

@@ -27,7 +27,7 @@ Records = tuple[Example | None, ...]
 
 
 class UnitSum(Protocol):
-    """What a step computes of the units that it sampled."""
+    """The computation of a step over the sampled units."""
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Compute what needs no private records, before anything is paid.
@@ -57,10 +57,10 @@ class UnitSum(Protocol):
 
 
 class SiteMethod(UnitSum, Protocol):
-    """What a method computes at a site, for one job.
+    """The half of a method at a site, for one job.
 
     Attributes:
-        public_records: how many a site holds besides the vector; 0 for a method that needs none.
+        public_records: the number that a site holds besides the vector; 0 if none are needed.
     """
 
     public_records: int
@@ -122,11 +122,11 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class SiteHalf:
-    """What the site's half of a job's method is made of, in whatever process.
+    """The parts of which any process makes the site's half of a job's method.
 
     Attributes:
-        records: the public records that it holds.
-        decision: of a controller, for one request; None before there is one.
+        records: the public records that the half holds.
+        decision: a controller's decision, for one request; None before there is one.
     """
 
     method: Method

@@ -27,7 +27,7 @@ class GradientSum:
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """How far the private steps of a round went, as an optimiser takes it: downhill is positive.
+    """The distance of a round's private steps, as an optimiser takes it: downhill is positive.
 
     Attributes:
         values: (K,) float32, the values at the start less those at the end.
@@ -39,10 +39,10 @@ class Move:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutSum:
-    """How far held-out units are from public scores, added up over the steps of a look.
+    """Distances of held-out units from public scores, added up over the steps of a look.
 
     Attributes:
-        values: (2,) float32: of the loss, of the accuracy; see `held_out_sum`.
+        values: (2,) float32, for loss and accuracy; see `held_out_sum`.
     """
 
     values: Vector

@@ -41,10 +41,10 @@ _TEAMS: WeakKeyDictionary[Worker, Team] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class _Failed:
-    """What a member says instead of a result.
+    """An error that a member sends instead of a result.
 
     Attributes:
-        kind: class of the error. Its text is told of ours alone, which hold nothing of a record.
+        kind: the error's class. Only our own errors send their text: it holds nothing of a record.
     """
 
     kind: str
@@ -108,7 +108,7 @@ class Team:
     """The processes that share the steps of the one that leads.
 
     Args:
-        recipe: of the worker that leads.
+        recipe: the recipe of the worker that leads.
 
     Raises:
         ConfigError: there are fewer devices than ``compute.devices``.
@@ -168,7 +168,7 @@ class Shared:
 
     Args:
         own: the half of the process that leads.
-        made_of: what the others make theirs of.
+        made_of: the parts of which the others make their halves.
     """
 
     def __init__(self, own: SiteMethod, team: Team, made_of: SiteHalf) -> None:

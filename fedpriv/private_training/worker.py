@@ -65,15 +65,15 @@ class Worker:
 
     Attributes:
         base: the base model, its tokenizer and digest.
-        vector: the flat view of what is trained; whoever borrows a worker leaves its own values.
+        vector: the flat view of what is trained; each borrower leaves its own values in it.
         initial: the values before any training, (P,), by the recipe's seed.
         failures: errors that steps went on after, by name: units that counted as 0, steps of
             noise alone. Private: it depends on the records, and stays in this process.
         microbatches: records to compute at once, as `microbatch` found out; the
             workers of a pool share it.
-        is_settled: nothing is tried any more; records of a length that was not are computed alone.
+        is_settled: whether all trials are done; records of an untried length are computed alone.
         invariant_sizes: what `batch_invariance` found out; the workers of a pool
-            have it together.
+            share it.
         public: what was made of public records and released values alone, by name, for the next
             site of a simulation.
         resources: closed with the worker.

@@ -23,12 +23,12 @@ class ControllerRun:
     """Stands between the sites' releases and the server's half of a method.
 
     Args:
-        clip_norm: C of the job's plans.
-        judge: the loss of a model with these values on public records, if the job has any.
+        clip_norm: C, the clip norm of the job's plans.
+        judge: returns the loss of a model with these values on public records, if there are any.
 
     Attributes:
-        terms: of the groups, as they are proposed to sites.
-        extra: how many values a release has besides those of the method.
+        terms: the terms of the groups, as proposed to sites.
+        extra: the number of values in a release besides those of the method.
 
     Privacy:
         Post-processing of released values, and public records.

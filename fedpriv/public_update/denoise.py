@@ -38,7 +38,7 @@ class Denoised:
 
     Attributes:
         vector: (P,).
-        on: matrices whose first singular value was above κ times the edge.
+        on: the number of matrices whose first singular value was above κ times the edge.
     """
 
     vector: Vector
@@ -51,12 +51,12 @@ class Denoiser:
     Layers with two dimensions are matrices, and any other is left as it is, a bias for one.
 
     Args:
-        shapes: of the layers, in the order of the vector.
+        shapes: the shapes of the layers, in the order of the vector.
 
     Attributes:
         size: P.
-        matrices: how many there are.
-        by_chance: how many would be denoised, on average, were there nothing but noise.
+        matrices: the number of matrices.
+        by_chance: the average number denoised if there is nothing but noise.
 
     Privacy:
         Post-processing of a released value: costs nothing. σ must be that of its noise, which is
@@ -110,7 +110,7 @@ class Denoiser:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """Where a layer stands in the vector."""
+    """The place of a layer in the vector."""
 
     part: slice
     rows: int

@@ -20,9 +20,9 @@ class Found:
     """Matrices of a gradient in which a signal was found.
 
     Attributes:
-        on: how many.
-        matrices: of how many.
-        by_chance: how many it would be on average, were there nothing but noise.
+        on: the number with a signal.
+        matrices: the number of all.
+        by_chance: the average number if there is nothing but noise.
     """
 
     on: int
@@ -34,10 +34,10 @@ class Denoise:
     """Takes some of the noise out of a released gradient.
 
     Args:
-        shapes: of the layers, in the order of the vector.
+        shapes: the shapes of the layers, in the order of the vector.
 
     Attributes:
-        found: in the last gradient; None before there was one.
+        found: what was found in the last gradient; None before there was one.
     """
 
     def __init__(self, settings: DenoiseSection, shapes: Sequence[tuple[int, ...]]) -> None:

@@ -14,9 +14,9 @@ class LifeBudget:
     """One claim of one site, over all jobs that its ledger has paid for so far.
 
     Attributes:
-        claim: which, where the site has two.
-        left: of what the ledger's rule can ever let through, what no plan has taken.
-        spent_share, allocated_share: of the budget, in [0, 1]; the first is part of the second.
+        claim: the claim's name, if the site has two.
+        left: the part of all that the ledger's rule can allow that no plan has taken.
+        spent_share, allocated_share: shares of the budget, in [0, 1]; the first is in the second.
     """
 
     report: BudgetReport

@@ -16,12 +16,12 @@ PIECES = 120  # of a strip; more can't be told apart
 
 @dataclass(frozen=True)
 class Participation:
-    """One site.
+    """The participation of one site.
 
     Attributes:
-        took_part: rounds.
+        took_part: the number of rounds.
         missed: what happened instead, and in which rounds, in words.
-        pieces: of a strip over all rounds: how many rounds, and ok, missed or away.
+        pieces: the pieces of a strip over all rounds: their length, and ok, missed or away.
         last: the figures that came with its last reply; the site's word, and not signed.
     """
 

@@ -31,7 +31,7 @@ class RunJob(Part):
 
 
 class SiteState(StrEnum):
-    """How a site stands in a round; after `REFUSED` a colon and the reason follow."""
+    """The state of a site in a round; after `REFUSED` a colon and the reason follow."""
 
     OK = "ok"
     READY = "ready"
@@ -54,7 +54,7 @@ class RunModel(Part):
 
 
 class Preparing(Part):
-    """What run.json is sure to hold before the model is loaded and the sites agree."""
+    """The sure content of run.json before the model is loaded and the sites agree."""
 
     status: str
 
@@ -104,7 +104,7 @@ class SiteRound(Part):
 
 
 class DenoisedRound(Part):
-    """Matrices of a round's gradient in which a signal was found, of how many; by chance too."""
+    """Numbers of a round's matrices: with a signal, in all, and expected by chance."""
 
     on: int = Field(ge=0)
     matrices: int = Field(ge=0)

@@ -85,7 +85,7 @@ class Roster(Section):
 
 
 class Accepted(Section):
-    """The roster that an administrator said yes to, after the one that the site's file states."""
+    """The roster that an administrator accepted, after the one that the site's file states."""
 
     stated: Digest
     roster: Roster

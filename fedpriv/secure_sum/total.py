@@ -18,7 +18,7 @@ class Total:
 
     Args:
         size: P, the number of values.
-        bits: of a value.
+        bits: the bits of a value.
     """
 
     def __init__(self, size: int, bits: Bits) -> None:

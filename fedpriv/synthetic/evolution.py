@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evolved:
-    """What became of the set in a round.
+    """The change of the set in a round.
 
     Attributes:
-        digest: of the set that the next round has.
-        made: records that are new in it.
-        entropy: of the selection, see `Selection`.
-        seconds: that making them took.
+        digest: the digest of the next round's set.
+        made: the number of new records in it.
+        entropy: the entropy of the selection, see `Selection`.
+        seconds: the time that making them took.
     """
 
     digest: str
@@ -47,12 +47,12 @@ class Evolution:
         first: the set of the first round, public.
         spec, tokenizer: how a record is read.
         generator: makes new records; None for a set that stays as it is.
-        seed: of the selections, public.
+        seed: the seed of the selections, public.
 
     Attributes:
         current: the set that the next request is about.
         previous: the one before.
-        examples: of the current set, one a record; None for one without a token to predict.
+        examples: those of the current set, one a record; None for one without a target.
 
     Privacy:
         Post-processing of released coefficients, the released model and public records.

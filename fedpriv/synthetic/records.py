@@ -37,8 +37,8 @@ class SyntheticSet:
     """N records, in order.
 
     Attributes:
-        records: field → text of each.
-        digest: of all of them.
+        records: the text of each, by field.
+        digest: the digest of all of them.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -81,13 +81,13 @@ class SyntheticSet:
 
 
 class SetChange(Body):
-    """What makes one set of another, or of nothing. Made of released values and public ones.
+    """The change that makes one set of another, or of nothing; of released and public values.
 
     Attributes:
-        base: digest of the set that is changed; None where all records are here.
-        digest: of the set after it.
-        size: of that set.
-        records: what is new, by its place.
+        base: the digest of the changed set; None if all records are here.
+        digest: the digest of the set after it.
+        size: the size of that set.
+        records: the new records, by their places.
     """
 
     base: Digest | None

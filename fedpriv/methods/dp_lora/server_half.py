@@ -13,7 +13,7 @@ class DpLoraServer:
     """As `ServerMethod`.
 
     Args:
-        trained: P, how many parameters are trained.
+        trained: P, the number of trained parameters.
     """
 
     def __init__(self, trained: int) -> None:

@@ -21,8 +21,8 @@ class DpLora:
     """A unit's vector is the mean of its records' gradients, clipped once. As `GroupedMethod`.
 
     Args:
-        terms: of the groups, in a job with a controller.
-        decision: of that controller, for one request.
+        terms: the terms of the groups, in a job with a controller.
+        decision: that controller's decision, for one request.
     """
 
     public_records = 0

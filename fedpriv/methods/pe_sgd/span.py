@@ -30,7 +30,7 @@ class Span:
 
     Attributes:
         basis: G (N, P).
-        projection: onto it.
+        projection: the projection onto it.
     """
 
     def __init__(

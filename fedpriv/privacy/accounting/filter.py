@@ -50,9 +50,9 @@ class RdpFilter:
 
     Args:
         order: α, an integer from 2 to 512, fixed before the first slot.
-        sample_rate: q of the plan in (0, 1], the largest rate of a slot.
-        noise_multiplier: σ of the plan, > 0.
-        steps: T, of which the budget is, and the most slots that there are.
+        sample_rate: q, the plan's rate in (0, 1], the largest rate of a slot.
+        noise_multiplier: σ, the plan's noise, > 0.
+        steps: T, the number of steps that the budget is for, and the most slots.
 
     Raises:
         AccountingError: for values outside these ranges.

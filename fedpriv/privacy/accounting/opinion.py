@@ -24,7 +24,7 @@ _POINTS = 4e6  # of a grid, beyond which it is not asked
 
 
 class Opinion(NamedTuple):
-    """What it says of an ε: between `lower` and `upper`, about `estimate`."""
+    """Its opinion of an ε: between `lower` and `upper`, about `estimate`."""
 
     lower: float
     estimate: float

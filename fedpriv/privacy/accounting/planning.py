@@ -79,9 +79,9 @@ class Planned:
     Attributes:
         event: the steps.
         delta: δ of every figure.
-        target_epsilon: the ε that was asked for; None when ε is what was solved for.
+        target_epsilon: the requested ε; None if ε is what was solved for.
         solved_for: the field that was missing; None when the plan was only checked.
-        delta_is_default: nobody gave δ, and something else was missing.
+        delta_is_default: whether nobody gave δ, and something else was missing.
         size: declared number of units, if it was given.
     """
 
@@ -230,13 +230,13 @@ def solve(
 
 @dataclass(frozen=True)
 class Looks:
-    """What the steps of a plan cost that look at held-out records.
+    """The cost of a plan's steps that look at held-out records.
 
     Attributes:
-        steps: that look.
-        training_steps: the others.
-        epsilon_without: of the others alone, with the noise of the plan.
-        noise_multiplier_without: that the others alone need for the ε of the plan.
+        steps: the number of steps that look.
+        training_steps: the number of the others.
+        epsilon_without: ε of the others alone, with the noise of the plan.
+        noise_multiplier_without: the noise that the others alone need for the ε of the plan.
     """
 
     steps: int

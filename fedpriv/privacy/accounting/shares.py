@@ -16,14 +16,14 @@ from fedpriv.privacy.usual import MAX_MEMBERS
 
 @dataclass(frozen=True)
 class Alone:
-    """A plan as it is for a site if every other one works with the server.
+    """A plan as it is for a site if every other site works with the server.
 
     Attributes:
-        sites: that may be in a sum, at most.
-        max_colluding: of them, with whom the claim with trust still holds.
-        shares: into how many the noise is divided, at most.
-        noise_multiplier: of one share.
-        epsilon: what the plan then costs: an upper bound, at its δ; infinite where none is finite.
+        sites: the most sites in a sum.
+        max_colluding: the number that may collude while the claim with trust holds.
+        shares: the most shares into which the noise is divided.
+        noise_multiplier: the noise of one share.
+        epsilon: the plan's cost then: an upper bound, at its δ; infinite if none is finite.
     """
 
     sites: int

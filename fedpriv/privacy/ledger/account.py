@@ -63,11 +63,11 @@ class Account:
     """A plan as it stands in a ledger.
 
     Attributes:
-        reserved: slots that were paid for.
+        reserved: the number of slots paid for.
         closed: no further slot can be: the administrator closed it, or ("lost") the ledger was
             restored from an older copy, so that slots nobody knows of may have been used.
-        choices: of an adaptive plan, how many of these slots asked for what.
-        debited: what that took of the Rényi budget of an adaptive plan, exactly.
+        choices: how many of these slots asked for what, in an adaptive plan.
+        debited: the exact amount that took of the Rényi budget of an adaptive plan.
     """
 
     plan: Plan

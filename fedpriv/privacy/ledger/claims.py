@@ -24,11 +24,11 @@ ALONE = "if all other sites of a secure sum worked with the server"
 
 @dataclass(frozen=True)
 class Claim:
-    """What a rule makes of plans, with a budget of its own.
+    """A claim that a rule makes of plans, with a budget of its own.
 
     Attributes:
         budget: ε for life.
-        alone: nobody else's noise counts.
+        alone: whether nobody else's noise counts.
 
     Privacy:
         Public numbers of plans only.

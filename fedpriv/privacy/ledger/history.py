@@ -42,7 +42,7 @@ ALLOCATED = "the plans accepted so far in full, less what the rule gives back of
 class Snapshot(NamedTuple):
     """What plans had taken from a row on: all of them, and those that were open, in full.
 
-    And what the declared size and δ were. Amounts are those of the claim with trust, followed by
+    It has the declared size and δ, too. Amounts are those of the claim with trust, followed by
     those of the claim alone where the ledger has a budget for it.
     """
 
@@ -57,7 +57,7 @@ class History:
     """The state that rows lead to, taken in one after the other.
 
     Args:
-        kind, body: of the first row, which holds the terms.
+        kind, body: those of the first row, which holds the terms.
 
     Attributes:
         accounts: job → its plan and how far it is.
@@ -66,10 +66,10 @@ class History:
         choices: reserved slot of an adaptive plan → what it asked for.
         releases: released slot → digest of the reply.
         tags: released slot of a secure sum → tag of its set.
-        lost: heads that were seen of copies that are lost, and that are accounted for.
+        lost: the heads of lost copies that were seen and are accounted for.
         distinct: statements that look-alikes of another ledger's units are other people: the data
             set of that ledger, and who says so.
-        grown: the declared size was raised, or δ lowered, since the ledger was made.
+        grown: whether the declared size was raised, or δ lowered, since the ledger was made.
 
     Raises:
         ValueError: a row that can't follow those before it.

@@ -86,8 +86,8 @@ class Ledger(Figures):
     Use `Ledger.create` or `Ledger.open`. Methods may be called from any thread.
 
     Attributes:
-        room: entered while something is written to the disk, with the bytes of the reply in it.
-        approvals: gives what is to be kept of those who approved a plan, when it is accepted.
+        room: entered during each write to the disk, with the bytes of the reply in it.
+        approvals: gives what to keep of those who approved a plan, when it is accepted.
     """
 
     def __init__(self, chain: Chain, witness: Witness | None = None) -> None:

@@ -19,9 +19,9 @@ class Plan:
     """`steps` slots of one mechanism, committed together.
 
     Attributes:
-        job: id of the job, unique for this ledger.
+        job: the job's id, unique for this ledger.
         noise_multiplier: standard deviation of the noise over the sensitivity.
-        proposal: digest of all that was proposed, so that nothing of it changes afterwards.
+        proposal: the digest of all that was proposed, so that none of it can change.
         numerics: ``strict`` when sums and noise are exact integers on a grid that the plan fixes.
         max_colluding: how many of the sites in a secure sum may work with the server, or forget
             their noise, without the claim with trust being lost; None when the site adds all of
@@ -29,7 +29,7 @@ class Plan:
         shares: into how many parts the noise of a slot is divided at most; 1 when it is not.
         order: α of an adaptive plan, whose slots may ask for more or less noise, or for a lower
             rate, within the Rényi budget that the plan has at α; None when all are as planned.
-        ticks: when a reply leaves is a function of public settings (law 19).
+        ticks: whether public settings alone decide when a reply leaves (law 19).
 
     Raises:
         AccountingError: a value of the wrong type, or out of its range; or a plan that is adaptive

@@ -18,8 +18,8 @@ class Reservation:
     one, as after a crash; what bounds that is `Ledger.release`, which takes one reply a slot.
 
     Attributes:
-        ledger: the dataset id of whose ledger paid.
-        private: randomness that anyone could repeat is not good enough for it.
+        ledger: the dataset id of the ledger that paid.
+        private: whether randomness that anyone could repeat is not good enough.
         choice: what the slot asked for, relative to the plan; of a plan that is not adaptive, what
             was planned.
     """

@@ -24,15 +24,15 @@ class Terms:
         declared_size: units in the population, as the administrator states it.
         unit: ``record`` or the id column whose rows are one unit.
         max_records_per_unit: how many records of a unit enter its vector.
-        delta: of the (ε, δ) claim, below 1 / declared_size.
+        delta: δ of the (ε, δ) claim, below 1 / declared_size.
         budget: ε for the whole life of the ledger.
-        simulated: made by a simulation; the network engine refuses it.
+        simulated: whether a simulation made it; the network engine refuses such a ledger.
         private: False when sampling or noise came from a seed (public data only).
         witnessed: a witness outside the backup is told of every row, and has to be named.
         rule: how plans become one claim; see `fedpriv.privacy.ledger.rules`.
         budget_alone: ε for life if nobody else's noise counts: what its people have left where all
             other sites of a secure sum work with the server. None: no such sum is paid for.
-        new: not read back from a ledger, which stays as it is whatever a later accountant says.
+        new: whether it is not read back from a ledger, which a later accountant can't change.
 
     Raises:
         LedgerError: terms that promise nothing, or that no plan could meet.

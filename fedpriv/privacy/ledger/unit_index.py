@@ -64,7 +64,7 @@ _UNWRITABLE = (
 
 
 class Identity(NamedTuple):
-    """Something that a unit is known by.
+    """A mark by which a unit is known.
 
     Attributes:
         kind: `ID`, or the field that a text was read into; for the administrator's screen.

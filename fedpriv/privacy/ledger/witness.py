@@ -42,8 +42,8 @@ class Sighting:
     """A row as it was seen, and what plans had taken of the rule's currency by then.
 
     Attributes:
-        used: by all plans; `open` by those that were not closed, in full.
-        declared_size, delta: of the ledger's terms by then.
+        used: the amount used by all plans; `open`, by those that were not closed, in full.
+        declared_size, delta: those of the ledger's terms by then.
     """
 
     rows: int
@@ -86,8 +86,8 @@ class Witness:
     Use `Witness.start` or `Witness.read`.
 
     Attributes:
-        seen: what is in it, oldest row first.
-        sealed: how many lines, from the first on, were written by who has the key.
+        seen: the rows in it, oldest first.
+        sealed: the number of lines, from the first on, that the key's owner wrote.
     """
 
     def __init__(self, path: Path, dataset_id: str, start: str, key: bytes) -> None:

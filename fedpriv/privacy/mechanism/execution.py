@@ -43,7 +43,7 @@ class PlanExecution:
     Rounding the result to float32 is post-processing.
 
     Args:
-        size: P, how many values a release has.
+        size: P, the number of values in a release.
 
     Raises:
         AccountingError: the noise for so many is more than float64 can hold, or strict numerics

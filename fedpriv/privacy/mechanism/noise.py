@@ -100,7 +100,7 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
 
 
 class _Uncertain(NamedTuple):
-    """A number of which the bits that were drawn leave |Y| to be rounded to `low` … `high`."""
+    """A number whose drawn bits leave |Y| to be rounded to one of `low` … `high`."""
 
     place: int
     tail: int

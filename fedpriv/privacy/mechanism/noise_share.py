@@ -57,7 +57,7 @@ class SharedGrid:
 
     Args:
         shares: max(1, N − t), the most that the noise is ever divided into.
-        size: P, how many values a sum has.
+        size: P, the number of values in a sum.
 
     Raises:
         AccountingError: the noise is more than can be drawn; or so little that even in fine steps

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class TrustModel(Flag):
-    """Whose word a privacy claim rests on; of several, on all of them."""
+    """Whose word a privacy claim rests on; if several, on the word of all."""
 
     PUBLIC = 0  # nobody's: no private record had a part in it
     LOCAL = auto()  # the site's own: it added its noise itself, here
@@ -41,7 +41,7 @@ class Privatised(Generic[T]):
 
     Attributes:
         value: the value itself. What is computed from it is privatised too, with `post_process`.
-        trust_model: who has to be trusted for the claim.
+        trust_model: the parties that the claim trusts.
 
     Raises:
         RawValueError: always; the functions of this module make one.
