@@ -36,7 +36,7 @@ APART = {"held-out": (0.0, 0.1), "tuning": (0.1, 0.15)}  # shares of the patient
 
 
 def rank(patient: int, purpose: str) -> float:
-    """A number in [0, 1) that is the patient's alone, the same every time."""
+    """Return a number in [0, 1) that is the patient's alone, the same every time."""
     digest = hashlib.sha256(f"{purpose} {patient}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
@@ -48,7 +48,7 @@ def count(row: Row, column: str, one: str, many: str) -> str:
 
 
 def summary(row: Row) -> str:
-    """The stay in a few English words: first visits in the year before, which tell most.
+    """Write the stay in a few English words: first visits of the year before, which tell most.
 
     A classifier takes the mean over all tokens, so what tells little would drown the rest:
     without diagnoses, sex and laboratory tests, logistic regression on the table is as good.

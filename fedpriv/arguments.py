@@ -95,7 +95,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _in_our_names(given: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arguments by our names, those that have the name of opacus too.
+    """Return arguments by our names, also those that have the name of opacus.
 
     Raises:
         ConfigError: one has no place here, or is given by both names.
@@ -116,7 +116,7 @@ def _in_our_names(given: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping
 
 
 def _adapter_of(hint: Any) -> TypeAdapter[Any] | None:
-    """What checks a value against an annotation; None where pydantic does not know it."""
+    """Return what checks a value against an annotation; None if pydantic does not know it."""
     try:
         return TypeAdapter(hint, config=FINITE)
     except PydanticSchemaGenerationError:
@@ -124,7 +124,7 @@ def _adapter_of(hint: Any) -> TypeAdapter[Any] | None:
 
 
 def valid(name: str, value: Any, adapter: TypeAdapter[Any]) -> Any:
-    """The value of an argument, as its annotation has it.
+    """Return the value of an argument, as its annotation has it.
 
     Raises:
         ConfigError: it can't be that.
@@ -154,7 +154,7 @@ def typed_errors() -> Iterator[None]:
 
 
 def _not_valid(error: ValidationError, name: str | None = None, value: Any = ...) -> ConfigError:
-    """The first problem; of several types that an argument may have, what each asks for."""
+    """Return the first problem; of several types that an argument may have, what each asks for."""
     problems = error.errors(include_url=False)
     first, where = problems[0], [] if name is None else [name]
     if name is None or len(problems) == 1:  # else they are of types that are tried in turn
@@ -173,7 +173,7 @@ def _not_valid(error: ValidationError, name: str | None = None, value: Any = ...
 
 
 def _told(value: Any) -> str:
-    """What a value is: its type, and itself where it can be no record."""
+    """Say what a value is: its type, and itself where it can be no record."""
     if value is None:
         return "None"
     if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _SHORT):

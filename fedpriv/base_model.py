@@ -13,11 +13,11 @@ EMBEDDED = Path(__file__).parent / "assets" / "base"
 
 
 def source_of(name: str) -> str:
-    """The folder or hub name that a model's name stands for."""
+    """Return the folder or hub name that a model's name stands for."""
     return str(EMBEDDED) if name == "embedded" else name
 
 
 def is_lost(name: str) -> bool:
-    """Whether a model's name is the path of a folder that is not there."""
+    """Tell whether a model's name is the path of a missing folder."""
     is_path = Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
     return is_path and not Path(name).is_dir()

@@ -44,6 +44,6 @@ def root(
 
 
 def main() -> None:
-    """The `fedpriv` command."""
+    """Run the `fedpriv` command."""
     set_environment()
     run(app)

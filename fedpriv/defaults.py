@@ -16,10 +16,10 @@ class Defaults:
 
     Attributes:
         labels: whether the model is a classifier.
-        parameters: of the base model, at most; None has no limit.
-        epsilon: of the job, at least; the first row of a size serves all below, too.
-        lr: of adamw.
-        basis: what it rests on.
+        parameters: the most parameters of the base model; None has no limit.
+        epsilon: the least ε of the job; the first row of a size serves all below, too.
+        lr: the learning rate of adamw.
+        basis: the evidence for the row.
     """
 
     labels: bool
@@ -33,7 +33,7 @@ class Defaults:
 
     @property
     def clip_norm(self) -> float:
-        """C, by the task alone."""
+        """C, which depends on the task alone."""
         return clip_norm_of(self.labels)
 
 
@@ -61,7 +61,7 @@ KEYS = {
 
 
 def rows_for(epsilon: float) -> list[Defaults]:
-    """The rows for a job of that ε, one for each task and size of a model, in their order."""
+    """Return the rows for a job of that ε, one for each task and size of a model, in order."""
     found: dict[tuple[bool, float | None], Defaults] = {}
     for row in TABLE:
         if (row.labels, row.parameters) not in found or row.epsilon <= epsilon:
@@ -70,6 +70,6 @@ def rows_for(epsilon: float) -> list[Defaults]:
 
 
 def defaults_for(labels: bool, parameters: float, epsilon: float) -> Defaults:
-    """The row for a base model of so many parameters and a job of that ε."""
+    """Return the row for a base model with this number of parameters and a job of that ε."""
     rows = [row for row in rows_for(epsilon) if row.labels == labels]
     return next(row for row in rows if row.parameters is None or parameters <= row.parameters)

@@ -107,7 +107,7 @@ class ConfigError(FedprivError):
 
 
 def shown(value: object) -> str:
-    """`repr`, of a length that somebody reads. For values that anybody may have written."""
+    """Return `repr`, at a readable length. For values that anybody may have written."""
     try:
         text = without_passwords(repr(value))
     except (ValueError, RecursionError):  # Python writes no number of thousands of digits
@@ -116,7 +116,7 @@ def shown(value: object) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """The text with ``***`` for the password of a database's URL."""
+    """Return the text with ``***`` for the password of a database's URL."""
     return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 

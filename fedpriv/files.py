@@ -26,7 +26,7 @@ def write_atomic(path: Path, content: str | bytes, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o644, *, new: bool = False) -> Iterator[Path]:
-    """An empty file to write into, that takes the place of `path` when the block ends.
+    """Yield an empty file to write into, which takes the place of `path` when the block ends.
 
     The bytes are on disk before the name points at them, and the name is on disk before this
     returns. After an error `path` is as it was.
@@ -74,12 +74,12 @@ def _name(temporary: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """An empty folder to write into, that takes the place of `path` when the block ends.
+    """Yield an empty folder to write into, which takes the place of `path` when the block ends.
 
     It and all that is in it are its owner's alone (0700, 0600), and on disk before the name points
-    at them. After an error, or Ctrl-C, `path` is as it was. What was there before is put aside
-    for a moment; if the machine fails in it, the next writer puts it back. Folders that lead to
-    `path` are made, and after an error taken away again.
+    at them. After an error, or Ctrl-C, `path` is as it was. What was there before is put aside for
+    a moment; if the machine fails in it, the next writer puts it back. Folders that lead to `path`
+    are made, and after an error taken away again.
     """
     above = [folder for folder in path.absolute().parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def finite_json(value: Any) -> Any:
-    """A value with the numbers that JSON has: what is not finite becomes null."""
+    """Return a value with the numbers that JSON has: what is not finite becomes null."""
     if isinstance(value, dict):
         return {key: finite_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -140,12 +140,12 @@ def finite_json(value: Any) -> Any:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one byte string of a JSON value: sorted keys, no spaces, no NaN. For digests."""
+    """Return the one byte string of a JSON value: sorted keys, no spaces, no NaN. For digests."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys differ, for `json.loads`: readers differ on equal ones.
+    """Make a JSON object whose keys differ, for `json.loads`: readers differ on equal keys.
 
     Raises:
         ValueError: a key is there twice.
@@ -157,12 +157,12 @@ def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def sha256(content: bytes) -> str:
-    """``sha256:`` and the hex digest, as every digest is written here."""
+    """Return ``sha256:`` and the hex digest, as every digest is written here."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, as `sha256`.
+    """Return SHA-256 of a file, as `sha256`.
 
     Raises:
         OSError: it can't be read.

@@ -39,9 +39,9 @@ _OF_A_PROCESSOR = (b"model name", b"flags", b"Features", b"CPU part")
 
 
 def kept(of: dict[str, Any] | None, find: Callable[[], Any]) -> Any:
-    """The value that `find` gave for the same, or gives now.
+    """Return the value that `find` gave for the same, or gives now.
 
-    A file that can't be read or written is as if there were none: the trial is made again.
+    A file that can't be read or written counts as missing: the trial is made again.
 
     Args:
         of: all that the value depends on, but for what `_machine` names; it is JSON. None keeps
@@ -110,7 +110,7 @@ def _machine() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """A digest of its name and of the instructions that it has."""
+    """Return a digest of the processor's name and of its instructions."""
     with suppress(OSError):
         first = Path("/proc/cpuinfo").read_bytes().partition(b"\n\n")[0].splitlines()
         return sha256(b"\n".join(line for line in first if line.startswith(_OF_A_PROCESSOR)))

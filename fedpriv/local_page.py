@@ -84,10 +84,10 @@ def listen_here(port: int) -> socket.socket:
 
 
 def new_token(folder: Path) -> tuple[str, Path]:
-    """A token for one start of the page, and the file (0600) that it is in.
+    """Make a token for one start of the page, and the file (0600) that it is in.
 
     While the page is not served another user of the machine may listen at its port, and a browser
-    sends there the password that it knows. So that one opens no later page.
+    sends there the password that it knows. So that password opens no later page.
     """
     token, path = secrets.token_urlsafe(32), private_folder(folder) / "page.token"
     write_atomic(path, token, mode=0o600)
@@ -95,7 +95,7 @@ def new_token(folder: Path) -> tuple[str, Path]:
 
 
 def local_app(token: str) -> FastAPI:
-    """An app without a page yet, which answers nobody who has not the token.
+    """Make an app without a page yet, which answers only requests with the token.
 
     Args:
         token: the password; any user name will do.
@@ -125,9 +125,7 @@ def local_app(token: str) -> FastAPI:
 
 
 async def check_token(request: Request, token: str) -> None:
-    """Raises:
-    HTTPException: whoever asks did not show the token.
-    """
+    """Raise HTTPException if the request does not show the token."""
     shown = await _BASIC(request)
     assert shown is not None
     if not hmac.compare_digest(shown.password.encode(), token.encode()):
@@ -146,7 +144,7 @@ def html(text: str) -> HTMLResponse:
 
 
 def _policy(text: str) -> str:
-    """A content security policy under which a page may use its own styles, forms, and nothing."""
+    """Return a content security policy that allows a page only its own styles and forms."""
     styles = (sha256(style.encode()).digest() for style in _STYLE.findall(text))
     hashes = " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in styles)
     return (

@@ -23,7 +23,7 @@ BURST, PACE = 2**20, 200.0  # bytes of a paced log at once, and a second: 17 MB 
 
 
 def discreet(error: BaseException) -> str:
-    """Where an error was raised and of which class it is, without its text."""
+    """Say where an error was raised and of which class it is, without its text."""
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
     lines = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
     return "\n".join([*lines, f"  {type(error).__name__}"])
@@ -62,7 +62,7 @@ class JsonFormatter(_Discreet):
 
 
 def one_line(text: str) -> str:
-    """A text without control characters, cut where it gets long."""
+    """Return a text without control characters, cut where it gets long."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in _cut(text)

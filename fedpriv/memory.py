@@ -13,7 +13,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def limit() -> int | None:
-    """Bytes that the container may have (cgroup v2); None without a limit."""
+    """Return the bytes that the container may have (cgroup v2); None without a limit."""
     try:
         return int((CGROUP / "memory.max").read_text())
     except (OSError, ValueError):  # no container, or "max"
@@ -21,7 +21,7 @@ def limit() -> int | None:
 
 
 def left() -> int | None:
-    """Bytes of it that are not taken, caches of files aside; None without a limit."""
+    """Return the bytes of it that are not taken, file caches aside; None without a limit."""
     most = limit()
     if most is None:
         return None
@@ -35,9 +35,9 @@ def left() -> int | None:
 
 
 def total(device: torch.device | str = "cpu") -> int:
-    """Bytes that a device of torch's has for this process and its neighbours, taken or not.
+    """Return the bytes that a torch device has for this process and its neighbours, taken or not.
 
-    It is the same before and after a private step, which what is free is not.
+    It is the same before and after a private step; what is free is not.
     """
     if str(device) != "cpu":
         import torch

@@ -37,7 +37,7 @@ class Figure:
     counts: bool = False
 
     def metric(self, samples: Samples) -> Metric:
-        """The figure with its values, as the library serves it."""
+        """Return the figure with its values, as the library serves it."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         family: Any = CounterMetricFamily if self.counts else GaugeMetricFamily
@@ -81,7 +81,7 @@ def metrics_service(port: int | None, key: str, look: Reading) -> Iterator[None]
 
 
 def registry_of(look: Reading) -> Any:
-    """What the library collects from, with these figures and no others."""
+    """Return what the library collects from, with these figures and no others."""
     from prometheus_client import CollectorRegistry
 
     class Collector:

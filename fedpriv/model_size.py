@@ -15,7 +15,7 @@ LONGEST_HEADER = 100_000_000  # bytes, as the library's own limit
 
 
 def parameters_of(name: str) -> int | None:
-    """How many parameters a base model has: of its folder, or of the hub's copy on this machine.
+    """Count a base model's parameters: of its folder, or of the hub's copy on this machine.
 
     Only the headers of its safetensors are read. What is not on this machine is asked of the hub.
 
@@ -43,7 +43,7 @@ def parameters_of(name: str) -> int | None:
 
 
 def header_of(path: Path) -> Any:
-    """The header of a safetensors file; the library itself would load numpy to say a shape.
+    """Read the header of a safetensors file; the library itself would load numpy for a shape.
 
     Raises:
         OSError, ValueError, RecursionError: it can't be read.
@@ -56,7 +56,7 @@ def header_of(path: Path) -> Any:
 
 
 def _count(folder: Path) -> int | None:
-    """None where the files are not there, or not what they should be."""
+    """Count the parameters; None where the files are missing, or not what they should be."""
     index = folder / INDEX
     names = {"model.safetensors"}
     try:
@@ -73,7 +73,7 @@ def _count_file(path: Path) -> int:
 
 
 def _values(shape: list[object]) -> int:
-    """How many a tensor of that shape has; what is no shape could be long to multiply."""
+    """Count a tensor's values; refuse what is no shape, which could be long to multiply."""
     if not all(type(size) is int and 0 <= size <= LARGEST_SIZE for size in shape):
         raise ValueError(f"{shape!r:.100}: no shape")
     return math.prod(size for size in shape if isinstance(size, int))

@@ -35,20 +35,20 @@ Unit = Annotated[
     Field(
         min_length=1,
         max_length=256,
-        description="What is protected: each record by itself (record), or everything under one"
-        " value of the id column that is named here, such as a patient number.",
+        description="What is protected: each record (record), or all records with the same value in"
+        " the id column named here, such as a patient number.",
     ),
 ]
 RecordsPerUnit = Annotated[
     int,
     Field(
         ge=1,
-        description="How many records, or windows of a long text, of one unit are used at most.",
+        description="Most records, or windows of a long text, per unit.",
     ),
 ]
 METRICS = (
-    "The port at which this machine, and no other, is told public figures of the process in the"
-    " format of Prometheus. Without it, nobody is."
+    "Port for the process's public figures in Prometheus format, open to this machine only."
+    " Without it, none."
 )
 MAX_JOB_STEPS = 100_000
 MAX_SEED = 2**63 - 1

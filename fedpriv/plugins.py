@@ -18,10 +18,10 @@ PARTS = "fedpriv.parts"
 
 @cache
 def load(group: str, name: str, *, key: str, problem: str = "is not installed") -> Any:
-    """What a group of entry points has under a name.
+    """Load what a group of entry points has under a name.
 
     Args:
-        key: the setting that asks for it, for errors; `problem` is what is wrong if nothing is.
+        key: the setting that asks for it, for errors; `problem` is what is wrong if there is none.
 
     Raises:
         ConfigError: no package has it.
@@ -37,7 +37,7 @@ def load(group: str, name: str, *, key: str, problem: str = "is not installed") 
 
 
 def load_part(setting: str) -> Any:
-    """What a setting has loaded, such as ``compute.devices``: a function, a class or a module.
+    """Load the part of a setting, such as ``compute.devices``: a function, class or module.
 
     Raises:
         ConfigError: it is not installed.
@@ -46,5 +46,5 @@ def load_part(setting: str) -> Any:
 
 
 def installed(group: str) -> list[str]:
-    """The names in a group, in order."""
+    """Return the names in a group, in order."""
     return sorted(point.name for point in entry_points(group=group))

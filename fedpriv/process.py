@@ -56,7 +56,7 @@ def only_process(folder: Path) -> Iterator[None]:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process works in a folder."""
+    """Tell whether a process works in a folder."""
     try:
         with (folder / LOCK).open("r") as stream:
             return not try_lock(stream, fcntl.LOCK_SH)
@@ -65,7 +65,7 @@ def is_running(folder: Path) -> bool:
 
 
 def _is_at(stream: IO[str], path: Path) -> bool:
-    """Whether an open file is the one of that name still: whoever had it before removed it."""
+    """Tell whether an open file still has that name: its former holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(stream.fileno()), path.stat())
     except FileNotFoundError:
@@ -78,7 +78,7 @@ class Status:
     Its text may say what is wrong on this machine, so it stays there.
 
     Args:
-        folder: of the process.
+        folder: the process's folder.
         facts: JSON values to begin with.
     """
 
@@ -107,7 +107,7 @@ class Status:
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What a folder's process said last, and whether it still runs."""
+    """Return what a folder's process said last, and whether it still runs."""
     try:
         facts = json.loads((folder / STATUS).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -88,11 +88,11 @@ class Body(Section):
 
 
 class LocalSteps(Section):
-    """What a site does by itself in a round, when a round has several private steps.
+    """The steps that a site takes by itself in a round of several private steps.
 
     Attributes:
-        count: private steps of a round.
-        optimizer: moves along each step's release; its state starts anew in every round.
+        count: the number of private steps in a round.
+        optimizer: applies each step's release; its state starts anew in every round.
     """
 
     count: int = Field(ge=2, le=1000)
@@ -107,14 +107,14 @@ class LocalSteps(Section):
 
 
 class SharedNoise(Section):
-    """That sites add up under masks, each with a share of the noise.
+    """The noise of a secure sum: sites add up under masks, each with a share of it.
 
     Attributes:
-        max_colluding: t, how many sites of a sum may work with the server, or add no noise.
-        sites: N, in the roster: in a sum there are never more.
-        roster: its digest.
+        max_colluding: t, the number of a sum's sites that may work with the server or add no noise.
+        sites: N, the number in the roster: a sum never has more.
+        roster: the roster's digest.
         noise_multiplier: σ of the sum; the same for all sites.
-        spare_slots: to go on with where the sum of a slot could not be completed.
+        spare_slots: slots with which to continue if a slot's sum could not be completed.
     """
 
     max_colluding: int = Field(ge=0, le=MAX_MEMBERS)
@@ -131,7 +131,7 @@ class SharedNoise(Section):
 
     @property
     def shares(self) -> int:
-        """Into how many the noise of a slot is divided at most."""
+        """The largest number of shares into which the noise of a slot is divided."""
         return shares_of(self.sites, self.max_colluding)
 
 
@@ -142,17 +142,17 @@ class Proposal(Body):
         job_id: unique for this job, the same when it is resumed.
         steps: private steps, that is slots, in the whole job: first those that train, then those
             of looks.
-        base_digest: of the base weights.
-        begin_digest: of the adapter that the job begins at; None without one.
-        vector_digest: of the names and shapes of what is trained.
-        wire: how the vectors of the replies travel.
-        local: None where the server moves along every private step.
-        settings: what else the method has to know; its site half checks them.
-        public_records: of the synthetic set that sites have to hold; 0 for a method without one.
+        base_digest: the digest of the base weights.
+        begin_digest: the digest of the adapter that the job begins at; None without one.
+        vector_digest: the digest of the names and shapes of what is trained.
+        wire: the format in which the vectors of the replies travel.
+        local: the local steps; None if the server applies every private step.
+        settings: the method's other settings; its site half checks them.
+        public_records: the size of the synthetic set that sites must hold; 0 without one.
         evaluation: looks at held-out records; None without any.
-        shared: None where each site adds all of its noise itself.
-        groups: of trained parameters that a controller moves clip norms of; None without one.
-        statement: what it is for and who answers for it; older coordinators state none.
+        shared: the shared noise; None if each site adds all of its noise itself.
+        groups: the groups whose clip norms a controller moves; None without a controller.
+        statement: the job's purpose and who answers for it; older coordinators state none.
     """
 
     later: ClassVar[tuple[str, ...]] = ("statement",)
@@ -211,17 +211,17 @@ class Proposal(Body):
 
     @property
     def has_expired(self) -> bool:
-        """Whether it is too late to begin it."""
+        """Whether it is too late to begin the job."""
         return self.statement is not None and datetime.now(UTC).date() > self.statement.expires
 
     @property
     def training_steps(self) -> int:
-        """Private steps that train, spare ones among them; those of looks come after them."""
+        """The private steps that train, spare ones among them; those of looks come after them."""
         return self.steps - (0 if self.evaluation is None else self.evaluation.steps)
 
     @property
     def round_steps(self) -> int:
-        """Private steps of a round."""
+        """The private steps of a round."""
         return 1 if self.local is None else self.local.count
 
     @property
@@ -235,7 +235,7 @@ class Proposal(Body):
         return "gradient-sum" if self.local is None else "move"
 
     def digest(self) -> str:
-        """SHA-256 of everything in it; of a job without what is newer, as it always was."""
+        """Return SHA-256 of everything in it; without newer fields, as it always was."""
         fields = self.model_dump(mode="json")
         if self.model.quantize is None:
             del fields["model"]["quantize"]
@@ -250,7 +250,7 @@ class Signed(Body):
     """The coordinator's signature of a proposal; see `fedpriv.signed_proposal`.
 
     Attributes:
-        certificate: of the server, in PEM, for whose key the site's enrolment vouches.
+        certificate: the server's, in PEM; the site's enrolment vouches for its key.
         signature: ECDSA, in hex.
     """
 
@@ -260,12 +260,12 @@ class Signed(Body):
 
 
 class Offer(Body):
-    """A site's terms. Public: typed by its administrator or computed from what is.
+    """A site's terms. Public: typed by its administrator, or computed from what was typed.
 
     Attributes:
         held_out_size: the declared number of units to look at, in a job that looks at some.
-        epsilon_alone: as `epsilon`, of the claim alone, where the ledger has one.
-        order: of the filter that this site pays adaptive noise from, in a job with such.
+        epsilon_alone: as `epsilon`, for the claim alone, if the ledger has one.
+        order: the order of the filter from which this site pays adaptive noise, in such a job.
     """
 
     site: str = Field(max_length=64)
@@ -283,11 +283,11 @@ class Offer(Body):
 
 
 class Refusal(Body):
-    """Why not, as one of the pairs that `fedpriv.errors` holds; never a text.
+    """The reason for a no, as one of the pairs that `fedpriv.errors` holds; never a text.
 
     Attributes:
-        refused: code of the error.
-        kind: class of the error.
+        refused: the error's code.
+        kind: the error's class.
     """
 
     refused: str = Field(pattern=r"^[a-z][a-z-]{0,63}$")
@@ -295,7 +295,7 @@ class Refusal(Body):
 
     @classmethod
     def of(cls, error: FedprivError) -> Self:
-        """What others may be told of an error.
+        """Return what others may be told of an error.
 
         Privacy:
             Read from `fedpriv.errors`, from the class that holds the code or the names of limits:
@@ -322,7 +322,7 @@ FAILED = Refusal.of(StepFailedError())
 
 
 class Centres(Section):
-    """From where the scores of held-out units are measured: the server's own, on its records."""
+    """The scores from which held-out units' scores are measured: the server's, on its records."""
 
     loss: float = Field(ge=0, le=MAX_RANGE)
     accuracy: float = Field(ge=0, le=1)
@@ -332,11 +332,11 @@ class StepRequest(Body):
     """The slots of a round of a job, or those of a look at held-out records.
 
     Attributes:
-        slot: the first of them.
-        set_digest: of the synthetic set that it is about, where the job has one; what changes the
-            site's into it comes beside the vector, as a text.
-        centres: makes it a look; None to train.
-        decision: of the controller, in a job with one; None in a look.
+        slot: the first slot.
+        set_digest: the digest of the job's synthetic set, if it has one; the change from the
+            site's set to it comes beside the vector, as a text.
+        centres: if given, the request is a look; None to train.
+        decision: the controller's decision, in a job with one; None in a look.
         witness_rows, witness_head: the ledger's head that the server saw last, if any.
     """
 
@@ -353,7 +353,7 @@ class StepRequest(Body):
         return Head(self.witness_rows, self.witness_head)
 
     def digest(self, vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:
-        """Of what decides the computation: all of this but the witness, and the vector."""
+        """Return a digest of what decides the computation: all but the witness, and the vector."""
         digest = hashlib.sha256(f"{self.job_id}\n{self.slot}\n".encode())
         if self.set_digest is not None:
             digest.update(f"{self.set_digest}\n".encode())
@@ -378,12 +378,12 @@ class Ready(Body):
 
 
 class SetRequest(Body):
-    """Whose sum a slot is: all who are in it, once and for all.
+    """The sites of a slot's sum, once and for all.
 
     Attributes:
-        slot: for which they are ready.
-        bits: of a value that travels; sums are taken modulo 2^bits.
-        members: sorted by name.
+        slot: the slot for which they are ready.
+        bits: the bits of a value that travels; sums are taken modulo 2^bits.
+        members: the members, sorted by name.
     """
 
     job_id: JobId
@@ -396,8 +396,8 @@ class ReportRequest(Body):
     """Asks for the signed budget report of a job, see `fedpriv.report.budget`: public figures.
 
     Attributes:
-        life: with what the job takes of the budget for life, which older coordinators can't read
-            and older sites don't know.
+        life: whether to say what the job takes of the budget for life, which older coordinators
+            can't read and older sites don't know.
     """
 
     later: ClassVar[tuple[str, ...]] = ("life",)
@@ -409,8 +409,8 @@ class Handover(Body):
     """The adapter of a finished job. Its trained values come beside it, all of them released.
 
     Attributes:
-        values_digest: of the values: they arrived whole. That they are what the job came to is
-            the server's word.
+        values_digest: the values' digest: they arrived whole. It is the server's word that they
+            are the job's result.
     """
 
     proposal: Proposal
@@ -422,15 +422,15 @@ class Received(Body):
 
 
 def values_digest(vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:
-    """Of the values of a vector (P,), as they travel."""
+    """Return a digest of the values of a vector (P,), as they travel."""
     return sha256(np.ascontiguousarray(vector, dtype="<f4").tobytes())
 
 
 class StepReply(Body):
-    """What goes with a privatised vector. The budget figures are computed from public events.
+    """The figures beside a privatised vector. Those of the budget come from public events.
 
     Attributes:
-        kind: of what the site released.
+        kind: the kind of what the site released.
         slot: as in the request.
     """
 

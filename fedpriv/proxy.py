@@ -18,9 +18,9 @@ HUB = "https://huggingface.co"
 
 
 def proxy_of(url: str) -> tuple[str, str]:
-    """The proxy of an address and the variable that names it; both are empty where there is none.
+    """Return the proxy of an address and the variable that names it; both empty without one.
 
-    One that NO_PROXY leaves out has none, whatever the others say.
+    An address that NO_PROXY leaves out has none, whatever the other variables say.
     """
     parts, named = urlsplit(url), getproxies()
     host = parts.hostname or ""
@@ -33,18 +33,18 @@ def proxy_of(url: str) -> tuple[str, str]:
 
 
 def through(url: str) -> str:
-    """A clause for errors: which proxy is in between, without its password."""
+    """Return a clause for errors: which proxy is in between, without its password."""
     proxy, variable = proxy_of(url)
     return proxy and f" through the proxy {re.sub('//[^/@]*@', '//***@', proxy)} of {variable}"
 
 
 def through_hub() -> str:
-    """The clause for what is loaded from a hub."""
+    """Return the clause for what is loaded from a hub."""
     return through(os.environ.get("HF_ENDPOINT", HUB))
 
 
 def transport_to(url: str, verify: ssl.SSLContext | bool = True) -> httpx.HTTPTransport:
-    """A way to an address, through its proxy if there is one.
+    """Return a way to an address, through its proxy if there is one.
 
     Raises:
         NetworkError: the proxy is of a kind that can't be used.

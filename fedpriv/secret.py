@@ -14,7 +14,7 @@ from fedpriv.files import sync_folder, write_atomic
 
 
 class Secret:
-    """What shows nothing of itself, and can't be pickled, copied or sent."""
+    """An object that shows nothing of itself, and can't be pickled, copied or sent."""
 
     __slots__ = ()
 
@@ -29,9 +29,9 @@ class Secret:
 def load_or_create_secret(
     path: Path, make: Callable[[], bytes], *, name: str, leaked: str
 ) -> bytes:
-    """The content of `path` (0600), made by `make` on first use.
+    """Return the content of `path` (0600), made by `make` on first use.
 
-    Of two processes that make it at once, both get the same content.
+    If two processes make it at once, both get the same content.
 
     Args:
         name: what the secret is, for error messages.
@@ -69,7 +69,7 @@ def create_secret(path: Path, content: bytes) -> None:
 def load_secret(
     path: Path, *, name: str, leaked: str, error: type[FedprivError] = LedgerError
 ) -> bytes:
-    """The content of `path`; for the arguments see `load_or_create_secret`.
+    """Return the content of `path`; for the arguments see `load_or_create_secret`.
 
     Raises:
         FedprivError: of the given type; the file can't be read, or others may read or change it.

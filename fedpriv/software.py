@@ -31,13 +31,13 @@ class Installed(Section):
 
 @cache
 def software() -> dict[str, Installed]:
-    """The code of this process: fedpriv, and the packages that it names as needed, by name.
+    """Return the code of this process: fedpriv, and the packages that it names as needed, by name.
 
     What those need in turn is not in it. The digest of another package is of its RECORD, the list
-    that was made when its wheel was built and that installers keep, so it says which wheel was
-    installed, not whether somebody edited its files since; of fedpriv it is of its own files. Those
-    that a distribution leaves out count as they were when it was built, so all distributions of one
-    source have one digest.
+    that was made when its wheel was built and that installers keep. So it says which wheel was
+    installed, not whether somebody edited its files since. The digest of fedpriv is of its own
+    files. Those that a distribution leaves out count as they were when it was built, so all
+    distributions of one source have one digest.
     """
     whole = json.loads(SOURCE.read_text(encoding="utf-8")) if SOURCE.exists() else {}
     ours = {name: whole.get(name, {}) | _digests(name) for name in OURS}
@@ -52,7 +52,7 @@ def software() -> dict[str, Installed]:
 
 
 def _digests(package: str) -> dict[str, str]:
-    """SHA-256 of each file of one of our packages; none where it is not installed."""
+    """Return SHA-256 of each file of one of our packages; none where it is not installed."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         return {}
@@ -66,7 +66,7 @@ def _digests(package: str) -> dict[str, str]:
 
 
 def _record_digest(package: Distribution) -> str | None:
-    """Of the files of its wheel, as RECORD lists them; what an installer adds is left out."""
+    """Return the digest of its wheel's files, as RECORD lists them, without an installer's own."""
     listed = sorted(
         (str(file), file.hash.value)
         for file in package.files or ()

@@ -39,8 +39,8 @@ class StoredAdapter:
 
     Attributes:
         weights: the file of its values.
-        lora: what it is, as a federation file would say.
-        digest: of both, wherever the files are.
+        lora: its settings, as a federation file would say.
+        digest: the digest of both, wherever the files are.
     """
 
     weights: Path
@@ -49,11 +49,10 @@ class StoredAdapter:
 
 
 def find_adapter(name: str) -> StoredAdapter:
-    """The adapter of a folder, or of a hub, from which it is downloaded once.
+    """Find the adapter of a folder, or of a hub, from which it is downloaded once.
 
     Raises:
-        ConfigError: there is none, it is none that can be begun at, or a site trained it on its own
-            records.
+        ConfigError: there is none, no job can begin at it, or a site trained it on its own records.
     """
     config, weights = _files(name)
     refuse_own(weights.parent)
@@ -89,7 +88,7 @@ def refuse_own(folder: Path) -> None:
 
 
 def _files(name: str) -> tuple[Path, Path]:
-    """Its settings and its weights, of one folder."""
+    """Return its settings and its weights, of one folder."""
     folder = Path(name)
     if folder.is_dir():
         missing = [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]
@@ -111,7 +110,7 @@ def _files(name: str) -> tuple[Path, Path]:
 
 
 def _settings(name: str, said: Mapping[str, Any], weights: Path) -> LoraSection:
-    """What peft says of an adapter, in the words of a federation file."""
+    """Return what peft says of an adapter, in the words of a federation file."""
     if said.get("peft_type") != "LORA":
         raise _refused(name, f"is no LoRA adapter: its peft_type is {said.get('peft_type')!r}")
     nothing: tuple[Any, ...] = (None, False, "none", "", [], {})
@@ -136,7 +135,7 @@ def _settings(name: str, said: Mapping[str, Any], weights: Path) -> LoraSection:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a file says: of the weights it is the header."""
+    """Read what a file says: of the weights it is the header."""
     try:
         found = header_of(path) if path.name == WEIGHTS else json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

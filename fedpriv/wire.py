@@ -39,7 +39,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def encode(vector: Vector, wire: Wire) -> Iterator[tuple[str, Array]]:
-    """The arrays that carry a float32 vector (P,), by name, one block after the other.
+    """Yield the arrays that carry a float32 vector (P,), by name, one block after the other.
 
     Raises:
         ProtocolError: a value is not finite.
@@ -59,20 +59,20 @@ def encode(vector: Vector, wire: Wire) -> Iterator[tuple[str, Array]]:
 
 
 def encode_masked(masked: Masked) -> Iterator[tuple[str, Array]]:
-    """The arrays that carry a masked share (P,), by name, one block after the other."""
+    """Yield the arrays that carry a masked share (P,), by name, one block after the other."""
     for index, part in enumerate(_parts(masked.size)):
         yield _name(index), masked[part]
 
 
 def encode_text(text: str) -> Iterator[tuple[str, Array]]:
-    """The arrays that carry a text of any length, by name: its UTF-8 bytes, in blocks."""
+    """Yield the arrays that carry a text of any length, by name: its UTF-8 bytes, in blocks."""
     content = np.frombuffer(text.encode(), dtype=_U1)
     for index, start in enumerate(range(0, content.size, 4 * BLOCK)):
         yield _name(index), content[start : start + 4 * BLOCK]
 
 
 def decode_text(read: Callable[[str], bytes], names: Collection[str], largest: int) -> str:
-    """A text that arrived.
+    """Return a text that arrived.
 
     Args:
         read, names: as of `Blocks`.
@@ -104,11 +104,11 @@ class _Arrived:
 
     Args:
         read: gives the content of an array by its name.
-        names: of the arrays that came.
-        size: P, the number of values there have to be.
+        names: the names of the arrays that came.
+        size: P, the required number of values.
 
     Attributes:
-        bytes_read: by the last iteration so far.
+        bytes_read: the bytes that the last iteration has read.
     """
 
     def __init__(self, read: Callable[[str], bytes], names: Collection[str], size: int) -> None:
@@ -142,7 +142,7 @@ class MaskedBlocks(_Arrived):
 
     Args:
         read, names, size: as of `Blocks`.
-        bits: of a value.
+        bits: the bits of a value.
 
     Raises:
         ProtocolError: from the iteration: not exactly the arrays expected, or one of another type
@@ -156,7 +156,7 @@ class MaskedBlocks(_Arrived):
         self._dtype = DTYPES[bits]
 
     def __iter__(self) -> Iterator[tuple[slice, Masked]]:
-        """Pairs of where a block belongs and its values."""
+        """Yield pairs of where a block belongs and its values."""
         self.bytes_read = 0
         self._check_names(str(self._dtype), _name)
         for index, part in enumerate(_parts(self.size)):
@@ -170,11 +170,11 @@ class Blocks(_Arrived):
 
     Args:
         read: gives the content of an array by its name.
-        names: of the arrays that came.
-        size: P, the number of values there have to be.
+        names: the names of the arrays that came.
+        size: P, the required number of values.
 
     Attributes:
-        bytes_read: by the last iteration so far.
+        bytes_read: the bytes that the last iteration has read.
 
     Raises:
         ProtocolError: from the iteration: not exactly the arrays expected, one of another type
@@ -188,7 +188,7 @@ class Blocks(_Arrived):
         self._wire = wire
 
     def __iter__(self) -> Iterator[tuple[slice, Vector]]:
-        """Pairs of where a block belongs and its values, float32."""
+        """Yield pairs of where a block belongs and its values, float32."""
         self.bytes_read = 0
         self._check_arrays()
         for index, part in enumerate(_parts(self.size)):
@@ -205,7 +205,7 @@ class Blocks(_Arrived):
             yield part, block
 
     def vector(self) -> Vector:
-        """All of it, (P,).
+        """Return all of it, (P,).
 
         Raises:
             ProtocolError: as by the iteration.
@@ -234,7 +234,7 @@ def _scale_of(index: int) -> str:
 
 
 def _header(dtype: np.dtype[Any], count: int) -> bytes:
-    """What precedes the values of an array. Compared, so that no parser sees a sender's text."""
+    """Return what precedes an array's values. Compared, so that no parser sees sent text."""
     stream = io.BytesIO()
     form = {"descr": dtype.str, "fortran_order": False, "shape": (count,)}
     np.lib.format.write_array_header_1_0(stream, form)
@@ -247,7 +247,7 @@ def _check_finite(block: Vector, name: str) -> None:
 
 
 def _to_bf16(block: Vector) -> Array:
-    """To the nearest, ties to even; beyond the largest bf16 to that one, not to infinity."""
+    """Round to the nearest, ties to even; beyond the largest bf16 to that one, not to infinity."""
     bits = np.clip(block, -_LARGEST_BF16, _LARGEST_BF16).view(np.uint32)
     return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(_U2)
 
@@ -276,5 +276,5 @@ def _from_int8(values: Array, scales: Array, name: str) -> Vector:
 
 
 def _in_groups(values: Vector) -> Vector:
-    """(G, 256), filled up with zeros."""
+    """Return the values as (G, 256), filled up with zeros."""
     return np.pad(values, (0, -values.size % GROUP)).reshape(-1, GROUP)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,51 +31,66 @@ HEAD = """\
 
 <!-- Written by scripts/make_config_reference.py from fedpriv/config: change the texts there. -->
 
-Every key of the two files that people write. A key that is not listed is refused, and so is a
-value outside its bounds, with the name of the file, the key, the value and what to do. Paths are
-relative to the file that names them. Words of our own are in the [glossary](glossary.md).
+This page lists every key of the two files that people write. fedpriv refuses unknown keys and
+values outside their bounds; the message says what to do. Paths are relative to the file that names
+them. The [glossary](glossary.md) explains our own words.
 
 - [The federation file](#the-federation-file) is the coordinator's: for `fedpriv simulate`,
-  `fedpriv compare` and `fedpriv-server`. On the command line, `--set table.key=value` takes the
-  place of what the file says; of a site, it is `--set sites.NAME.key=value`.
+  `fedpriv compare` and `fedpriv-server`. The option `--set table.key=value` overrides the file; for
+  a site, `--set sites.NAME.key=value`.
 - [The site's file](#the-sites-file) is the hospital's: for `fedpriv-client`. Nothing that a server
-  sends changes any of it.
+  sends changes it.
 """
 FEDERATION = """\
 ## The federation file
 
-A complete one is [`federation.toml`](../../fedpriv/assets/clinics/federation.toml). It needs
-`[job]` with `rounds`, `[evaluation]` with `data`, and one `[[sites]]` or more; all else may be left
-out.
+An example is [`federation.toml`](../../fedpriv/assets/clinics/federation.toml). It needs
+`[job]` with `rounds`, `[evaluation]` with `data`, and one or more `[[sites]]`.
 
-Five settings go with the task and the size of the base model: where a file leaves them out, they
-come from this table, by the number of the model's parameters{by_epsilon}. `fedpriv plan` prints it,
-and [results](../results.md#defaults) says what each row rests on. Where the size can't be told, as
-the model has no safetensors, they have to be written down.
+Five defaults depend on the model's task and number of parameters{by_epsilon}. `fedpriv plan` prints
+them; [results](../results.md#defaults) gives the evidence. If the model has no safetensors, fedpriv
+can't tell its size: state the five.
 
 {table}
 """
 SITE = """\
 ## The site's file
 
-`fedpriv provision` drafts it, with the lines that the hospital has to fill in marked by `#!`
-([network](../how-to/network.md#from-nothing-to-a-running-job)). It has the tables `[site]`,
-`[server]`, `[data]`, `[budget]` and `[allow]`; `[compute]` may be left out, and its `gpus_per_site`
-and `workers` are for simulations.
+`fedpriv provision` drafts it and marks with `#!` the lines that the hospital fills in
+([network](../how-to/network.md#from-nothing-to-a-running-job)). It needs `[site]`, `[server]`,
+`[data]`, `[budget]` and `[allow]`. `gpus_per_site` and `workers` of `[compute]` are for simulations
+only.
 """
 NAMES = {
     "string": "text",
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
-    "boolean": "true or false",
+    "boolean": "boolean",
 }
 DURATIONS = ("job.round_timeout", "server.wait")
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What earlier tables have shown.
+
+    Attributes:
+        tables: a link to each, by the title of its section.
+        rows: the title of the section of each row.
+    """
+
+    tables: dict[str, str]
+    rows: dict[str, str]
+
+
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     federation = FEDERATION.format(table=_table_of_defaults(), by_epsilon=_by_epsilon())
-    parts = [HEAD, federation, *_tables(JobConfig, KEYS), SITE, *_tables(OwnSiteFile, {})]
+    shown = Shown({}, {})
+    parts = [HEAD, federation, *_tables(JobConfig, KEYS, shown)]
+    for title, link in shown.tables.items():
+        shown.tables[title] = f"the federation file's {link}"
+    parts += [SITE, *_tables(OwnSiteFile, {}, shown)]
     return "\n".join(parts)
 
 
@@ -85,7 +101,10 @@ def _by_epsilon() -> str:
 
 def _table_of_defaults() -> str:
     keys = [f"{table}.{key}" for key, table in KEYS.items()]
-    lines = [f"| base model | {' | '.join(f'`{key}`' for key in keys)} |", "|---" * 6 + "|"]
+    lines = [
+        f"| base model, parameters | {' | '.join(f'`{key}`' for key in keys)} |",
+        "|---" * 6 + "|",
+    ]
     for row in TABLE:
         values = " | ".join(_number(getattr(row, key)) for key in KEYS)
         task = "classifier" if row.labels else "language model"
@@ -95,18 +114,17 @@ def _table_of_defaults() -> str:
 
 
 def _size(parameters: float | None) -> str:
-    return "larger" if parameters is None else f"up to {parameters / 1e6:g} million parameters"
+    return "larger" if parameters is None else f"up to {parameters / 1e6:g} million"
 
 
 def _from_epsilon(epsilon: float) -> str:
     return f", ε of {epsilon:g} and more" if _by_epsilon() else ""
 
 
-def _tables(kind: type[BaseModel], by_size: Mapping[str, str]) -> Iterator[str]:
-    """Each table of a file as a heading, what it is for, and its keys."""
+def _tables(kind: type[BaseModel], by_size: Mapping[str, str], shown: Shown) -> Iterator[str]:
+    """Yield each table of a file: a heading, its purpose and its keys."""
     schema = kind.model_json_schema()
     definitions, needed = schema["$defs"], schema.get("required", [])
-    shown: dict[int, str] = {}
     for name, property_ in schema["properties"].items():
         yield from _table(name, property_, definitions, name in needed, by_size, shown)
 
@@ -117,46 +135,55 @@ def _table(
     definitions: Schema,
     needed: bool,
     by_size: Mapping[str, str],
-    shown: dict[int, str],
+    shown: Shown,
 ) -> Iterator[str]:
     section, many = _section(schema, definitions), schema.get("type") == "array"
     heading = f"### `[[{name}]]`" if many else f"### `[{name}]`"
     if section is None:  # a table whose keys somebody else knows
         yield f"{heading}\n\n{_plain(schema.get('description', ''))}\n"
         return
-    before = shown.setdefault(id(section), name)
-    if before != name:
-        yield f"{heading}\n\nIts keys are those of `[{before}]`.\n"
+    title = section["title"]
+    if title in shown.tables:
+        yield f"{heading}\n\nIts keys are those of {shown.tables[title]}.\n"
         return
+    shown.tables[title] = _link(heading)
     about = " ".join(section.get("description", "").split())
     nested = {
         key: value
         for key, value in section["properties"].items()
         if _section(value, definitions) is not None
     }
-    lines = [
-        heading,
-        "",
-        _plain(about),
-        "",
-        "| key | type | default | meaning |",
-        "|---|---|---|---|",
-    ]
+    lines = ["| key | type | default | meaning", "|---|---|---|---"]
+    same: dict[str, list[str]] = {}
     for key, value in section["properties"].items():
         if key not in nested:
             default = _default(value, key in section.get("required", ()))
             if by_size.get(key) == name:
                 default = "by task" if key == "clip_norm" else "by task and size"
             kind = _kind(value) if f"{name}.{key}" not in DURATIONS else "duration"
-            meaning = value.get("description", "")
-            lines.append(f"| `{key}` | {kind} | {default} | {_plain(meaning)} |")
-    yield "\n".join(lines) + "\n"
+            row = f"| `{key}` | {kind} | {default} | {_plain(value.get('description', ''))}"
+            if (before := shown.rows.setdefault(row, title)) == title:
+                lines.append(row)
+            else:
+                same.setdefault(before, []).append(f"`{key}`")
+    yield f"{heading}\n\n{_plain(about)}\n"
+    for before, keys in same.items():
+        those = " and ".join(filter(None, (", ".join(keys[:-1]), keys[-1])))
+        yield f"As in {shown.tables[before]}: {those}.\n"
+    if len(lines) > 2:
+        yield "\n".join(lines) + "\n"
     for key, value in nested.items():
         yield from _table(f"{name}.{key}", value, definitions, False, by_size, shown)
 
 
+def _link(heading: str) -> str:
+    """Return a link to the first table with a heading."""
+    table = heading.removeprefix("### ").strip("`")
+    return f"[`{table}`](#{re.sub(r'[^a-z_]', '', table)})"
+
+
 def _section(schema: Schema, definitions: Schema) -> Any:
-    """The definition of a table that a property is, or None."""
+    """Return the definition of the table that a property is, or None."""
     options = [schema, schema.get("items", {}), *schema.get("anyOf", ())]
     for option in options:
         if "$ref" in option:
@@ -165,7 +192,7 @@ def _section(schema: Schema, definitions: Schema) -> Any:
 
 
 def _kind(schema: Schema) -> str:
-    """The type of a key with its bounds, in words."""
+    """Return the type of a key with its bounds, in words."""
     if "anyOf" in schema:
         kinds = [_kind(option) for option in schema["anyOf"] if option.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
@@ -193,16 +220,13 @@ def _list(schema: Schema) -> str:
 
 def _bounds(schema: Schema) -> str:
     if "minimum" in schema and "maximum" in schema:
-        return f"from {_number(schema['minimum'])} to {_number(schema['maximum'])}"
-    lower = [f"from {_number(schema['minimum'])}"] if "minimum" in schema else []
-    lower += (
-        [f"above {_number(schema['exclusiveMinimum'])}"] if "exclusiveMinimum" in schema else []
+        lowest, highest = schema["minimum"], schema["maximum"]
+        to = "–" if lowest >= 0 else " to "
+        return f"{_number(lowest)}{to}{_number(highest)}"
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    return ", ".join(
+        f"{sign}{_number(schema[key])}" for key, sign in signs.items() if key in schema
     )
-    upper = [f"up to {_number(schema['maximum'])}"] if "maximum" in schema else []
-    upper += (
-        [f"below {_number(schema['exclusiveMaximum'])}"] if "exclusiveMaximum" in schema else []
-    )
-    return " and ".join(lower + upper)
 
 
 def _number(value: float) -> str:

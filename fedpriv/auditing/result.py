@@ -48,9 +48,9 @@ class Measure(Entry):
     """A figure of an attack, with an interval where there is one.
 
     Attributes:
-        name: what it is, such as "AUC".
-        low, high: bounds, right together with the part's confidence.
-        by_chance: what an attacker has who knows nothing.
+        name: the name of the figure, such as "AUC".
+        low, high: bounds, which hold together with the part's confidence.
+        by_chance: the figure of an attacker who knows nothing.
     """
 
     name: str
@@ -64,8 +64,8 @@ class World(Entry):
     """One way in which a part was run.
 
     Attributes:
-        name: as claimed, a twin, or the adapter of the run that is audited.
-        private: whether it kept a claim at all. A twin without noise keeps none; one with less
+        name: the plan as claimed, a twin, or the adapter of the audited run.
+        private: whether the world kept a claim. A twin without noise keeps none; one with less
             noise keeps a weaker claim, `epsilon`.
         epsilon: what the world's own plan costs, by the accountant; None without noise.
         epsilon_lower: what the attack proves that ε is at least, 0 if nothing; None where the
@@ -73,7 +73,7 @@ class World(Entry):
         found: whether the attack broke the claim that the part is held to; of membership and
             exposure, whether it found more than chance.
         wanted: whether the part says anything only if this is `found`; a fault if it is not.
-        trials: runs, guesses or records that the figures are of, by name.
+        trials: the number of runs, guesses or records behind the figures, by name.
     """
 
     name: WorldName
@@ -90,9 +90,9 @@ class Part(Entry):
     """One kind of attack, in all its worlds.
 
     Attributes:
-        epsilon, delta: the claim that is attacked.
-        confidence: of each bound and interval.
-        settings: sizes and plan, as they were.
+        epsilon, delta: the attacked claim.
+        confidence: the confidence of each bound and interval.
+        settings: the sizes and the plan of the run.
     """
 
     name: PartName
@@ -105,7 +105,7 @@ class Part(Entry):
 
     @property
     def proven(self) -> float | None:
-        """The most that ε is at least, of what keeps the claim; None where nothing bounds it."""
+        """The largest lower bound of ε, of the worlds that keep the claim; None without one."""
         bounds = [world.epsilon_lower for world in self.worlds if world.name in CLAIMED]
         return max((lower for lower in bounds if lower is not None), default=None)
 
@@ -116,24 +116,24 @@ class Part(Entry):
 
     @property
     def missed(self) -> list[World]:
-        """Twins that should have been caught, and were not."""
+        """The twins that attacks should have caught, and did not."""
         return [world for world in self.worlds if world.wanted and not world.found]
 
 
 class Refused(Entry):
-    """What was not run, and why."""
+    """A part that was not run, and why."""
 
     what: str
     why: str
 
 
 class Audit(Entry):
-    """What `audit.json` holds.
+    """The content of `audit.json`.
 
     Attributes:
         job: the name in the federation file; `job_id` of the run that was audited, if one was.
-        base_digest: of the base model.
-        config_digest: of the settings of the federation.
+        base_digest: the digest of the base model.
+        config_digest: the digest of the federation's settings.
         data_is_public: as the federation file says.
         not_private: whether anything was computed from records without the claimed noise. What
             came of it is then in no way protected, figures of this file included.
@@ -167,7 +167,7 @@ class Audit(Entry):
 
     @property
     def sound(self) -> bool:
-        """Whether every twin was caught that should be."""
+        """Whether attacks caught every twin that they should."""
         return not any(part.missed for part in self.parts)
 
     def write(self, folder: Path) -> Path:
@@ -178,10 +178,10 @@ class Audit(Entry):
 
 
 def read_audit(path: Path) -> Audit:
-    """What a file of an audit holds.
+    """Read what a file of an audit holds.
 
     Raises:
-        ConfigError: it is none, or of another format; names the key.
+        ConfigError: it is no audit, or of another format; names the key.
     """
     try:
         return Audit.model_validate_json(path.read_bytes())

@@ -6,7 +6,7 @@ from fedpriv.auditing.result import WORLDS, Audit, Measure, Part, World
 
 
 def shown(measure: Measure) -> str:
-    """A figure in one line."""
+    """Show a figure in one line."""
     text = f"{measure.name} {measure.value:.3g}"
     if measure.low is not None and measure.high is not None:
         text += f" [{measure.low:.2f}, {measure.high:.2f}]"
@@ -14,13 +14,13 @@ def shown(measure: Measure) -> str:
 
 
 def shown_with_chance(measure: Measure) -> str:
-    """The same, and what an attacker has who knows nothing."""
+    """Show the same, and what an attacker has who knows nothing."""
     chance = "" if measure.by_chance is None else f", by chance {measure.by_chance:.3g}"
     return shown(measure) + chance
 
 
 def verdict(part: Part, world: World) -> str:
-    """What a row comes to, in a few words."""
+    """Say what a row comes to, in a few words."""
     if world.wanted:
         return "caught" if world.found else "NOT CAUGHT"
     if world.name in ("as-claimed", "run"):
@@ -32,7 +32,7 @@ def verdict(part: Part, world: World) -> str:
 
 
 def conclusion(audit: Audit) -> str:
-    """One sentence on the whole."""
+    """Say one sentence on the whole."""
     if not audit.holds:
         broken = ", ".join(part.name for part in audit.parts if not part.holds)
         return f"The claim does not hold: {broken} proved more."

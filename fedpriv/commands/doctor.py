@@ -56,7 +56,7 @@ def doctor(
 
 
 def examine(file: Path, job: Path | None = None, *, offline: bool = False) -> Iterable[Finding]:
-    """What the doctor of the file's role finds, one after the other.
+    """Examine a file with the doctor of its role, and yield the findings.
 
     Raises:
         ConfigError: the file can't be read, or is of a role that is not installed here.

@@ -97,7 +97,7 @@ def _count(found: Iterable[Finding]) -> str:
 
 
 def _signing_key(run: Path, path: Path | None) -> Ed25519PrivateKey:
-    """The key that signs: of a simulation one of the run, else the coordinator's own."""
+    """Return the key that signs: of a simulation one of the run, else the coordinator's own."""
     from fedpriv.pki.signing import load_or_create_key
     from fedpriv.report.rundir import read_run
 
@@ -173,7 +173,7 @@ def verify(
 
 
 def _show(finding: Finding, *, first: bool) -> None:
-    """Print one as it comes, the first of a site under its name."""
+    """Print a finding as it comes, the first of a site under its name."""
     from rich.markup import escape
 
     console = Console(highlight=False)
@@ -184,7 +184,7 @@ def _show(finding: Finding, *, first: bool) -> None:
 
 
 def _pairs(option: str, value: str, given: list[str] | None) -> dict[str, str]:
-    """NAME=VALUE, as often as it was given."""
+    """Split NAME=VALUE, as often as it was given."""
     found = {}
     for text in given or []:
         name, equals, rest = text.partition("=")

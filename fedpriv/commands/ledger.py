@@ -84,7 +84,7 @@ def init(
 
 
 def _and_alone(epsilon: float | None) -> str:
-    """The second budget, after the first."""
+    """Say the second budget, after the first."""
     from fedpriv.privacy.ledger.claims import ALONE
 
     return "" if epsilon is None else f", and {epsilon:g} {ALONE},"
@@ -178,14 +178,14 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
 
 
 def _sharing(plan: dict[str, Any]) -> str:
-    """How many may collude in a secure sum, and into how many parts its noise is divided."""
+    """Say how many may collude in a secure sum, and how many parts its noise has."""
     if plan["max_colluding"] is None:
         return "–"
     return f"{plan['max_colluding']}, noise in {plan['shares']}"
 
 
 def _filter(found: dict[str, Any] | None) -> str:
-    """What the slots of an adaptive plan have taken of its Rényi budget, and at which order."""
+    """Say what an adaptive plan's slots have taken of its Rényi budget, and at which order."""
     if found is None:
         return "–"
     return f"{found['debited']:.4g} of {found['budget']:.4g} at order {found['order']}"
@@ -260,7 +260,7 @@ def export(
 
 
 def _allocated(ledger: Ledger) -> str:
-    """What is allocated of the budget, or of both."""
+    """Say what is allocated of the budget, or of both."""
     alone, terms = ledger.epsilon_alone_allocated, ledger.terms
     second = "" if alone is None else f"; alone, {alone:.4f} of {terms.budget_alone:g}"
     return f"ε allocated {ledger.epsilon_allocated:.4f} of {terms.budget:g}{second}"

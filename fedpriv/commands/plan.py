@@ -157,7 +157,7 @@ def plan(
 
 
 def _second(planned: Planned) -> dict[str, Any]:
-    """What another accountant says of the same steps, or why it says nothing."""
+    """Return what another accountant says of the same steps, or why it says nothing."""
     from fedpriv.privacy.accounting.opinion import name, opinion
 
     try:
@@ -169,7 +169,7 @@ def _second(planned: Planned) -> dict[str, Any]:
 
 
 def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[str, Any]:
-    """What denoising and PE-SGD can do for all sites of a job.
+    """Estimate what denoising and PE-SGD can do for all sites of a job.
 
     Args:
         size: units of all sites together, where the file does not say each one's.
@@ -234,12 +234,12 @@ def _check_adaptive(
 
 
 def _finite(figures: dict[str, Any]) -> dict[str, Any]:
-    """None for what has no finite bound."""
+    """Replace what has no finite bound by None."""
     return {key: value if math.isfinite(value) else None for key, value in figures.items()}
 
 
 def _alone(planned: Planned, sites: int, max_colluding: int | None) -> dict[str, Any]:
-    """What the plan costs if nobody else's noise counts."""
+    """Compute what the plan costs if nobody else's noise counts."""
     from fedpriv.config.trust import usual_max_colluding
     from fedpriv.privacy.accounting.shares import alone
 
@@ -249,7 +249,7 @@ def _alone(planned: Planned, sites: int, max_colluding: int | None) -> dict[str,
 
 
 def show(figures: dict[str, Any], console: Console) -> None:
-    """The five numbers, the curve, and the sentences."""
+    """Show the five numbers, the curve, and the sentences."""
     for key, name in _NAMES.items():
         solved = key == figures["solved_for"]
         notes = ", ".join((["solved"] if solved else []) + _notes(key, figures))
@@ -300,7 +300,7 @@ def _notes(key: str, figures: dict[str, Any]) -> list[str]:
 
 
 def _curve(figures: dict[str, Any], width: int) -> list[str]:
-    """A bar for each count of steps; hollow beyond the plan."""
+    """Draw a bar for each count of steps; hollow beyond the plan."""
     points = [(f"{point['steps']}", point["epsilon"]) for point in figures["curve"]]
     labels = max(len(steps) for steps, _ in points)
     values = max(len(_upper(epsilon)) for _, epsilon in points)
@@ -340,7 +340,7 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
 
 
 def _trust(alone: dict[str, Any], figures: dict[str, Any]) -> list[str]:
-    """The two claims of a secure sum."""
+    """Say the two claims of a secure sum."""
     parts = alone["shares"]
     share = f"one part of {parts} of it" if parts > 1 else "all of it"
     return [
@@ -356,7 +356,7 @@ def _trust(alone: dict[str, Any], figures: dict[str, Any]) -> list[str]:
 
 
 def _filter(found: dict[str, Any], figures: dict[str, Any]) -> list[str]:
-    """What it costs to choose noise and rate of a step by what was released before."""
+    """Say what it costs to choose a step's noise and rate by what was released before."""
     target = figures["target_epsilon"]
     same = figures["epsilon"] if target is None else target
     rows = (
@@ -386,7 +386,7 @@ def _looks(looks: dict[str, Any], figures: dict[str, Any]) -> str:
 
 
 def _choosing(found: dict[str, Any], *, with_trust: bool) -> str:
-    """What choosing settings on private records costs, beside the job."""
+    """Say what choosing settings on private records costs, beside the job."""
     from fedpriv.privacy.ledger.choosing import REPEATED
     from fedpriv.privacy.ledger.life import MANY
 
@@ -416,7 +416,7 @@ def _choosing(found: dict[str, Any], *, with_trust: bool) -> str:
 
 
 def _methods(found: dict[str, Any]) -> list[str]:
-    """What methods can do, of the shape that most matrices have, and of the set of PE-SGD."""
+    """Say what methods can do, for the commonest shape of matrices, and for the set of PE-SGD."""
     ratio, needed = found["signal_to_noise"], found["needed"]
     most = max(found["matrices"], key=lambda one: one["count"])
     shape = f"{most['rows']} × {most['columns']}"

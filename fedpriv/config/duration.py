@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 
 
 def seconds(duration: str) -> float:
-    """Seconds of a duration such as ``"90s"``, ``"10m"`` or ``"2h"``.
+    """Return the seconds of a duration such as ``"90s"``, ``"10m"`` or ``"2h"``.
 
     Raises:
         ValueError: it is not a number followed by s, m or h.

@@ -21,14 +21,14 @@ Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][\w$]{0,127}$")]
 
 
 class _Dated(OtherSource):
-    """Records of some days."""
+    """Records within a range of days."""
 
     first_date: date | None = Field(
         None,
-        description="Leave out what is older, or has no date. A date of TOML, such as 2020-01-01.",
+        description="Leave out records before this date, such as 2020-01-01, or without a date.",
     )
     last_date: date | None = Field(
-        None, description="Leave out what is younger than this day, or has no date."
+        None, description="Leave out records after this date, or without a date."
     )
 
     @model_validator(mode="after")
@@ -41,18 +41,18 @@ class _Dated(OtherSource):
 class OmopSection(_Dated):
     """The table NOTE of an OMOP common data model, in a database that SQLAlchemy reads.
 
-    It is in the place of a file, and needs the extra `omop`; see [data](../how-to/data.md#omop).
+    It replaces a file, and needs the extra `omop`; see [data](../how-to/data.md#omop).
     """
 
     kind: ClassVar[str] = "omop"
 
     url: str = Field(
         min_length=1,
-        description="The database, as SQLAlchemy writes it, without a password, such as"
+        description="SQLAlchemy URL without a password, such as"
         " postgresql+psycopg://reader@db.example.org/cdm or sqlite:///cdm.db.",
     )
     password_env: str | None = Field(
-        None, min_length=1, description="Name of the environment variable with the password."
+        None, min_length=1, description="Environment variable with the password."
     )
     password_file: Path | None = Field(
         None, description="File with the password, readable by its owner only."
@@ -61,13 +61,11 @@ class OmopSection(_Dated):
         None, description="Schema of the table. Without it, the database user's own."
     )
     table: Identifier = Field(
-        "note", description="The table, or a view with its columns, such as one of a cohort."
+        "note", description="The table, or a view with its columns, such as a cohort's."
     )
-    note_type_concept_id: tuple[int, ...] = Field(
-        (), description="Leave out notes of other types. Empty: all are read."
-    )
+    note_type_concept_id: tuple[int, ...] = Field((), description="Note types to read. Empty: all.")
     language_concept_id: tuple[int, ...] = Field(
-        (), description="Leave out notes in other languages. Empty: all are read."
+        (), description="Note languages to read. Empty: all."
     )
 
     @model_validator(mode="after")
@@ -83,7 +81,7 @@ class OmopSection(_Dated):
 
     @property
     def where(self) -> str:
-        """What messages call it."""
+        """The source's name in messages."""
         return self.url
 
     @property
@@ -94,36 +92,34 @@ class OmopSection(_Dated):
 
 
 class FhirSection(_Dated):
-    """DocumentReference resources of FHIR R4, one a line (NDJSON), as a bulk export writes them.
+    """DocumentReference resources of FHIR R4, one a line (NDJSON), as bulk exports write them.
 
-    They are in the place of a file of rows; see [data](../how-to/data.md#fhir).
+    They replace a file of rows; see [data](../how-to/data.md#fhir).
     """
 
     kind: ClassVar[str] = "fhir"
 
     path: Path = Field(
-        description="A .ndjson file, plain or .gz, or a folder of such files. Attachments that are"
-        " files of their own lie beside it."
+        description="A .ndjson file, plain or .gz, or a folder of them. Separate attachments lie"
+        " beside it."
     )
     status: tuple[Literal["current", "superseded"], ...] = Field(
         ("current",),
         min_length=1,
-        description="Leave out documents of another status. What was entered in error is never"
-        " read.",
+        description="Document statuses to read. Documents entered in error are never read.",
     )
     type_code: tuple[str, ...] = Field(
         (),
-        description="Leave out documents without one of these codes of their type, such as 11506-3"
-        " of LOINC. Empty: all are read.",
+        description="Document type codes to read, such as 11506-3 of LOINC. Empty: all.",
     )
     language: tuple[str, ...] = Field(
         (),
-        description="Leave out texts in other languages; en is also en-GB. Empty: all are read.",
+        description="Languages to read; en includes en-GB. Empty: all.",
     )
 
     @property
     def where(self) -> Path:
-        """What messages call it."""
+        """The source's name in messages."""
         return self.path
 
     @property

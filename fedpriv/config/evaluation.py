@@ -12,39 +12,37 @@ from fedpriv.section import Section
 
 
 class EvaluationSection(Section):
-    """The records on which the server measures what training reached."""
+    """The records on which the server measures the model."""
 
     data: Path = Field(
-        description="File of records to report on: public or the coordinator's own, with columns"
-        " as in [data]."
+        description="Records to report on: public or the coordinator's own, columns as in [data]."
     )
-    every: int = Field(1, ge=1, description="Rounds from one evaluation to the next.")
+    every: int = Field(1, ge=1, description="Rounds between evaluations.")
     limit: int | None = Field(
-        None, ge=1, description="Use the first so many records only. Without it, all."
+        None, ge=1, description="Records to use, from the first. Without it, all."
     )
     hardest: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Share of the records, those that are worst for the base model, whose loss is"
-        " reported by itself, too.",
+        description="Share of records, the worst for the base model, whose loss is also reported"
+        " alone.",
     )
     tuning: Path | None = Field(
         None,
-        description="File of further records by which `fedpriv compare` chooses settings.",
+        description="Further records by which `fedpriv compare` chooses settings.",
     )
     tuning_share: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Share of `data` that is set apart to choose settings by, where no `tuning` is"
-        " named.",
+        description="Share of `data` to choose settings by, without `tuning`.",
     )
     stop_when_worse: bool = Field(
         False,
-        description="End the run after an evaluation that finds the model worse than before"
-        " training: on the records here, or in a look at the sites' held-out ones by more than its"
-        " noise. What was reserved stays spent. Otherwise the log says so once.",
+        description="End the run when the model is worse than before training: on these records,"
+        " or on sites' held-out records by more than the look's noise. Reserved budget stays"
+        " spent. If false, only log it.",
     )
     sites: LooksSection | None = None
 
@@ -55,6 +53,6 @@ class EvaluationSection(Section):
         return self
 
     def files(self) -> dict[str, Path]:
-        """The files of evaluation records, by key."""
+        """Return the files of evaluation records, by key."""
         found = {"evaluation.data": self.data, "evaluation.tuning": self.tuning}
         return {key: path for key, path in found.items() if path is not None}

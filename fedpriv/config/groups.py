@@ -33,10 +33,10 @@ class GroupTerms(Section):
     """The groups of a job.
 
     Attributes:
-        by: what a group is: all that is trained, a layer of the model, an adapter (A and B of a
+        by: the kind of group: all that is trained, a layer of the model, an adapter (A and B of a
             layer together), or a single matrix.
-        count: K, how many there are.
-        together: the scaled vector of a unit is clipped as a whole, not each group by itself.
+        count: K, the number of groups.
+        together: whether a unit's scaled vector is clipped as a whole, not group by group.
         bits: f, the share of the squared norm that K further values take, each of which says
             whether the unit's group was within its clip norm.
         adaptive: a slot may ask for other noise and another rate than the plan's, by a filter.
@@ -50,7 +50,7 @@ class GroupTerms(Section):
 
     @property
     def extra(self) -> int:
-        """How many values a release has besides one for each parameter: K, or none."""
+        """The number of values in a release besides one for each parameter: K, or none."""
         return self.count if self.bits else 0
 
     @model_validator(mode="after")
@@ -64,10 +64,10 @@ class Decision(Section):
     """How the noise of one round is divided, and in an adaptive job how much there is.
 
     Attributes:
-        clip_norms: C_k of each group, (K,).
+        clip_norms: C_k, the clip norm of each group, (K,).
         weights: w_k of each group, (K,): its share of the squared norm that a unit may have after
             scaling. They sum to 1.
-        share: of the filter's budget that the slot may use, in an adaptive job; None in others.
+        share: the share of the filter's budget for the slot, in an adaptive job; None in others.
             Each site adds as little noise as that buys it, of its own budget at its own order.
         rate: the sample rate of the slot, relative to the plan's.
     """

@@ -94,30 +94,30 @@ class JobConfig(Section):
 
     @property
     def everybody(self) -> tuple[SiteRecords, ...]:
-        """Return the sites that take part, and those that don't."""
+        """The sites that take part, and those that don't."""
         return (*self.sites, *self.outside)
 
     @property
     def steps(self) -> int:
-        """Private steps of each site that train, in the whole job."""
+        """The private steps of each site that train, in the whole job."""
         return self.job.steps
 
     @property
     def slots(self) -> int:
-        """Private steps of each site in the whole job, spare ones and those of looks among them."""
+        """The private steps of each site in the whole job, with spare ones and those of looks."""
         looks = self.evaluation.sites
         return self.steps + self.privacy.spare_slots + (0 if looks is None else looks.steps)
 
     @property
     def max_colluding(self) -> int | None:
-        """How many sites of a secure sum may collude; None where each adds noise by itself."""
+        """The number of a secure sum's sites that may collude; None if each adds all its noise."""
         if self.privacy.trust == "local":
             return None
         stated = self.privacy.max_colluding
         return usual_max_colluding(len(self.sites)) if stated is None else stated
 
     def files(self) -> dict[str, Path]:
-        """The files and folders of records, by key; what the hub holds is none of them."""
+        """Return the files and folders of records, by key; what a hub holds is not among them."""
         parts = (*self.everybody, self.evaluation, self.controller, self.synthetic)
         found = [part.files() for part in parts if part is not None]
         return {key: path for files in found for key, path in files.items()}

@@ -12,7 +12,7 @@ from fedpriv.stored_adapter import find_adapter
 
 
 def with_defaults(job: JobConfig, file: Path) -> JobConfig:
-    """The job with every setting of the table that its file left out.
+    """Fill in every setting of the table that a job's file left out.
 
     Args:
         file: named in errors.
@@ -57,7 +57,7 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
 
 
 def _as_it_began(job: JobConfig, begin: str, file: Path) -> JobConfig:
-    """The job with the shape of the adapter that it continues, which its file may repeat."""
+    """Give the job the shape of the adapter that it continues, which its file may repeat."""
     with naming(file):
         found = find_adapter(begin).lora
     typed = {key: getattr(job.lora, key) for key in job.lora.model_fields_set}

@@ -36,7 +36,7 @@ _SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, there o
 
 @checked
 def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> JobConfig:
-    """The job of a federation file, with absolute paths and the defaults for its model.
+    """Load the job of a federation file, with absolute paths and the defaults for its model.
 
     Args:
         path: the TOML file; None is the embedded federation of small clinics.
@@ -59,7 +59,7 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
 
 
 def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
-    """The settings of a site's own file, with its paths made absolute.
+    """Load the settings of a site's own file, with its paths made absolute.
 
     Args:
         overrides: ``a.b=value`` texts, as for `load_job`.
@@ -110,7 +110,7 @@ def absolute(value: Any, folder: Path) -> Any:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file.
+    """Read the tables of a TOML file.
 
     Raises:
         ConfigError: it does not exist, can't be read, or is not TOML.
@@ -131,10 +131,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text.
+    """Parse the tables of a TOML text.
 
     Raises:
-        ValueError: it is none, or one that nobody writes.
+        ValueError: it is no TOML, or one that nobody writes.
     """
     try:
         return tomllib.loads(text)
@@ -211,7 +211,7 @@ def _value(text: str) -> Any:
 
 
 def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
-    """The first problem of a pydantic error, as a person would say it: a misspelt key, if any."""
+    """Say a pydantic error's first problem as a person would: a misspelt key, if any."""
     found = error.errors(include_url=False)
     problem = min(found, key=lambda one: one["type"] != "extra_forbidden")
     location = [str(part) for part in problem["loc"] if part != "[key]"]
@@ -237,7 +237,7 @@ def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
 
 
 def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
-    """The keys of the table at `location`, for a suggestion."""
+    """Return the keys of the table at `location`, for a suggestion."""
     for part in location:
         if part.isdigit():
             continue
@@ -247,7 +247,7 @@ def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
 
 
 def _found(job: JobConfig, path: Path) -> JobConfig:
-    """The job, with folders and files that are there told from names at a hub."""
+    """Tell folders and files that exist from names at a hub, in a job."""
     tables = {
         table: tuple(
             site.model_copy(update={"data": _source(path, f"{table}.{site.name}.data", site.data)})
@@ -310,7 +310,7 @@ def _share(one: Path, other: Path) -> bool:
 
 
 def _linked(path: Path) -> set[tuple[int, int]]:
-    """The files at or in a path that have several names, each by its number on its disk."""
+    """Return the files at or in a path that have several names, each by its number on its disk."""
     found = set()
     with suppress(OSError):  # it is not there, or not to be read: whoever reads it will say so
         for file in (path, *path.rglob("*")):
@@ -321,14 +321,14 @@ def _linked(path: Path) -> set[tuple[int, int]]:
 
 
 def _model(file: Path, key: str, name: str) -> str:
-    """A folder beside the file, or what stands for a model elsewhere."""
+    """Return a folder beside the file, or what stands for a model elsewhere."""
     path = file.resolve().parent / name
     with _looking(file, key, name):
         return str(path) if path.is_dir() else name
 
 
 def allowed_model(path: Path, key: str = "model") -> str | None:
-    """A model of a site's file, in which other keys are still to be filled in.
+    """Return a model of a site's file, in which other keys are still to be filled in.
 
     Args:
         key: of `[allow]`: ``model``, or ``begin`` for the adapter that a job may begin at.
@@ -348,7 +348,7 @@ def allowed_model(path: Path, key: str = "model") -> str | None:
 
 
 def _source(file: Path, key: str, data: Path | str | None) -> Path | str | None:
-    """A path of the site, or the owner/name of a hub dataset where no such path exists."""
+    """Return a path of the site, or the owner/name of a hub dataset where no such path exists."""
     if data is None:
         return None
     path = file.resolve().parent / data
@@ -369,13 +369,12 @@ def _looking(file: Path, key: str, value: object) -> Iterator[None]:
 
 
 def settings_of(job: JobConfig) -> dict[str, Any]:
-    """Everything that a run is made by, as JSON: all that the file says but where it is shown, and
-    which machines it is computed on."""
+    """Return all that makes a run, as JSON: the file without where it is shown and computed."""
     return job.model_dump(mode="json", exclude=NOT_OF_A_RUN)
 
 
 def digest(job: JobConfig) -> str:
-    """SHA-256 of `settings_of` a job, for telling one run's settings from another's.
+    """Return SHA-256 of `settings_of` a job, for telling one run's settings from another's.
 
     The engine "auto" counts as "fedpriv", and a job that begins at no adapter has no key for one,
     as in older runs.

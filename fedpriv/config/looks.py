@@ -12,52 +12,50 @@ MAX_RANGE = 1e6  # of a loss; more is a mistake
 
 
 class LooksSection(Section):
-    """Looks at records that sites keep apart from training. They cost privacy, as steps do."""
+    """Looks at the sites' held-out records. They cost privacy, as steps do."""
 
     looks: int = Field(
         ge=1,
         le=1000,
-        description="How many looks there are in the job, evenly spread over its rounds, the last"
-        " one after the last round.",
+        description="Number of looks, spread evenly; one follows the last round.",
     )
     slots: int = Field(
         4,
         ge=1,
         le=1000,
-        description="Steps of the plan that a look takes. All steps of a plan are paid from one ε,"
-        " so each makes the noise of all others a little larger; the noise of a look itself falls"
-        " with the square root of its own.",
+        description="Plan steps of a look. More make every step's noise a little larger; the"
+        " look's own noise falls with their square root.",
     )
     loss_range: float = Field(
         2.0,
         ge=1 / MAX_RANGE,
         le=MAX_RANGE,
-        description="How far a unit's loss may be from the coordinator's own and count in full."
-        " The noise grows with it; a unit that is farther away counts as nearer.",
+        description="Largest difference from the coordinator's loss that counts in full; larger"
+        " ones count as this. Noise grows with it.",
     )
     accuracy_range: float = Field(
         1.0,
         ge=1 / MAX_RANGE,
         le=1,
-        description="The same of its accuracy, as a share of 1.",
+        description="The same for accuracy, as a share of 1.",
     )
 
     @property
     def steps(self) -> int:
-        """Steps of the plan that all looks take together."""
+        """The steps of the plan that all looks take together."""
         return self.looks * self.slots
 
     def due(self, number: int, rounds: int) -> int:
-        """How many looks there are up to a round, that round included."""
+        """Return how many looks there are up to a round, that round included."""
         return number * self.looks // rounds
 
     def after(self, look: int, rounds: int) -> int:
-        """The round after which a look is, both from 1."""
+        """Return the round after which a look is, both from 1."""
         return -(-look * rounds // self.looks)
 
 
 def held_out_units(held_out: Path | float | None, size: int, stated: int | None) -> int | None:
-    """The declared number of units that a site keeps apart; None if nobody has declared one.
+    """Return the declared number of units that a site keeps apart; None if nobody declared it.
 
     Args:
         held_out: a share of the site's units, or a file of further ones.

@@ -22,10 +22,10 @@ class OwnTraining:
     """How one own model of a site is trained.
 
     Attributes:
-        rates: learning rates to choose from, one where nothing is chosen.
+        rates: learning rates to choose from; one, if nothing is chosen.
         batch_size: records of a step.
-        epochs: the most passes over the records, or where nothing is chosen, all.
-        patience: passes without a lower loss on what is left out before a rate ends.
+        epochs: the most passes over the records; if nothing is chosen, all passes.
+        patience: passes without a lower left-out loss before a rate ends.
     """
 
     rates: tuple[float, ...]
@@ -35,46 +35,44 @@ class OwnTraining:
 
 
 class PersonalSection(Section):
-    """A site's own adapter: trained on its own records without noise, and never handed on."""
+    """A site's own adapter: trained on its own records without noise, never handed on."""
 
     rates: tuple[Rate, ...] = Field(
         (1e-3, 3e-3, 1e-2),
         min_length=1,
-        description="Learning rates to choose from, by the site's own records.",
+        description="Learning rates to choose from, by the site's records.",
     )
     validation: float = Field(
         0.25,
         ge=0,
         le=0.5,
-        description="Share of the site's units that is left out at a time, to choose the rate and"
-        " the number of passes by the loss on it: each unit once (cross-validation), and of"
-        f" {MANY} units or more one share only. Training on all units follows. With 0 nothing is"
-        " chosen: it makes all `epochs` passes at the one rate.",
+        description="Share of units left out at a time to choose rate and passes: each unit"
+        f" once (cross-validation), or one share from {MANY} units. The final training uses all"
+        " units. With 0, the one rate and all `epochs` are used.",
     )
     batch_size: int = Field(8, ge=1, le=65536, description="Records of a step.")
     epochs: int | None = Field(
         None,
         ge=1,
         le=10_000,
-        description=f"The most passes over the records; left out, `epochs_alone` or else"
-        f" {MOST}. With validation = 0 all of them are made, so one of the two has to be said.",
+        description=f"Most passes over the records. Without it, `epochs_alone`, else {MOST}."
+        " validation = 0 needs one of them, and makes all passes.",
     )
     epochs_alone: int | None = Field(
         None,
         ge=1,
         le=10_000,
-        description="The same for a model that begins without the federation's adapter, and so has"
-        " further to go; if left out, `epochs`.",
+        description="The same without the federation's adapter at the start. Without it, `epochs`.",
     )
     patience: int = Field(
-        3, ge=1, description="Passes without a lower loss on what is left out before a rate ends."
+        3, ge=1, description="Passes without a lower left-out loss before a rate ends."
     )
     beside: float = Field(
         0.2,
         gt=0,
         lt=1,
-        description="The federation's share of the weight where its model and the site's own answer"
-        f" together. A site of {MANY} units or more has it chosen by its own records.",
+        description="Weight of the federation's model in joint answers with the site's own."
+        f" Sites of {MANY} units or more choose it by their records.",
     )
 
     @model_validator(mode="after")
@@ -92,14 +90,14 @@ class PersonalSection(Section):
         return self
 
     def beginning(self, kind: OwnKind) -> OwnTraining:
-        """As it holds for a model that begins at the federation's adapter, or without it."""
+        """Return the settings for a model that begins at the federation's adapter, or without."""
         named = (self.epochs, self.epochs_alone)
         first, second = named if kind == "personal" else reversed(named)
         return OwnTraining(self.rates, self.batch_size, first or second or MOST, self.patience)
 
 
 class OwnSiteData(EhrSources, SiteData):
-    """The records, and what is stated of them."""
+    """The records, and what the site states about them."""
 
 
 class OwnSiteFile(SiteFile):

@@ -15,65 +15,62 @@ from fedpriv.section import Section
 
 
 class JobSection(Section):
-    """What is run, for how long, and where."""
+    """What the job runs, for how long, and where."""
 
-    name: Name = Field("federation", description="The name of the job and of its run directory.")
+    name: Name = Field("federation", description="Name of the job and its run directory.")
     method: str = Field(
         "dp-lora",
         max_length=64,
-        description="What a site computes and what the server does with it: dp-lora, pe-sgd, or a"
-        " method of another package that is installed.",
+        description="Computation of sites and server: dp-lora, pe-sgd, or an installed method of"
+        " another package.",
     )
     sync: int = Field(
         1,
         ge=1,
         le=1000,
-        description="Private steps in a round. Above 1, each site takes them by itself and sends"
-        " the move that they made together.",
+        description="Private steps in a round. Above 1, a site takes them alone and sends the"
+        " resulting change.",
     )
     rounds: int = Field(
-        ge=1, le=100_000, description="Rounds; each has `sync` private steps at every site."
+        ge=1,
+        le=100_000,
+        description="Rounds, each with `sync` private steps at every site.",
     )
     engine: Literal["inline", "ray", "network"] = Field(
         "inline",
-        description="Where sites and server meet: in threads of one process (inline), in processes"
-        " of Ray on one machine or several (ray), or over the network (network).",
+        description="Where sites run: in threads of one process (inline), in Ray processes"
+        " (ray), or over the network (network).",
     )
     ray_address: str | None = Field(
         None,
         pattern=ADDRESS_OR_AUTO,
-        description="With engine ray only: the host:port of a Ray cluster that is there already, on"
-        " whose machines the sites are, or auto for the one that this machine is part of"
-        " ([several machines](models.md#several-machines)). Without it, Ray is started on this"
-        " machine for the time of the run.",
+        description="With engine ray: host:port of a running Ray cluster, or auto for this"
+        " machine's ([several machines](models.md#several-machines)). Without it, the run starts"
+        " Ray.",
     )
     wire: Wire = Field(
         "float32",
-        description="The number format in which sites send updates. A shorter one costs no"
-        " privacy, because what is rounded was released already.",
+        description="Number format of sites' updates. A shorter one costs no privacy.",
     )
     seed: int = Field(
         0,
         ge=0,
         le=MAX_SEED,
-        description="Seed of public randomness, such as the adapter's first values; never of noise"
-        " or sampling.",
+        description="Seed of public randomness, such as the adapter's first values; never of"
+        " noise or sampling.",
     )
     data_is_public: bool = Field(
         False,
-        description="Set it to true for public research data only: it allows runs that protect"
-        " nobody, for comparisons.",
+        description="Allow unprotected runs, for comparisons. For public research data only.",
     )
-    min_sites: int = Field(
-        1, ge=1, description="How many sites have to answer for a round to count."
-    )
+    min_sites: int = Field(1, ge=1, description="Fewest sites that must answer a round.")
     round_timeout: Duration = Field(
         "10m", description="How long a round waits for the sites, such as 30s or 10m."
     )
 
     @property
     def steps(self) -> int:
-        """Private steps of each site that train, in the whole job."""
+        """The private steps of each site that train, in the whole job."""
         return self.rounds * self.sync
 
     @field_validator("ray_address")

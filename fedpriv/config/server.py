@@ -12,7 +12,7 @@ from fedpriv.section import Section
 
 
 class ServerSection(Section):
-    """Where the sites find the server; with `job.engine = "network"` only."""
+    """The server's address and certificates; with `job.engine = "network"` only."""
 
     address: Address = Field(description="The host:port that sites dial.")
     listen: Address | None = Field(
@@ -27,16 +27,16 @@ class ServerSection(Section):
         Path("pki"), description="Folder of keys and certificates that fedpriv provision writes."
     )
     client_certificates: bool = Field(
-        False, description="Mutual TLS: a site shows its certificate before it says a word."
+        False, description="Mutual TLS: a site must show its certificate to connect."
     )
     health: Address | None = Field(
-        None, description="The host:port of the gRPC health service. Without it, there is none."
+        None, description="The host:port of the gRPC health service. Without it, none."
     )
     metrics_port: Port | None = Field(None, description=METRICS)
     wait: Duration = Field(
         "10m",
-        description="How long the first round waits for the last sites, such as 10m; and a server"
-        " that is started after the end of its job for sites whose report is missing.",
+        description="How long round 1 waits for missing sites. A server restarted after its job"
+        " waits as long for missing reports.",
     )
 
     @property

@@ -27,43 +27,42 @@ if TYPE_CHECKING:
 
 
 class Identity(Section):
-    """Who the site is, and where it keeps what is its own."""
+    """The site's name, state and answers."""
 
     name: Name = Field(
-        description="The site's name, as in the federation file and in the site's certificate."
+        description="The site's name, as in the federation file and the certificate."
     )
     state_dir: Path = Field(
         Path("state"),
-        description="Folder of ledgers, keys, the last report and the cache. It is as confidential"
-        " as the records.",
+        description="Folder of ledgers, keys, last report and cache. As confidential as the"
+        " records.",
     )
     health: Address | None = Field(
-        None, description="The host:port of the gRPC health service. Without it, there is none."
+        None, description="The host:port of the gRPC health service. Without it, none."
     )
     metrics_port: Port | None = Field(None, description=METRICS)
     ticks: bool = Field(
         True,
-        description="Whether answers that are made of records leave at times that depend on public"
-        " settings alone ([privacy](../explanation/privacy.md#public-ticks)). Where"
-        " `compute.devices` is more than 1, they don't.",
+        description="Send answers made of records at times that depend on public settings only"
+        " ([privacy](../explanation/privacy.md#public-ticks)). No effect if `compute.devices` >"
+        " 1.",
     )
     preparation: float | None = Field(
         None,
         gt=0,
         le=86400,
-        description="With `ticks`: seconds after which the records are ready for a proposal."
-        " Without it, 3 and 0.002 for each of the declared records. A site whose records take"
-        " longer does not start.",
+        description="With `ticks`: seconds to prepare the records for a proposal. Default: 3 +"
+        " 0.002 per declared record. A slower site does not start.",
     )
 
 
 class ServerLink(Section):
-    """Where the server is, and with what the two know each other."""
+    """The server's address, and the keys of the connection."""
 
     address: Address = Field(description="The host:port that the site dials.")
     ca: Path | None = Field(
         None,
-        description="Certificate of the federation's own authority, ca.crt of the enrolment; needed"
+        description="Certificate of the federation's authority (ca.crt of the enrolment). Needed"
         " unless `plain` is true.",
     )
     key: Path = Field(description="The site's private key, readable by its owner only.")
@@ -71,92 +70,91 @@ class ServerLink(Section):
     enrolment: Path = Field(
         Path("enrolment.json"), description="What the coordinator signed for this site."
     )
-    plain: bool = Field(False, description="HTTP without TLS, to this machine only, to try out.")
+    plain: bool = Field(False, description="HTTP without TLS, to this machine only, for trials.")
 
 
 class SiteData(OtherSources, DataSection):
-    """The records, and what is stated of them."""
+    """The records, and what the site states about them."""
 
     dataset_id: str | None = Field(
         None,
         pattern=r"^[0-9a-f]{32}$",
-        description="Which ledger pays, by its random id. Without it, the only one there is.",
+        description="Random id of the ledger that pays. Without it, the only one.",
     )
     path: Path | str | None = Field(
         None,
-        description="The records: a file, a saved dataset folder, or owner/name at a hub; or else"
-        " there is a table `[data.omop]` or `[data.fhir]`.",
+        description="File, saved dataset folder, or owner/name at a hub. Otherwise use"
+        " `[data.omop]` or `[data.fhir]`.",
     )
     unit: Unit = usual.UNIT
     max_records_per_unit: RecordsPerUnit = usual.MAX_RECORDS_PER_UNIT
     size: int = Field(
         ge=1,
         le=usual.MAX_UNITS,
-        description="Declared size: how many units there are, as a person states it; never counted"
-        " from the records.",
+        description="Declared number of units, stated by a person, never counted from the records.",
     )
     labels: tuple[str, ...] = Field(
-        (), description="Names of the classes, where a column holds labels; never discovered."
+        (),
+        description="Names of the classes of a label column. Never read from the data.",
     )
 
     @property
     def records(self) -> Source:
-        """Where they are."""
+        """The place of the records."""
         found = self.source(self.path)
         assert found is not None  # checked when the file was read
         return found
 
 
 class BudgetSection(Section):
-    """What the site's people have for life. What one job may cost can change, all else can't."""
+    """The lifetime privacy budget of the site's people. Only what one job may cost can change."""
 
     rule: usual.RuleName = Field(
         "rdp",
         description="How the plans of many jobs add up to one claim"
         " ([privacy](../explanation/privacy.md)).",
     )
-    epsilon: float = Field(gt=0, description="ε that all jobs together may cost, for life.")
+    epsilon: float = Field(gt=0, description="Lifetime ε of all jobs together.")
     delta: float = Field(
         usual.DELTA, gt=0, lt=1, description="δ of the claim; below 1 / declared size."
     )
     epsilon_alone: float | None = Field(
         None,
         gt=0,
-        description="ε that all jobs together may cost, for life, if every other site in a secure"
-        " sum and the server work together: what then protects the records is the site's own share"
-        " of the noise. At least `epsilon`. Without it, the site takes part in no secure sum, and"
-        " it can't be added to a ledger later.",
+        description="Lifetime ε if every other site in a secure sum works with the server, so"
+        " that only the site's own share of the noise protects. At least `epsilon`. Without it,"
+        " no secure sum; a ledger can't add it later.",
     )
     per_job: float = Field(
         gt=0,
-        description="ε that one job, taken by itself, may cost at most; in a secure sum, if no more"
+        description="Highest ε of one job by itself. In a secure sum, it holds while no more"
         " sites work with the server than the job allows for.",
     )
     per_job_alone: float | None = Field(
         None,
         gt=0,
-        description="ε that one job, taken by itself, may cost at most if every other site in a"
-        " secure sum and the server work together. Without it: `epsilon_alone`.",
+        description="Highest ε of one job by itself if every other site in a secure sum works"
+        " with the server. Without it, `epsilon_alone`.",
     )
     order: int | None = Field(
         None,
         ge=2,
-        description="Rule rdp only: the one Rényi order at which costs are added up. Without it,"
-        " the order that leaves most.",
+        description="Rule rdp: the Rényi order at which costs add up. Without it, the order that"
+        " leaves most.",
     )
     plans: int | None = Field(
-        None, ge=1, description="Rule sum only: how many plans share δ, each an equal part."
+        None, ge=1, description="Rule sum: number of plans that share δ equally."
     )
     witness: Path | None = Field(
         None,
-        description="File on another disk that is told of every row of the ledger, so that an"
-        " older copy of the ledger is noticed.",
+        description="File on another disk that records every ledger row, to notice an older copy"
+        " of the ledger.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _of_no_older_rule(cls, given: Any) -> Any:
-        """Raises: ConfigError, before keys that went with that rule are found unknown."""
+        """Raise ConfigError before keys that went with that rule are found unknown."""
         if isinstance(given, dict) and given.get("rule") == "envelope":
             raise ConfigError(
                 "is a rule of older ledgers, which take no new job",
@@ -168,7 +166,7 @@ class BudgetSection(Section):
         return given
 
     def new_rule(self) -> Rule:
-        """The rule that a ledger with this budget has.
+        """Make the rule that a ledger with this budget has.
 
         Raises:
             ConfigError, LedgerError: see `fedpriv.privacy.ledger.rules.new_rule`.
@@ -181,134 +179,120 @@ class BudgetSection(Section):
 
 
 class AllowSection(Section):
-    """What a server may ask for. What goes beyond it is refused, and costs nothing."""
+    """What a server may ask for. The site refuses more, at no cost."""
 
     approve: Literal["automatic", "ask"] = Field(
         "automatic",
-        description="Whether a job within these limits begins by itself (automatic), or waits until"
-        " somebody at the site has approved its proposal (ask): fedpriv-client approve, or"
-        " fedpriv-client serve-page. Until then the server hears what it hears of a site that is"
-        " paused, and nothing is spent.",
+        description="Begin a job within these limits at once (automatic), or after approval by"
+        " fedpriv-client approve or serve-page (ask). Until then nothing is spent, and the server"
+        " sees a paused site.",
     )
     approvers: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
         (),
         max_length=100,
-        description="Names of the persons who may approve a job, where `approve` is ask. The"
-        " ledger then keeps a keyed digest of each name and a reason beside the job's plan."
-        " Empty: whoever can give orders here.",
+        description="With ask: who may approve. The ledger keeps a keyed digest of each name,"
+        " with a reason. Empty: anyone who can give orders here.",
     )
-    approvals: Literal[1, 2] = Field(
-        1, description="How many of the `approvers` have to approve a job."
-    )
+    approvals: Literal[1, 2] = Field(1, description="Number of `approvers` who must approve a job.")
     statement: bool = Field(
         False,
-        description="Whether a job has to say what it is for (`[statement]` of the federation"
-        " file), signed with the key of the server's certificate.",
+        description="Require a `[statement]` signed with the key of the server's certificate.",
     )
     methods: tuple[str, ...] = Field(
-        ("dp-lora",), min_length=1, description="Names of the methods that may be run."
+        ("dp-lora",), min_length=1, description="Methods that may run."
     )
     model: str = Field(
         "embedded",
         min_length=1,
-        description="The model that is loaded, whatever a server calls it: embedded, a folder, or"
-        " the name of one at a hub.",
+        description="The model to load, whatever a server calls it: embedded, a folder, or a hub"
+        " name.",
     )
-    model_digest: Digest = Field(
-        description="Digest of that model, as fedpriv-client digest prints it."
-    )
+    model_digest: Digest = Field(description="Digest of that model, from fedpriv-client digest.")
     begin: str | None = Field(
         None,
         min_length=1,
-        description="The LoRA adapter that a job may begin at: a folder, or its name at a hub.",
+        description="LoRA adapter that a job may start from: a folder or hub name.",
     )
     begin_digest: Digest | None = Field(
-        None, description="Digest of that adapter, as fedpriv-client digest prints it."
+        None, description="Digest of that adapter, from fedpriv-client digest."
     )
     min_noise: float = Field(
         0.3,
         gt=0,
-        description="The least noise multiplier of a step; in a secure sum, of all sites' noise"
-        " together.",
+        description="Least noise multiplier of a step; in a secure sum, of all sites together.",
     )
     min_noise_alone: float | None = Field(
         None,
         gt=0,
-        description="The least noise multiplier that this site itself adds in a step of a secure"
-        " sum, in which each site adds a share. Without it: `min_noise` / √k, where k is how many"
-        " sites of the roster are not counted as dishonest.",
+        description="Least noise multiplier of this site's own share in a secure sum. Default:"
+        " `min_noise` / √k, where k roster sites do not count as dishonest.",
     )
-    max_rate: float = Field(1.0, gt=0, le=1, description="The highest sample rate of a step.")
-    max_steps: int = Field(100_000, ge=1, description="The most steps of a job.")
+    max_rate: float = Field(1.0, gt=0, le=1, description="Highest sample rate of a step.")
+    max_steps: int = Field(100_000, ge=1, description="Most steps of a job.")
     max_length: int = Field(
         8192,
         ge=2,
-        description="The most tokens of an example. Disk space is reserved for as many.",
+        description="Most tokens of an example; disk space is reserved.",
     )
     numerics: tuple[Literal["default", "strict"], ...] = Field(
-        ("default", "strict"), min_length=1, description="Which numerics may be asked for."
+        ("default", "strict"), min_length=1, description="Allowed values of `privacy.numerics`."
     )
-    max_r: int = Field(256, ge=1, description="The highest rank of an adapter.")
+    max_r: int = Field(256, ge=1, description="Highest rank of an adapter.")
     max_trainable: int = Field(
         100_000_000,
         ge=1,
-        description="The most parameters that are trained. Disk space is reserved for as many.",
+        description="Most trained parameters; disk space is reserved.",
     )
     max_synthetic: int = Field(
-        1_000, ge=1, le=usual.MAX_PUBLIC_RECORDS, description="The most records of a synthetic set."
+        1_000, ge=1, le=usual.MAX_PUBLIC_RECORDS, description="Most records of a synthetic set."
     )
     max_basis: float = Field(
         4.0,
         gt=0,
         le=1e6,
-        description="The most gigabytes of memory for the gradients of a synthetic set.",
+        description="Most gigabytes of memory for a synthetic set's gradients.",
     )
-    targets: tuple[str, ...] = Field(
-        (), description="Names of the layers that may get an adapter. Empty: any layer."
-    )
+    targets: tuple[str, ...] = Field((), description="Layers that may get an adapter. Empty: any.")
     evaluation: bool = Field(
         False,
-        description="Whether a job may look at the held-out records, through noise and paid from"
-        " the same budget, to say how good its model is on them.",
+        description="Jobs may measure their model on the held-out records, through noise and"
+        " paid from the same budget.",
     )
     controller: Literal["none", "fixed-noise", "adaptive"] = Field(
         "fixed-noise",
-        description="Whether a controller may move clip norms and divide the noise of a step among"
-        " groups of parameters (fixed-noise), which changes nothing of what a step costs; and"
-        " whether it may move the noise and rate of steps, too, within the budget of the job"
+        description="A controller may move clip norms and divide a step's noise among groups, at"
+        " no extra cost (fixed-noise), or also move noise and sample rate within the job's budget"
         " (adaptive).",
     )
     max_colluding_at_least: int = Field(
         1,
         ge=0,
         le=usual.MAX_MEMBERS,
-        description="The least that a secure sum has to assume of how many sites in it may work"
-        " with the server. A roster's entry whose fingerprint nobody compared counts as one.",
+        description="Least number of sites that a secure sum must assume to work with the"
+        " server. A roster entry with an uncompared fingerprint counts as one.",
     )
 
 
 class SecureSumSection(Section):
-    """The sites with which this one may add up, so that a server learns only the sum."""
+    """The sites with which this one adds up, so that a server learns only the sum."""
 
     roster: Path = Field(description="File with the names and public keys of the sites.")
     digest: Digest = Field(
-        description="Digest of that roster, after the administrators of the sites have compared"
-        " the keys' fingerprints with each other, not with the coordinator."
+        description="Digest of that roster. First, the sites' administrators compare the"
+        " fingerprints with each other, not with the coordinator."
     )
 
 
 class NotifySection(Section):
-    """Who is told that a job waits for a yes. A notice holds public facts alone."""
+    """Notices that a job waits for approval. They hold public facts only."""
 
     urls: tuple[SecretStr, ...] = Field(
         min_length=1,
         max_length=20,
-        description="Where notices go, as [Apprise](https://appriseit.com) writes it: `mailto://…`"
-        " for mail, `jsons://…` for a webhook. It needs the extra `notify`.",
+        description="[Apprise](https://appriseit.com) addresses: `mailto://…` for mail,"
+        " `jsons://…` for a webhook. Needs the extra `notify`.",
     )
-    page: str = Field(
-        "the site's page", description="Where people find the site's page, told in a notice."
-    )
+    page: str = Field("the site's page", description="Address of the site's page, for the notice.")
 
 
 class SiteFile(Section):
@@ -388,7 +372,7 @@ class SiteFile(Section):
         return self
 
     def _has_a_second_budget(self) -> None:
-        """A secure sum is paid twice; a ledger may have the budget for it before there is one."""
+        """Check the second payment of a secure sum; a ledger may have its budget before."""
         budget, alone = self.budget, self.budget.epsilon_alone
         if alone is None:
             if self.secure_sum is not None:
@@ -415,7 +399,7 @@ class SiteFile(Section):
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a host:port is this machine, and what is sent there stays on it."""
+    """Tell whether a host:port is this machine, and what is sent there stays on it."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ip_address(host).is_loopback

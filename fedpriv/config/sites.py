@@ -16,24 +16,24 @@ from fedpriv.privacy import usual
 
 
 class SiteRecords(EhrSources):
-    """A name, and where the records are."""
+    """A site's name, and the place of its records."""
 
     table: ClassVar[str]
 
     name: Name = Field(description="The site's name.")
     data: Path | str | None = Field(
         None,
-        description="Its records: a file, a saved dataset folder, or owner/name at a hub. A"
-        " simulation needs it, or `[sites.omop]` or `[sites.fhir]` in its place.",
+        description="File, saved dataset folder, or owner/name at a hub. A simulation needs"
+        " this, `[sites.omop]` or `[sites.fhir]`.",
     )
 
     @property
     def records(self) -> Source | None:
-        """Where they are; None over the network."""
+        """The place of the records; None over the network."""
         return self.source(self.data)
 
     def files(self) -> dict[str, Path]:
-        """The files and folders of its records, by key; what the hub holds is none of them."""
+        """Return its files and folders of records, by key; what a hub holds is not among them."""
         found = {
             "data": self.data,
             "omop": self.omop and self.omop.file,
@@ -48,7 +48,7 @@ class SiteRecords(EhrSources):
 
 
 class SiteSection(SiteRecords):
-    """A site. In a simulation its data is named here; over the network it has a name alone."""
+    """A site. A simulation names its data here; over the network it has only a name."""
 
     table: ClassVar[str] = "sites"
 
@@ -56,33 +56,33 @@ class SiteSection(SiteRecords):
         None,
         ge=1,
         le=usual.MAX_UNITS,
-        description="Declared size: how many units it has, as a person states it; never counted"
-        " from the records. A simulation needs it.",
+        description="Declared number of units, stated by a person, never counted from the"
+        " records. A simulation needs it.",
     )
     epsilon: float | None = Field(
-        None, gt=0, description="ε that this job may cost the site's people at most."
+        None, gt=0, description="Highest ε of this job for the site's people."
     )
     epsilon_alone: float | None = Field(
         None,
         gt=0,
-        description="The same if every other site in the secure sum worked with the server. Without"
-        " it, whatever the job costs then.",
+        description="The same if every other site in the secure sum works with the server."
+        " Without it, whatever the job costs then.",
     )
     ledger: Path | None = Field(
         None,
-        description="A ledger that outlives the run, made by fedpriv ledger init. Without it, the"
-        " run makes one of its own.",
+        description="Lasting ledger, made by fedpriv ledger init. Without it, the run makes its"
+        " own.",
     )
     witness: Path | None = Field(
-        None, description="The ledger's witness: a file on another disk, told of every row."
+        None, description="File on another disk that records every ledger row."
     )
 
 
 class OutsideSection(SiteRecords):
-    """A site that takes no part in a simulation, as a hospital that comes later.
+    """A site that takes no part in a simulation, such as a hospital that comes later.
 
-    Nothing is trained on its records. The federation's adapter is tested on them: on those that
-    `held_out` keeps apart, or on all. `fedpriv compare` also begins a new site there.
+    Its records train nothing. They test the federation's adapter: those of `held_out`, or all.
+    `fedpriv compare` also begins a new site there.
     """
 
     table: ClassVar[str] = "outside"

@@ -16,13 +16,13 @@ from fedpriv.section import Section
 
 
 class OtherSource(Section):
-    """Records that are no table in a file. What reads them is found by its kind."""
+    """Records that are not a table in a file. Their reader is found by the kind."""
 
     kind: ClassVar[str]
 
     @property
     def where(self) -> Path | str:
-        """What messages call it."""
+        """The source's name in messages."""
         raise NotImplementedError
 
     @property
@@ -35,33 +35,32 @@ Source = Path | str | OtherSource
 
 
 class OtherSources(Section):
-    """What may stand in the place of a file, what is done to each text, and what is kept apart."""
+    """What may replace a file, what is done to each text, and what is kept apart."""
 
     omop: OtherSource | None = None
     fhir: OtherSource | None = None
     transform: str | None = Field(
         None,
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
-        description="A Python function, package.module:function, that every text goes through at"
-        " the site before it is used, to take names out, say. It gets a text and returns a text,"
-        " and looks at no other record ([data](../how-to/data.md#de-identification)).",
+        description="Python function, package.module:function, applied first to every text, such"
+        " as to remove names. It must look at no other record"
+        " ([data](../how-to/data.md#de-identification)).",
     )
     held_out: Share | Path | None = Field(
         None,
-        description="Records of the site that nobody trains on and every model is tested on: a"
-        " share of its units, such as 0.2, or a file of further records.",
+        description="Records for tests, never for training: a share of the site's units, such as"
+        " 0.2, or a file of further records.",
     )
     held_out_size: int | None = Field(
         None,
         ge=1,
         le=MAX_UNITS,
-        description="Where `held_out` is a file: how many units are in it, as a person states it;"
-        " never counted from the records. Needed for `[evaluation.sites]`, which a site allows by"
-        " `allow.evaluation`.",
+        description="Number of units in a `held_out` file, stated by a person, never counted."
+        " Needed for `[evaluation.sites]` and `allow.evaluation`.",
     )
 
     def source(self, path: Path | str | None) -> Source | None:
-        """Where the records are: a file, folder or name at a hub if there is one, or a table."""
+        """Return where the records are: a file, folder or name at a hub, if named, or a table."""
         return next((one for one in (path, self.omop, self.fhir) if one is not None), None)
 
     def check_one(self, path: Path | str | None, table: str, key: str) -> None:
@@ -89,5 +88,5 @@ class OtherSources(Section):
 
 
 def where(source: Source) -> Path | str:
-    """What messages call a source; never a password."""
+    """Return what messages call a source; never a password."""
     return source.where if isinstance(source, OtherSource) else source

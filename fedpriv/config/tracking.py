@@ -11,42 +11,40 @@ from fedpriv.section import Section
 
 
 class TrackingSection(Section):
-    """Tools that are told of every round what metrics.jsonl holds, and nothing else.
+    """Tools that receive each round's entry of metrics.jsonl, and nothing else.
 
-    They hear of it while the job goes on if `job.data_is_public` is true, and else when it has
-    ended: they keep times, and how long a round takes depends on who was sampled.
+    They receive it during the job if `job.data_is_public` is true, else after its end: they keep
+    times, and a round's duration depends on who was sampled.
 
-    Each needs an extra of its name, such as ``pip install 'fedpriv[mlflow]'``. One that fails while
-    the job goes on is told no more, and ends nothing. What this table says is no part of the job:
-    a run may go on with another.
+    Each tool needs an extra of its name, such as ``pip install 'fedpriv[mlflow]'``. A tool that
+    fails during the job receives no more; the job continues. A run may continue with other tools.
     """
 
     tensorboard: bool = Field(
-        False, description="Write event files into tracking/tensorboard of the run directory."
+        False, description="Write event files to tracking/tensorboard of the run directory."
     )
     mlflow: str | None = Field(
         None,
         min_length=1,
-        description="The MLflow store, as its tracking URI: an https:// address, or a database such"
-        " as sqlite:////srv/mlflow.db. Who may write there is said in MLFLOW_TRACKING_TOKEN, or in"
+        description="MLflow's tracking URI: an https:// address, or a database such as"
+        " sqlite:////srv/mlflow.db. Put credentials into MLFLOW_TRACKING_TOKEN, or"
         " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, never here.",
     )
     wandb: bool = Field(
         False,
-        description="Write a run of Weights & Biases into tracking/wandb of the run directory,"
-        " always offline; `wandb sync` uploads it, if somebody wants that.",
+        description="Write a Weights & Biases run to tracking/wandb of the run directory,"
+        " offline. `wandb sync` uploads it.",
     )
     experiment: str = Field(
         "fedpriv",
         min_length=1,
         max_length=128,
-        description="The experiment of MLflow and the project of Weights & Biases that the run is"
-        " in.",
+        description="Experiment of MLflow and project of Weights & Biases.",
     )
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """The tools that are told, by name."""
+        """The names of the tools that receive figures."""
         wanted = {
             "tensorboard": self.tensorboard,
             "mlflow": self.mlflow is not None,

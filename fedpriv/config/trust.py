@@ -8,7 +8,7 @@ from fedpriv.privacy.config import PrivacySection
 
 
 def usual_max_colluding(sites: int) -> int:
-    """How many sites may collude where nobody says: one of up to four, of more a minority."""
+    """Return how many sites may collude by default: one of up to four, of more a minority."""
     return 1 if sites <= 4 else (sites - 1) // 2
 
 

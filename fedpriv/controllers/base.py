@@ -36,7 +36,7 @@ MAX_LOSS = 1e6
 
 @dataclass(frozen=True)
 class Round:
-    """A round as a controller may use it: whatever came, these are numbers within bounds.
+    """A round as a controller may use it: numbers within bounds, whatever came.
 
     Attributes:
         squared, deviation, moved: as in `Seen`, finite.
@@ -59,7 +59,7 @@ class ControllerBase:
     """Keeps what a controller's state rests on, and hands it each round's values.
 
     A controller of this kind says what it learns from a round (`_learn`) and what its state is
-    (`_arrays`, `_put`); here is seen to it that nothing raw gets in.
+    (`_arrays`, `_put`). This class lets nothing raw in.
     """
 
     bits = 0.0
@@ -89,7 +89,7 @@ class ControllerBase:
         self._basis = post_process(learn, self._basis, *values)
 
     def state(self) -> Privatised[State]:
-        """Everything needed to go on later."""
+        """Return everything needed to continue later."""
         return post_process(lambda _: self._arrays(), self._basis)
 
     def restore(self, state: Privatised[State]) -> None:
@@ -103,7 +103,7 @@ class ControllerBase:
         self._basis = post_process(self._put, state)
 
     def _learn(self, seen: Round) -> None:
-        """Nothing is learned."""
+        """Learn nothing."""
 
     def _arrays(self) -> State:
         return {}
@@ -113,19 +113,19 @@ class ControllerBase:
 
 
 def start_clip_norms(setting: Setting) -> Array:
-    """C_k = C √(size_k / P), (K,): every group is scaled by 1, and its squares add up to C²."""
+    """Return C_k = C √(size_k / P), (K,): every scale is 1, and the squares add up to C²."""
     return np.clip(setting.clip_norm * np.sqrt(setting.shares), usual.MIN_CLIP, usual.MAX_CLIP)
 
 
 def least_noise(clip_norms: Array, setting: Setting) -> Array:
-    """Weights (K,), of any sum, with which the noise of all coordinates has the least energy."""
+    """Return weights (K,), of any sum, that give the noise of all coordinates least energy."""
     return clip_norms * np.sqrt(setting.shares)
 
 
 def decision_of(
     clip_norms: Array, weights: Array, share: float | None = None, rate: float = 1.0
 ) -> Decision:
-    """The decision that is nearest to these values, all finite and positive, of those allowed.
+    """Return the allowed decision nearest to these values, all finite and positive.
 
     Args:
         clip_norms, weights: (K,); weights of any sum.
@@ -164,7 +164,7 @@ def check_state(state: State, expected: Mapping[str, tuple[int, ...] | None]) ->
 
 
 def _tame(seen: Seen, count: int) -> Round:
-    """The round, with what is no number or beyond bounds made harmless."""
+    """Make harmless what is no number or beyond bounds in a round."""
     nothing = np.full(count, math.nan)
     squared = _numbers(seen.squared.value, count, "squared")
     deviation = _numbers(np.asarray(seen.deviation), count, "deviation")

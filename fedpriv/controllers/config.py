@@ -18,24 +18,24 @@ Positive = Annotated[float, Field(ge=MIN_CLIP, le=MAX_CLIP)]
 
 
 class FixedSection(Section):
-    """Clip norms that stay what they are."""
+    """Clip norms that do not change."""
 
     clip_norms: dict[str, Positive] = Field(
         {},
-        description="The clip norm of groups, by name. That of a group which is not named is"
-        " privacy.clip_norm times the root of the group's share of all parameters.",
+        description="Clip norms by group name. Other groups: privacy.clip_norm × √(the group's"
+        " share of all parameters).",
     )
 
 
 class NormaliseSection(Section):
-    """Every unit's part in a group gets the same length."""
+    """The same length for every unit's part in a group."""
 
     shrink: float = Field(
         1e-3,
         gt=0,
         le=1,
-        description="The clip norm of every group, relative to that of fixed: so small that every"
-        " unit is clipped.",
+        description="Clip norm of every group, relative to fixed. Small, so that every unit is"
+        " clipped.",
     )
 
 
@@ -46,41 +46,41 @@ class QuantileSection(Section):
         0.5,
         gt=0,
         lt=1,
-        description="The share of units whose group should be within its clip norm.",
+        description="Share of units that should be within the clip norm of a group.",
     )
     rate: float = Field(
         0.2,
         gt=0,
         le=10,
-        description="How fast a clip norm follows: its logarithm moves by so much times the"
-        " distance of the share from `target`.",
+        description="A clip norm's logarithm moves by rate × (distance of the share from"
+        " `target`).",
     )
     bits: float = Field(
         0.05,
         gt=0,
         le=MAX_BITS,
-        description="The share of a unit's squared norm that is spent on saying which groups were"
-        " within. The gradient's own noise is larger by 1/√(1 − bits), so at 0.05 by 2.6%.",
+        description="Share of a unit's squared norm spent on reporting which groups were within."
+        " Gradient noise grows by 1/√(1 − bits): 2.6% at 0.05.",
     )
 
 
 class GeometrySection(Section):
-    """Scales of least noise in all, from the released gradients."""
+    """Scales of least total noise, from the released gradients."""
 
     decay: float = Field(
-        0.9, ge=0, lt=1, description="How slowly squared norms of earlier rounds are forgotten."
+        0.9, ge=0, lt=1, description="Weight that squared norms of earlier rounds keep."
     )
     floor: float = Field(
         0.01,
         gt=0,
         le=1,
-        description="The least that the squared norm of a group counts, relative to what it would"
-        " be if all parameters were alike.",
+        description="Least squared norm of a group, relative to its value if all parameters were"
+        " alike.",
     )
 
 
 class ScheduleSection(Section):
-    """Clip norms, and in an adaptive job noise and rate, that change over the rounds."""
+    """Clip norms that change over the rounds; in an adaptive job, noise and sample rate too."""
 
     end_clip: float = Field(
         1.0,
@@ -92,52 +92,45 @@ class ScheduleSection(Section):
         1.0,
         ge=1 / MAX_SPAN,
         le=MAX_SPAN,
-        description="With adaptive: the noise multiplier of the last round, relative to the first."
-        " How large the first is follows from the budget.",
+        description="With adaptive: noise multiplier of the last round, relative to the first."
+        " The budget decides the first.",
     )
     end_rate: float = Field(
         1.0,
         ge=1 / MAX_SPAN,
         le=MAX_SPAN,
-        description="With adaptive: the sample rate of the last round, relative to the first. The"
-        " largest of all is privacy.sample_rate.",
+        description="With adaptive: sample rate of the last round, relative to the first. The"
+        " largest is privacy.sample_rate.",
     )
     shape: Literal["linear", "exponential"] = Field(
         "exponential",
-        description="How the factors go from 1 to their ends: by equal steps (linear), or by equal"
-        " factors (exponential).",
+        description="From 1 to the end by equal steps (linear) or equal factors (exponential).",
     )
 
 
 class SacSection(Section):
-    """Soft actor-critic: learns from released values what to decide."""
+    """Soft actor-critic, which learns its decisions from released values."""
 
-    encoder: int = Field(128, ge=1, le=1024, description="Values between the network's layers.")
-    replay: int = Field(10_000, ge=1, le=1_000_000, description="Decisions that it remembers.")
+    encoder: int = Field(128, ge=1, le=1024, description="Width of the network's layers.")
+    replay: int = Field(10_000, ge=1, le=1_000_000, description="Decisions kept in memory.")
     warm_up: int = Field(
         50,
         ge=0,
         le=100_000,
-        description="Decisions at the beginning that are drawn evenly, before what was learned"
-        " decides.",
+        description="First decisions, drawn evenly instead of by what was learned.",
     )
     policy: Path | None = Field(
         None,
-        description="File of what was learned before on public or made-up tasks of as many groups,"
-        " as benchmarks/policy.py writes it. It decides from the first round on, without a"
-        " warm_up, and goes on learning.",
+        description="Policy trained before on public or made-up tasks with as many groups"
+        " (benchmarks/policy.py). It decides from round 1, without warm_up, and keeps learning.",
     )
-    interval: int = Field(1, ge=1, le=100_000, description="Rounds for which a decision stands.")
+    interval: int = Field(1, ge=1, le=100_000, description="Rounds for which a decision holds.")
     updates: int = Field(
-        4, ge=1, le=1000, description="Steps of its own optimisers after each decision."
+        4, ge=1, le=1000, description="Training steps of its networks after each decision."
     )
-    batch: int = Field(
-        64, ge=1, le=65_536, description="Remembered decisions that such a step learns from."
-    )
+    batch: int = Field(64, ge=1, le=65_536, description="Remembered decisions in such a step.")
     lr: float = Field(3e-4, gt=0, le=1, description="Learning rate of its networks.")
-    gamma: float = Field(
-        0.99, ge=0, lt=1, description="How much a reward of the next decision counts now."
-    )
+    gamma: float = Field(0.99, ge=0, lt=1, description="Discount of the next decision's reward.")
     tau: float = Field(
         0.005, gt=0, le=1, description="How fast the slow copies of the critics follow them."
     )
@@ -145,28 +138,27 @@ class SacSection(Section):
         -1.0,
         ge=-MAX_SPAN,
         le=0,
-        description="How random its decisions stay: the target entropy of each value that it"
-        " decides, in nats; lower is less random.",
+        description="Target entropy of each decided value, in nats. Lower is less random.",
     )
     clip_range: float = Field(
         4.0,
         ge=1,
         le=MAX_SPAN,
-        description="A clip norm stays within this factor of where it began.",
+        description="A clip norm stays within this factor of its first value.",
     )
     weight_range: float = Field(
         4.0,
         ge=1,
         le=MAX_SPAN,
-        description="The weight of a group that makes least noise in all is multiplied or divided"
-        " by up to this, before all are made to sum to 1.",
+        description="Largest factor, up or down, on a group's least-noise weight, before weights"
+        " are scaled to sum to 1.",
     )
     pace_range: float = Field(
         2.0,
         ge=1,
         le=MAX_SPAN,
-        description="With adaptive: a round may spend up to so many times as much as an even share"
-        " of what is left of the budget, or as little.",
+        description="With adaptive: largest factor, up or down, between a round's spending and"
+        " an even share of the remaining budget.",
     )
 
 
@@ -175,28 +167,28 @@ class ControllerSection(Section):
 
     name: ControllerName = Field(
         "fixed",
-        description="Who decides: clip norms that stay (fixed); all parts made equally long"
-        " (normalise); clip norms that follow a quantile (quantile); scales of least noise"
-        " (geometry); a change over the rounds (schedule); or a controller that learns (sac).",
+        description="Fixed clip norms (fixed), equal lengths (normalise), norms that follow a"
+        " quantile (quantile), scales of least noise (geometry), a change over rounds (schedule),"
+        " or a learning controller (sac).",
     )
     groups: Grouping = Field(
         "adapters",
-        description="What a group is: all that is trained (model), a layer of the model (layers),"
-        " A and B of an adapted layer together (adapters), or each matrix (matrices).",
+        description="A group: everything trained (model), a layer (layers), A and B of an"
+        " adapted layer (adapters), or one matrix (matrices).",
     )
     adaptive: bool = Field(
         False,
-        description="Whether rounds may have other noise and another rate than the plan's, paid"
-        " for through a filter; for schedule and sac.",
+        description="For schedule and sac: also move noise and sample rate, paid through a"
+        " privacy filter.",
     )
     data: Path | None = Field(
         None,
-        description="File of records by whose loss sac is rewarded: public or the coordinator's"
-        " own, with columns as in [data], and not those of [evaluation]. Without it, the reward is"
-        " what stands out of the noise of a released gradient.",
+        description="Records whose loss rewards sac: public or the coordinator's own, columns as"
+        " in [data], not those of [evaluation]. Without it, the reward is a released gradient's"
+        " signal above the noise.",
     )
     records: int = Field(
-        64, ge=1, le=100_000, description="How many of these records, at most; the first ones."
+        64, ge=1, le=100_000, description="Most of these records to use, from the first."
     )
     fixed: FixedSection = FixedSection()
     normalise: NormaliseSection = NormaliseSection()
@@ -228,7 +220,7 @@ class ControllerSection(Section):
         return self
 
     def files(self) -> dict[str, Path]:
-        """The files of records, by key."""
+        """Return the files of records, by key."""
         return {} if self.data is None else {"controller.data": self.data}
 
     def check_beside(self, *, sync: int, denoise: str, trust: str, looks: bool) -> None:

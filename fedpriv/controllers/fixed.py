@@ -23,7 +23,7 @@ class FixedController(ControllerBase):
     """Always decides the same.
 
     Raises:
-        ConfigError: a clip norm is for a group that there is not.
+        ConfigError: a clip norm is for a group that does not exist.
     """
 
     def __init__(self, settings: FixedSection, setting: Setting) -> None:
@@ -41,7 +41,7 @@ class FixedController(ControllerBase):
         self._decision = decision_of(clip_norms, least_noise(clip_norms, setting))
 
     def decide(self, number: int) -> Decision:
-        """The same in every round."""
+        """Decide the same in every round."""
         return self._decision
 
 

@@ -42,7 +42,7 @@ class GeometryController(ControllerBase):
     """Scales each group by what its gradients have been like.
 
     Attributes:
-        together: the scaled vector is clipped as a whole.
+        together: true: the scaled vector is clipped as a whole.
     """
 
     together = True
@@ -54,12 +54,12 @@ class GeometryController(ControllerBase):
         self._variance = np.zeros(setting.count)  # of that, were all of it noise
 
     def decide(self, number: int) -> Decision:
-        """The scales that fit the rounds so far; before any, all are 1."""
+        """Return the scales that fit the rounds so far; before any, all are 1."""
         energy = self.setting.clip_norm**2 * self._proportions()  # m_k
         return decision_of(np.sqrt(energy), np.sqrt(self.setting.shares * energy))
 
     def _proportions(self) -> Array:
-        """m_k / Σ m_k."""
+        """Return m_k / Σ m_k."""
         shares = self.setting.shares
         error = np.sqrt(self._variance.sum())
         counted = np.maximum(self._squared, 0.0) + error * shares

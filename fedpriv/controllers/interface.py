@@ -27,18 +27,18 @@ State = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of a job before its first round. All of it is public.
+    """The facts of a job that are known before its first round. All are public.
 
     Attributes:
-        groups: their names; there are K.
-        sizes: how many parameters each has.
-        rounds: of the job.
-        clip_norm: C of the plan.
-        seed: of a controller that draws something.
-        filter: of an adaptive job's plan; None in any other.
+        groups: the names of the K groups.
+        sizes: the number of parameters of each group.
+        rounds: the number of the job's rounds.
+        clip_norm: C, the plan's clip norm.
+        seed: the seed of a controller that draws something.
+        filter: the filter of an adaptive job's plan; None in other jobs.
 
     Raises:
-        ValueError: no groups, or a size that is none.
+        ValueError: there are no groups, or a size is not a size.
     """
 
     groups: tuple[str, ...]
@@ -54,7 +54,7 @@ class Setting:
 
     @property
     def count(self) -> int:
-        """K."""
+        """K, the number of groups."""
         return len(self.groups)
 
     @property
@@ -66,19 +66,19 @@ class Setting:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a controller sees of a round that is over.
+    """What a controller sees of a completed round.
 
     Attributes:
-        number: of the round, from 1.
-        decision: that the round had.
+        number: the number of the round, from 1.
+        decision: the decision for the round.
         squared: of each group (K,), ‖g‖² − size · deviation² of the mean gradient g: without
             bias, and so negative at times.
         deviation: (K,), of the noise in a coordinate of the mean gradient; public.
         within: of each group (K,), the noisy share of units within its clip norm; None where the
             controller asked for no bits.
-        moved: of each group (K,), the norm of the update.
-        spent: the share of the filter's budget that is used, or of the rounds.
-        loss: after the round, on public or synthetic records; None where the job has none.
+        moved: the norm of the update of each group (K,).
+        spent: the used share of the filter's budget, or of the rounds.
+        loss: the loss after the round, on public or synthetic records; None without any.
     """
 
     number: int
@@ -96,7 +96,7 @@ class Controller(Protocol):
 
     Attributes:
         bits: f, the share of a unit's squared norm that it needs for `Seen.within`; 0 for none.
-        together: the scaled vector of a unit is to be clipped as a whole.
+        together: whether the scaled vector of a unit is clipped as a whole.
         lift: what the server multiplies the mean gradient by (and the deviation of its noise),
             after it has divided each group by its scale; 1 where updates have their usual size
             already.
@@ -107,17 +107,17 @@ class Controller(Protocol):
     lift: float
 
     def decide(self, number: int) -> Decision:
-        """For a round, from 1. Asked twice, it says the same: it changes nothing."""
+        """Decide for a round, from 1. Asked twice, it says the same: it changes nothing."""
 
     def see(self, seen: Seen) -> None:
-        """After each round, once.
+        """See a round, once, after it.
 
         Raises:
             RawValueError: a value in it is raw; nothing was changed.
         """
 
     def state(self) -> Privatised[State]:
-        """Everything needed to go on later, as named arrays."""
+        """Return everything needed to continue later, as named arrays."""
 
     def restore(self, state: Privatised[State]) -> None:
         """Go on from what `state` returned, bit for bit.

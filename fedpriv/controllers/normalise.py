@@ -31,7 +31,7 @@ from fedpriv.privacy.usual import MIN_CLIP
 class NormaliseController(ControllerBase):
     """Always decides the same.
 
-    Where a clip norm would be below the least there may be, none is shrunk farther than that.
+    If a clip norm would be below the smallest allowed, all shrink only that far.
     """
 
     def __init__(self, settings: NormaliseSection, setting: Setting) -> None:
@@ -42,5 +42,5 @@ class NormaliseController(ControllerBase):
         self._decision = decision_of(shrink * usual, least_noise(usual, setting))
 
     def decide(self, number: int) -> Decision:
-        """The same in every round."""
+        """Decide the same in every round."""
         return self._decision

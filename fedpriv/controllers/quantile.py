@@ -51,7 +51,7 @@ class QuantileController(ControllerBase):
         self._log = np.zeros(setting.count)  # of the clip norms, relative to the start
 
     def decide(self, number: int) -> Decision:
-        """The clip norms that the rounds so far have led to."""
+        """Return the clip norms that the rounds so far have led to."""
         clip_norms = self._start * np.exp(self._log)
         return decision_of(clip_norms, least_noise(clip_norms, self.setting))
 

@@ -13,7 +13,7 @@ from fedpriv.errors import ConfigError
 
 
 def make_controller(section: ControllerSection, setting: Setting) -> Controller:
-    """The controller that a federation file asks for.
+    """Make the controller that a federation file asks for.
 
     Raises:
         ConfigError: what the file says of groups does not fit the job's; or the job has a filter

@@ -95,7 +95,7 @@ class SacController(ControllerBase):
         self._choose()
 
     def decide(self, number: int) -> Decision:
-        """What the last decision comes to in a round."""
+        """Return what the last decision comes to in a round."""
         count = self.setting.count
         clip_norms = self._start * self._settings.clip_range ** self._action[:count]
         factors = self._settings.weight_range ** self._action[count : 2 * count]
@@ -103,7 +103,7 @@ class SacController(ControllerBase):
         return decision_of(clip_norms, weights, self._share(number))
 
     def _share(self, number: int) -> float | None:
-        """Of the budget, for a round: what keeps to the pace and leaves enough for the others."""
+        """Return a round's share of the budget: it keeps the pace and leaves enough for others."""
         if self.setting.filter is None:
             return None
         rounds, span = self.setting.rounds, self._settings.pace_range
@@ -136,7 +136,7 @@ class SacController(ControllerBase):
         self._choose()
 
     def _gain(self, seen: Round) -> float | None:
-        """What a round was good for; None where nobody knows."""
+        """Return what a round was good for; None where nobody knows."""
         if seen.loss is None:
             if not math.isnan(self._loss):
                 return None  # a loss comes in some rounds only
@@ -149,11 +149,11 @@ class SacController(ControllerBase):
         return before - seen.loss
 
     def _noise_in(self, seen: Round) -> Array:
-        """The expected squared norm of the noise in each group, (K,)."""
+        """Return the expected squared norm of the noise in each group, (K,)."""
         return np.asarray(np.asarray(self.setting.sizes, np.float64) * seen.deviation**2)
 
     def _seen_as(self, seen: Round) -> Array:
-        """What the networks see of a round, each value within bounds, (S,)."""
+        """Return what the networks see of a round, each value within bounds, (S,)."""
         noise = self._noise_in(seen)
         tiny = 1e-30
         size = np.log10(np.maximum(seen.squared + noise, tiny) / self._start**2) / 4
@@ -189,7 +189,7 @@ class SacController(ControllerBase):
             self._learner.learn(batch, generator)
 
     def _choose(self) -> None:
-        """The decision of the coming rounds: of the first ones, any; then what was learned."""
+        """Choose the decision of the coming rounds: first at random, then what was learned."""
         generator = self._generator(2 * self._decided + 1)
         if self._decided < self._warm_up:
             drawn = torch.rand(len(self._action), generator=generator, dtype=torch.float64)
@@ -239,12 +239,12 @@ class SacController(ControllerBase):
 
 
 def policy_of(state: State) -> State:
-    """What was learned, of a controller's state: the part that another job can begin with."""
+    """Return what was learned, of a controller's state: what another job can begin with."""
     return {name: value for name, value in state.items() if name.startswith(NETWORK)}
 
 
 def read_policy(path: Path, learner: Learner) -> State:
-    """What was learned before, for networks like these.
+    """Read what was learned before, for networks like these.
 
     Raises:
         ConfigError: the file can't be read, or is of other networks.

@@ -83,12 +83,12 @@ class Learner:
 
     @torch.no_grad()
     def act(self, state: Array, generator: torch.Generator) -> Array:
-        """An action (A,) for a state (S,); 0 for what is no number."""
+        """Return an action (A,) for a state (S,); 0 for what is no number."""
         action, _ = self._drawn(torch.from_numpy(state).float()[None], generator)
         return np.asarray(np.nan_to_num(action[0].double().numpy(), nan=0.0))
 
     def learn(self, batch: Batch, generator: torch.Generator) -> None:
-        """One step of critics, actor and temperature."""
+        """Take one step of critics, actor and temperature."""
         worth = self._targets(batch, generator)
         found = (self._value(name, batch.states, batch.actions) for name in ("first", "second"))
         self._step("critics", sum(((value - worth) ** 2).mean() for value in found))
@@ -114,7 +114,7 @@ class Learner:
         return batch.rewards + self._settings.gamma * later
 
     def _drawn(self, states: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Actions (N, A) and the logarithms of their densities (N,)."""
+        """Draw actions (N, A) and the logarithms of their densities (N,)."""
         mean, spread = self.networks["actor"](states).chunk(2, dim=-1)
         log_deviation = LOWEST + (HIGHEST - LOWEST) * (torch.tanh(spread) + 1) / 2
         drawn = torch.randn(mean.shape, generator=generator)
@@ -143,7 +143,7 @@ class Learner:
         optimizer.zero_grad()
 
     def arrays(self) -> State:
-        """Everything that is learned, copied."""
+        """Return everything that is learned, copied."""
         return {name: tensor.detach().numpy().copy() for name, tensor in self._tensors()}
 
     def put(self, state: State) -> None:
@@ -169,7 +169,7 @@ class Learner:
 
 
 def _dense(values: int, width: int, results: int, generator: torch.Generator) -> nn.Sequential:
-    """An encoder of two layers, and what reads it."""
+    """Make an encoder of two layers, and what reads it."""
     sizes = ((values, width), (width, width), (width, results))
     # Made without storage first, so that nothing is drawn from the process's own generator.
     layers = [nn.Linear(*size, device="meta").to_empty(device="cpu") for size in sizes]

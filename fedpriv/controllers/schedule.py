@@ -50,7 +50,7 @@ class ScheduleController(ControllerBase):
             self._shares = self._affordable(setting.filter)
 
     def decide(self, number: int) -> Decision:
-        """What the schedule says of a round; after the last one, the same as in the last."""
+        """Return what the schedule says of a round; after the last one, as in the last."""
         stage = self._stage(number)
         clip_norms = self._start * self._factor(self._settings.end_clip, stage)
         share = None if self._shares is None else self._shares[stage]
@@ -67,7 +67,7 @@ class ScheduleController(ControllerBase):
         return math.exp(progress * math.log(end))
 
     def _affordable(self, budget: RdpFilter) -> list[float]:
-        """The share of the budget of a round of each stage, for noise of the form asked for."""
+        """Return the share of the budget of a round in each stage, for noise of the asked form."""
         rounds = Counter(self._stage(number) for number in range(1, self.setting.rounds + 1))
         shape = [self._factor(self._settings.end_noise, stage) for stage in range(self._stages)]
 

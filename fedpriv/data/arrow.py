@@ -32,7 +32,7 @@ def parquet_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
 
 
 def file_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
-    """Arrow's stream format, which `datasets` writes, or its file format (Feather)."""
+    """Read Arrow's stream format, which `datasets` writes, or its file format (Feather)."""
     import pyarrow  # type: ignore[import-untyped, unused-ignore]
 
     with legible(path, key), pyarrow.memory_map(str(path)) as file:
@@ -49,7 +49,7 @@ def file_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
 
 
 def arrow_rows(batches: Iterable[Any], classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """The rows of batches or tables of Arrow; a number that is of no class is missing.
+    """Yield the rows of batches or tables of Arrow; a number of no class counts as missing.
 
     Args:
         classes: column → names, of the columns that hold numbers of classes.
@@ -73,7 +73,7 @@ def _name(number: Any, names: Sequence[str]) -> str | None:
 
 
 def _classes(schema: Any) -> dict[str, list[str]]:
-    """The names of classes, as `datasets` writes them beside an Arrow schema (`ClassLabel`)."""
+    """Return the names of classes that `datasets` writes beside an Arrow schema (`ClassLabel`)."""
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
         return {c: f["names"] for c, f in features.items() if f.get("_type") == "ClassLabel"}
@@ -82,7 +82,7 @@ def _classes(schema: Any) -> dict[str, list[str]]:
 
 
 def _values(column: Any) -> Iterable[Any]:
-    """A column's values; floats of few bits as numpy has them, and text that is none as bytes.
+    """Return a column's values; short floats as numpy has them, and text that is no UTF-8 as bytes.
 
     Raises:
         pyarrow.ArrowInvalid: it is damaged, which Arrow would read from anywhere in memory.
@@ -102,7 +102,7 @@ def _values(column: Any) -> Iterable[Any]:
 
 
 def load_dataset_of(source: Path | str, wanted: Sequence[str], cache_dir: Path, key: str) -> Opened:
-    """What starts the rows of a folder, or of a data set of a hub, and a digest of them.
+    """Return what starts the rows of a folder or a hub's data set, and a digest of them.
 
     Raises:
         DataError: it can't be loaded, or holds several splits and none is called train.
@@ -160,7 +160,7 @@ def _one_split(splits: Mapping[str, Any], source: Path | str, key: str) -> datas
 
 
 def opening_of(dataset: datasets.Dataset, wanted: Sequence[str]) -> Opened:
-    """What starts its rows, and their digest; with all columns if a wanted one is missing."""
+    """Return what starts its rows, and their digest; with all columns if a wanted one lacks."""
     present = set(wanted) <= set(dataset.column_names)
     chosen = dataset.with_format(None)
     chosen = chosen.select_columns(list(wanted)) if present else chosen
@@ -169,7 +169,7 @@ def opening_of(dataset: datasets.Dataset, wanted: Sequence[str]) -> Opened:
 
 
 def dataset_rows(dataset: datasets.Dataset) -> Iterator[Row]:
-    """Its rows, whatever format it was set to, with the names of its classes."""
+    """Yield its rows, whatever format it was set to, with the names of its classes."""
     from datasets import ClassLabel
 
     classes = {

@@ -32,11 +32,11 @@ class Batch:
     labels: Tensor
 
     def __len__(self) -> int:
-        """B."""
+        """Return B."""
         return len(self.input_ids)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on `device`; a GPU fetches it by itself, while Python goes on."""
+        """Return the same batch on `device`; a GPU fetches it by itself, while Python goes on."""
         parts = (self.input_ids, self.attention_mask, self.labels)
         if torch.device(device).type == "cuda":
             return Batch(*(part.pin_memory().to(device, non_blocking=True) for part in parts))
@@ -44,9 +44,9 @@ class Batch:
 
 
 def padded_length(length: int, max_length: int) -> int:
-    """The next of 8, 16, …, 128, 144, …, 256, 288, …, at most `max_length`.
+    """Return the next of 8, 16, …, 128, 144, …, 256, 288, …, at most `max_length`.
 
-    Not the longest of a batch: a row's shape, and so its rounding, must not depend on who
+    It is not the longest of a batch: a row's shape, and so its rounding, must not depend on who
     else was sampled.
 
     Raises:
@@ -59,7 +59,7 @@ def padded_length(length: int, max_length: int) -> int:
 
 
 def buckets(examples: Sequence[Example], max_length: int) -> dict[int, list[int]]:
-    """Indices of the examples by padded length, both ascending."""
+    """Return indices of the examples by padded length, both ascending."""
     grouped: dict[int, list[int]] = {}
     for index, example in enumerate(examples):
         length = padded_length(len(example.input_ids), max_length)
@@ -73,7 +73,7 @@ def collate(
     length: int,
     padding_side: Literal["left", "right"] = "right",
 ) -> Batch:
-    """The examples padded to `length`; padding has no attention and no loss.
+    """Pad the examples to `length`; padding has no attention and no loss.
 
     Raises:
         ValueError: an example is longer than `length`, or there is none.

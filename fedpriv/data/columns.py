@@ -13,7 +13,7 @@ _FIELDS = ({"messages"}, {"prompt", "completion"}, {"text", "label"}, {"text"})
 
 
 def columns_of(records: Records) -> dict[str, str]:
-    """The columns of records that are in one of the formats of trl, or a text with a label.
+    """Return the columns of records in one of the formats of trl, or of a text with a label.
 
     Raises:
         DataError: they are in none, or in several, or there is no record.

@@ -18,20 +18,19 @@ SHAPES = {
 
 
 class DataSection(Section):
-    """Which columns of the records are used, the same at every site."""
+    """The columns of the records that every site uses."""
 
     columns: dict[str, str] = Field(
         {"text": "text"},
-        description="From each field to the column of the files that holds it. The fields are"
-        " text; prompt and completion; messages; or, for a classification, text and label.",
+        description="The column of each field: text; prompt and completion; messages; or, to"
+        " classify, text and label.",
     )
     max_empty: float = Field(
         usual.MAX_EMPTY,
         ge=0,
         le=1,
-        description="The largest share of a site's records that may give nothing to learn from,"
-        " such as conversations without an answer. Beyond it, or where no record gives anything,"
-        " a site does not begin, and nothing is spent.",
+        description="Largest share of a site's records with nothing to learn from. Above it, or"
+        " if all are empty, the site does not start, and spends nothing.",
     )
 
     @field_validator("columns")

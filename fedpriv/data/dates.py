@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[0-9]{1,13}(?:\.0*)?")
 
 
 def day_of(value: Any) -> date | None:
-    """The day of a date by type, of a text that begins with the year, or of a number.
+    """Return the day of a date by type, of a text that begins with the year, or of a number.
 
     A number is YYYYMMDD; whole days since 1970, as R writes a date to SQLite; or seconds or
     milliseconds since 1970 that are whole days, as OHDSI's tools and Java do. Numbers are of 1974

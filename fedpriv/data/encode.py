@@ -52,7 +52,7 @@ def encode_record(
     row: int,
     source: Path | str,
 ) -> list[Example]:
-    """The examples of one record, at most ``spec.max_records_per_unit``; maybe none.
+    """Make the examples of one record, at most ``spec.max_records_per_unit``; maybe none.
 
     Args:
         record: the fields of ``spec.columns``.
@@ -104,10 +104,10 @@ def check_label(
 def encode_text(
     text: str | None, tokenizer: PreTrainedTokenizerBase, max_length: int, max_windows: int
 ) -> list[Example]:
-    """Plain text, ended by eos where the tokenizer has one, in consecutive windows.
+    """Encode plain text, ended by eos where the tokenizer has one, in consecutive windows.
 
-    A list of messages as JSON text is as the chat template writes it. The first `max_windows`
-    windows of `max_length` tokens are used; a last window of a single token has no target and is
+    The chat template writes a list of messages that comes as JSON text. The first `max_windows`
+    windows of `max_length` tokens are used. A last window of a single token has no target and is
     left out.
     """
     talk = conversation(text)
@@ -129,10 +129,10 @@ def encode_completion(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
 ) -> list[Example]:
-    """A prompt, without loss, and its completion, ended by eos, with loss.
+    """Encode a prompt, without loss, and its completion, ended by eos, with loss.
 
-    Both may be lists of messages as JSON text: then they are as the chat template writes them. Cut
-    at `max_length`; see `_window`.
+    Both may be lists of messages as JSON text: then the chat template writes them. The result is
+    cut at `max_length`; see `_window`.
     """
     if _is_blank(completion):
         return []
@@ -158,17 +158,16 @@ def encode_completion(
 def encode_messages(
     messages: Any, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> list[Example]:
-    """A conversation through the tokenizer's chat template, loss on the assistant's tokens.
+    """Encode a conversation by the tokenizer's chat template, with loss on the assistant's tokens.
 
-    Where the template marks them (``{% generation %}``) its marks are used. Elsewhere a
-    turn's tokens are those that rendering the conversation up to and including it adds to
-    rendering it up to the turn's header; a turn that later turns rewrite (templates that
-    drop past reasoning), or that has nothing before it, has no loss. Cut at `max_length`;
-    see `_window`.
+    Where the template marks them (``{% generation %}``) its marks are used. Elsewhere a turn's
+    tokens are those that rendering the conversation up to and including it adds to rendering it up
+    to the turn's header; a turn that later turns rewrite (templates that drop past reasoning), or
+    that has nothing before it, has no loss. The result is cut at `max_length`; see `_window`.
 
     Args:
         messages: a list of ``{"role": …, "content": …}``, or the same as JSON text.
-            Anything else contributes no example, as does what the template refuses.
+            Anything else contributes no example, and neither does what the template refuses.
 
     Raises:
         DataError: the tokenizer has no chat template, or one whose assistant tokens can't
@@ -189,9 +188,9 @@ def encode_messages(
 def encode_labelled(
     text: str | None, label: int, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> list[Example]:
-    """A text with its class, cut at `max_length`, where the tokenizer keeps its special tokens.
+    """Encode a text with its class, cut at `max_length`, where the tokenizer keeps special tokens.
 
-    A tokenizer that cuts nowhere, or not enough, is cut short all the same.
+    If the tokenizer does not cut, or not enough, the text is cut short all the same.
     """
     if _is_blank(text):
         return []
@@ -226,10 +225,10 @@ def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def conversation(messages: Any) -> list[dict[str, Any]] | None:
-    """The messages if they are well formed.
+    """Return the messages if they are well formed.
 
     A content in parts (``[{"type": "text", "text": …}, …]``) is the text of its parts, one after
-    the other. One with a part that is no text, such as an image, is not well formed.
+    the other. A content with a part that is no text, such as an image, is not well formed.
     """
     if isinstance(messages, str):
         with suppress(ValueError, RecursionError):
@@ -248,7 +247,7 @@ def conversation(messages: Any) -> list[dict[str, Any]] | None:
 
 
 def _content(content: Any) -> str | None:
-    """A message's text; None of what is no text."""
+    """Return a message's text; None if it is no text."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
@@ -285,19 +284,19 @@ class Cause(Enum):
 
     @property
     def said(self) -> str:
-        """In a clause."""
+        """The cause in a clause."""
         return self.value[0]
 
     @property
     def fix(self) -> str:
-        """In a sentence."""
+        """The remedy in a sentence."""
         return self.value[1]
 
 
 def cause_of(
     record: Mapping[str, Any], spec: DataSpec, tokenizer: PreTrainedTokenizerBase
 ) -> Cause:
-    """Why `encode_record` made no example of a record.
+    """Tell why `encode_record` made no example of a record.
 
     Privacy:
         Private as the record is: for the site's own screen and log.
@@ -334,7 +333,7 @@ def _has_roles(messages: Any) -> bool:
 def _render(
     conversation: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[int], list[bool]] | None:
-    """Token ids and which are the assistant's; None where the template refuses."""
+    """Return token ids and which are the assistant's; None where the template refuses."""
     try:
         if GENERATION_MARKER.search(tokenizer.get_chat_template()):
             marked: Any = tokenizer.apply_chat_template(
@@ -358,7 +357,7 @@ def _render(
 def _assistant_spans(
     conversation: list[dict[str, Any]], whole: str, tokenizer: PreTrainedTokenizerBase
 ) -> list[tuple[int, int]]:
-    """Characters of `whole` that the assistant wrote, by rendering growing prefixes."""
+    """Find the characters of `whole` that the assistant wrote, by rendering growing prefixes."""
     spans = []
     for i, message in enumerate(conversation):
         if message["role"] != "assistant" or i == 0:
@@ -375,7 +374,7 @@ def _assistant_spans(
 
 
 def _common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """How many characters, or tokens, both begin with alike."""
+    """Count the characters, or tokens, with which both begin alike."""
     unequal = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     return next(unequal, min(len(a), len(b)))
 
@@ -385,7 +384,7 @@ def _template_text(
     tokenizer: PreTrainedTokenizerBase,
     add_generation_prompt: bool = False,
 ) -> str | None:
-    """The conversation as text; None where the template refuses it."""
+    """Return the conversation as text; None where the template refuses it."""
     try:
         asked: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
         return str(tokenizer.apply_chat_template(list(conversation), **asked))
@@ -404,7 +403,7 @@ def _tokenize(
     special: bool,
     max_length: int | None = None,
 ) -> list[int]:
-    """Token ids; settings of padding and truncation that the tokenizer carries are overruled."""
+    """Return token ids; the tokenizer's own settings of padding and truncation are overruled."""
     encoded = tokenizer(
         text,
         add_special_tokens=special,
@@ -422,11 +421,11 @@ def _with_eos(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
 
 
 def _window(ids: list[int], labels: list[int], max_length: int) -> list[Example]:
-    """The example of one window of `max_length` tokens, if there is something to predict.
+    """Make the example of one window of `max_length` tokens, if there is something to predict.
 
-    It begins with the first token, unless too little would be left of what is to be predicted.
-    Then context is cut off the front, so that at least half of the window, or all that follows
-    the first target, is what is predicted.
+    It begins with the first token, unless too few targets would be left. Then context is cut off
+    the front, so that at least half of the window, or all that follows the first target, is to be
+    predicted.
     """
     first = next((n for n, label in enumerate(labels) if n and label != NO_LOSS), 0)
     room = max_length - min(len(ids) - first, (max_length + 1) // 2)
@@ -436,7 +435,7 @@ def _window(ids: list[int], labels: list[int], max_length: int) -> list[Example]
 
 
 def _with_target(ids: list[int], labels: list[int], *, cut: bool = False) -> list[Example]:
-    """The example, unless its loss would be over no token.
+    """Make the example, unless its loss would be over no token.
 
     Nothing predicts the first token; with padding on the left, padding would.
     """

@@ -147,7 +147,7 @@ def write_federation(
 
 
 def _toml(tree: Mapping[str, Any]) -> str:
-    """The text of a file; what is None is left out.
+    """Write the text of a file; what is None is left out.
 
     Raises:
         ConfigError: a value is of a type that TOML does not have.
@@ -205,7 +205,7 @@ def _check_sites(named: Any, sites: Any) -> None:
 def _divided(
     records: Any, sites: int | Iterable[str] | None, wanted: Sequence[str], unit: str
 ) -> dict[str, list[Values]]:
-    """The rows of each of the sites among whom one data set is divided."""
+    """Divide one data set among sites: return the rows of each."""
     if isinstance(sites, int):
         sites = [f"site-{n}" for n in range(1, sites + 1)]
     names = list(sites or ())
@@ -218,7 +218,7 @@ def _divided(
 
 
 def _rows(records: Records, wanted: Sequence[str], unit: str) -> list[Values]:
-    """The columns that are used, as JSON has them.
+    """Return the columns that are used, as JSON has them.
 
     Raises:
         DataError: one is missing, or holds what readers of files refuse.
@@ -247,7 +247,7 @@ def _rows(records: Records, wanted: Sequence[str], unit: str) -> list[Values]:
 
 
 def _json(value: Any) -> Any:
-    """A value as JSON has it; nothing for what is no number."""
+    """Return a value as JSON has it; None for what is no number."""
     return json.loads(as_json(value), parse_constant=lambda _: None)
 
 

@@ -30,13 +30,13 @@ _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9.-]{1,64})(?:/_history/[A-Za-
 
 
 def document_rows(section: FhirSection, wanted: Sequence[str], key: str) -> Iterator[Row]:
-    """The documents that pass the section's filters, in file order.
+    """Yield the documents that pass the section's filters, in file order.
 
     A row has ``note_id``, ``person_id`` (the id of the patient; None if the subject is none, which
     is refused if it is wanted), ``note_date``, ``note_title``, ``note_text`` (None if no attachment
-    is text) and ``language``. What was entered in error is never read.
-    A document with several attachments is the same text in several formats, so that one is read:
-    the first in plain text, or else the first page of HTML, without its tags.
+    is text) and ``language``. Documents entered in error are never read. A document with several
+    attachments is the same text in several formats. One is read: the first in plain text, or else
+    the first page of HTML, without its tags.
 
     Raises:
         DataError: a file is missing or not NDJSON; a resource is no DocumentReference, or of no
@@ -70,7 +70,7 @@ def _files(path: Path, key: str) -> list[Path]:
 
 
 class _Document:
-    """One resource; what is wrong with it is said by its number."""
+    """One resource; errors name it by its number."""
 
     def __init__(self, resource: Table, number: int, path: Path, key: str) -> None:
         self.resource, self.number, self.path, self.key = resource, number, path, key
@@ -85,7 +85,7 @@ class _Document:
             )
 
     def row(self, section: FhirSection, *, needs_patient: bool = True) -> Table | None:
-        """What is read of it; None if it is left out."""
+        """Return what is read of it; None if it is left out."""
         resource = self.resource
         status = resource.get("status")
         if status not in STATUS:
@@ -121,7 +121,7 @@ class _Document:
         }
 
     def _within(self, section: FhirSection) -> bool:
-        """Whether its date is between two days; one without a date is not."""
+        """Tell whether its date is between two days; without a date, it is not."""
         first, last = section.first_date, section.last_date
         if first is None and last is None:
             return True
@@ -139,7 +139,7 @@ class _Document:
         return day is not None and (first or day) <= day <= (last or day)
 
     def _attachment(self) -> tuple[Table, Message]:
-        """The attachment that is read, and what kind of content it has; empty if none is text."""
+        """Return the attachment that is read, and its kind of content; empty if none is text."""
         held = [_table(_table(content).get("attachment")) for content in self._contents()]
         kinds = [_kind(attachment) for attachment in held]
         for wanted in (PLAIN, PAGE):
@@ -209,10 +209,10 @@ class _Document:
 
 
 def _beside(folder: Path, address: str) -> Path | None:
-    """The file in a folder that a relative address leads to, links followed; None if it leads out.
+    """Return the file in a folder that a relative address leads to; None if it leads out.
 
-    Whoever wrote the records must not choose which other files of this machine are read. Nor is it
-    a file of resources: the text of one person would be made of what others' records say.
+    Links are followed. The author of the records must not choose which other files of this machine
+    are read. It is no file of resources: a person's text would be made of what others' records say.
     """
     try:
         url = urlsplit(address)
@@ -234,10 +234,10 @@ def _kind(attachment: Table) -> Message:
 
 
 def _patient(subject: Any) -> str | None:
-    """The id of a patient, whichever way the reference is written.
+    """Return the id of a patient, whichever way the reference is written.
 
-    An address or a version before or behind it is left out: one person whose records name it in
-    two ways would otherwise be two, each protected by itself.
+    An address or a version before or behind it is left out: else one person whose records name it
+    in two ways would be two, each protected separately.
     """
     found = _PATIENT.fullmatch(str(_table(subject).get("reference") or ""))
     return None if found is None else found[1]

@@ -25,12 +25,12 @@ from fedpriv.plugins import SOURCES, load
 
 
 class Row(NamedTuple):
-    """What a source has of one record.
+    """One record, as a source has it.
 
     Attributes:
-        values: by the names of the columns.
-        place: where it is in its file, such as ``line 3``, for errors.
-        file: which one it is, of a source that is several.
+        values: the values by the names of the columns.
+        place: the record's place in its file, such as ``line 3``, for errors.
+        file: the record's file, if the source is several files.
     """
 
     values: Mapping[str, Any]
@@ -59,7 +59,7 @@ MAGIC = (  # what files begin with, of which some have another name
 
 
 def json_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
-    """JSON lines, or one JSON array."""
+    """Read JSON lines, or one JSON array."""
     with legible(path, key), _text(path) as stream:
         while (first := stream.read(1)).isspace():
             pass
@@ -75,7 +75,7 @@ def json_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
 
 
 def _parsed(text: str, line: int | None, path: Path, key: str) -> Any:
-    """What a line holds, or all of a file if there is no number."""
+    """Parse a line, or all of a file if there is no number."""
     try:
         return json.loads(text, object_pairs_hook=each_once)
     except json.JSONDecodeError as error:
@@ -106,9 +106,9 @@ def _object(value: Any, place: str, path: Path, key: str) -> Mapping[str, Any]:
 
 
 def _csv_rows(path: Path, wanted: Sequence[str], key: str, delimiter: str = ",") -> Iterator[Row]:
-    """Separated values with a header; every value is the text that was written.
+    """Read separated values with a header; every value is the text that was written.
 
-    What separates them is told from the header: it is public, and no record.
+    The header decides what separates them: it is public, and no record.
     """
     csv.field_size_limit(MAX_FIELD)
 
@@ -156,7 +156,7 @@ def _csv_rows(path: Path, wanted: Sequence[str], key: str, delimiter: str = ",")
 
 
 def _fits(header: str, wanted: frozenset[str], delimiter: str) -> tuple[bool, int]:
-    """How well a header is separated by something: it has what is wanted, and many columns."""
+    """Rate how well a delimiter splits a header: it has what is wanted, and many columns."""
     try:
         names = next(csv.reader([header], delimiter=delimiter), [])
     except csv.Error:
@@ -177,7 +177,7 @@ def check_once(names: Sequence[str], wanted: Sequence[str], path: Path, key: str
 
 
 def text_or_bytes(content: bytes) -> str | bytes:
-    """Text of UTF-8, or the bytes as they are, to be refused with their row."""
+    """Return text of UTF-8, or the bytes as they are, to be refused with their row."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -217,7 +217,7 @@ def legible(path: Path, key: str) -> Iterator[None]:
 
 
 def _bad_line(path: Path) -> int:
-    """The first line that is not UTF-8."""
+    """Return the first line that is not UTF-8."""
     with _binary(path) as stream:
         bad = (n for n, line in enumerate(stream, 1) if isinstance(text_or_bytes(line), bytes))
         return next(bad, 1)
@@ -230,7 +230,7 @@ def _binary(path: Path) -> BinaryIO:
 
 
 def _text(path: Path) -> TextIO:
-    """The file as UTF-8 text, without a byte order mark, with its own line ends."""
+    """Open the file as UTF-8 text, without a byte order mark, with its own line ends."""
     if path.suffix.lower() == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
@@ -247,10 +247,10 @@ COMPRESSED = (".jsonl", ".json", ".csv", ".tsv")
 
 
 def reader_of(path: Path, key: str) -> Reader:
-    """The reader for a file, by its name.
+    """Return the reader for a file, by its name.
 
     Raises:
-        DataError: the name ends in none that is known.
+        DataError: the name's ending is not known.
     """
     suffix = path.suffix.lower()
     if suffix == ".gz":

@@ -26,10 +26,10 @@ HELD_OUT, VALIDATION = "held-out", "validation"  # what a share may be kept apar
 
 
 def is_apart(record: Mapping[str, Any], unit: str, share: float, purpose: str) -> bool:
-    """Whether a record's unit is of the share that is kept apart for a purpose.
+    """Tell whether a record's unit belongs to the share that is kept apart for a purpose.
 
-    All records of a patient fall on one side, copies of a text too, and no unit moves another.
-    An empty record trains.
+    All records of a patient fall on one side, copies of a text too, and no unit moves another. An
+    empty record trains.
 
     Args:
         record: a row of `read_records`.
@@ -45,9 +45,9 @@ def is_apart(record: Mapping[str, Any], unit: str, share: float, purpose: str) -
 
 
 def drawn_for(record: Mapping[str, Any], unit: str, purpose: str) -> float:
-    """A number from 0 to 1 for a record's unit, the same every time; 1 for an empty record.
+    """Return a number from 0 to 1 for a record's unit, always the same; 1 for an empty record.
 
-    A hash of the unit's id, or of the record's texts where each record is a unit.
+    It is a hash of the unit's id, or of the record's texts where each record is a unit.
     """
     owner = _owner(record, unit)
     if not owner:
@@ -57,25 +57,25 @@ def drawn_for(record: Mapping[str, Any], unit: str, purpose: str) -> float:
 
 
 def _owner(record: Mapping[str, Any], unit: str) -> bytes:
-    """What tells a record's unit from others; nothing for an empty record without an id."""
+    """Return what tells a record's unit from others; nothing for an empty record without an id."""
     return whole_record(record) if unit == "record" else canonical_json([record[UNIT]])
 
 
 def unit_mark(record: Mapping[str, Any], unit: str) -> bytes | None:
-    """A digest of what tells a record's unit from others; None for an empty record."""
+    """Return a digest of what tells a record's unit from others; None for an empty record."""
     owner = _owner(record, unit)
     return hashlib.sha256(owner).digest() if owner else None
 
 
 @dataclass(frozen=True)
 class OwnRecords:
-    """A site's records, those that train and those that it keeps apart to test models on.
+    """A site's records: those that train, and those kept apart to test models.
 
     Attributes:
         training: rows of `read_records`.
         rows: their numbers in the file, from 1, for messages.
-        held_out: rows of other units; none where the site keeps none apart.
-        as_read: both, before the site's own `transform`, if it has one. By these a unit is known:
+        held_out: rows of other units; none if the site keeps none apart.
+        as_read: both, before the site's own `transform`, if it has one. They identify a unit:
             a transform may make other texts of the same records the next time.
     """
 
@@ -96,7 +96,7 @@ def read_own(
     key: str,
     transform: str | None = None,
 ) -> OwnRecords:
-    """A site's records in two parts.
+    """Read a site's records in two parts.
 
     Args:
         held_out: a file of further records, or the share of the units of `source` to keep apart.

@@ -12,9 +12,9 @@ _CELLS = {"td", "th"}
 
 
 def text_of(page: str) -> str:
-    """The text of a page: blocks are lines, cells of a table are parted by a space.
+    """Return the text of a page: blocks are lines, and a space parts the cells of a table.
 
-    Whatever is not well formed is read as browsers do, as far as it goes; nothing is refused.
+    What is not well formed is read as browsers do, as far as it goes; nothing is refused.
     """
     reader = _Reader()
     reader.feed(page)

@@ -17,14 +17,13 @@ from fedpriv.privacy.ledger.unit_index import ID, Identity
 
 
 def identities(record: Mapping[str, Any], unit: str) -> list[Identity]:
-    """What one record's unit is known by; none for an empty record.
+    """Return what one record's unit is known by; nothing for an empty record.
 
-    Each text of the record is one, and of a conversation the text of each message, so that the
-    same notes are recognised by record and by patient, and whatever field they are read into.
-    Labels are none: too many people share them. Texts are compared as people read them, white
-    space as a single space. Under an id column the id comes before the texts. Neither the name of
-    a column nor that of a field is part of it: the same people may be ``mrn`` in one file and
-    ``patient_nbr`` in another.
+    Each text of the record is one, and each message of a conversation. So the same notes are
+    recognised by record and by patient, and whatever field they are read into. Labels are none: too
+    many people share them. Texts are compared as people read them, white space as a single space.
+    Under an id column the id comes before the texts. Neither the name of a column nor that of a
+    field is part of it: the same people may be ``mrn`` in one file and ``patient_nbr`` in another.
 
     Args:
         record: a row of `read_records`.
@@ -40,9 +39,9 @@ def identities(record: Mapping[str, Any], unit: str) -> list[Identity]:
 
 
 def whole_record(record: Mapping[str, Any]) -> bytes:
-    """What tells a record from every other but its copies; nothing for an empty record.
+    """Return what tells a record from all but its copies; nothing for an empty record.
 
-    All of its texts by their fields; labels, ids and white space apart.
+    It is all of its texts by their fields, without labels, ids and white space.
 
     Privacy:
         Private as the record itself.
@@ -52,7 +51,7 @@ def whole_record(record: Mapping[str, Any]) -> bytes:
 
 
 def _texts(record: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The texts of each field, as people read them."""
+    """Return the texts of each field, as people read them."""
     found = {}
     for field, value in record.items():
         if field not in (UNIT, "label"):

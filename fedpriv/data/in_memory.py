@@ -39,7 +39,7 @@ def take_records(
     cache_dir: Path,
     key: str,
 ) -> datasets.Dataset:
-    """Records that are in memory, as `read_records` gives those of a file.
+    """Return records that are in memory, as `read_records` gives those of a file.
 
     Args:
         columns, unit, cache_dir, key: see `read_records`.
@@ -62,7 +62,7 @@ def take_records(
 
 
 def rows_of(records: Any, key: str) -> Iterator[Row]:
-    """The rows of records in memory, each a mapping from column to value.
+    """Yield the rows of records in memory, each a mapping from column to value.
 
     The classes of a data set have their names.
 

@@ -42,18 +42,17 @@ DRIVERS = {
 
 
 def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator[Row]:
-    """The notes that pass the section's filters, ordered by their ids.
+    """Yield the notes that pass the section's filters, ordered by their ids.
 
-    All are of one moment: they come from one query, and on PostgreSQL from one transaction that
-    may only read. The order matters: of a person with many notes the first ones are used, and
-    without an order it could depend on other people's notes which ones those are. Each note is
-    held against the filters here, whatever a database makes of a comparison: SQLite keeps dates
-    as text or numbers, and has every number before every text.
+    All are of one moment: they come from one query, and on PostgreSQL from one transaction that may
+    only read. The order matters: of a person with many notes the first ones are used, and without
+    an order it could depend on other people's notes which ones those are. Each note is held against
+    the filters here, whatever a database makes of a comparison: SQLite keeps dates as text or
+    numbers, and has every number before every text.
 
     Args:
         wanted: columns of the table, in small letters or as the table has them. If one is
-            missing, a single row comes that has all the columns that there are, and nothing in
-            them.
+            missing, a single row comes that has all columns of the table, and nothing in them.
         key: the setting that named the database, for errors.
 
     Raises:
@@ -104,7 +103,7 @@ def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator
 
 
 def _filters(section: OmopSection) -> dict[str, str]:
-    """The columns that filters look at, and the settings that say so."""
+    """Return the columns that filters look at, and the settings that say so."""
     found = {name: name for name in CONCEPTS if getattr(section, name)}
     if section.last_date is not None:
         found[DATE] = "last_date"
@@ -114,7 +113,7 @@ def _filters(section: OmopSection) -> dict[str, str]:
 
 
 def _passes(section: OmopSection, note: Row, key: str) -> bool:
-    """Whether a note is one of those that are read; refused if that can't be told."""
+    """Tell whether a note is one of those that are read; refuse one that can't be told."""
     for name, setting in _filters(section).items():
         value = note.values[name]
         try:
@@ -139,9 +138,9 @@ def _passes(section: OmopSection, note: Row, key: str) -> bool:
 
 
 def _query(section: OmopSection, named: Mapping[str, str], known: Mapping[str, Any]) -> Select[Any]:
-    """The notes in their order, without those that a filter is sure to leave out.
+    """Select the notes in their order, without those that a filter is sure to leave out.
 
-    What a database compares are values of a column that it knows to be dates or whole numbers.
+    The database compares only columns that it knows to be dates or whole numbers.
     """
     from sqlalchemy import Date, DateTime, Integer, column, select, table
 
@@ -163,10 +162,10 @@ def _query(section: OmopSection, named: Mapping[str, str], known: Mapping[str, A
 def _columns(
     connection: Connection, section: OmopSection, key: str
 ) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-    """The table's columns by every name that they may be asked for, and their types.
+    """Return the table's columns by every name that they may be asked for, and their types.
 
-    A database that keeps names in capitals has NOTE_ID for note_id. Of SQLite no type is known: any
-    column may hold anything.
+    A database that keeps names in capitals has NOTE_ID for note_id. The types of SQLite are not
+    known: any column may hold anything.
     """
     from sqlalchemy import inspect
 
@@ -204,7 +203,7 @@ def _columns(
 
 @contextmanager
 def _connected(section: OmopSection, key: str) -> Iterator[Connection]:
-    """A connection that only reads, and streams."""
+    """Open a connection that only reads, and streams."""
     from sqlalchemy.exc import SQLAlchemyError
 
     url, password = _url(section, key)
@@ -234,7 +233,7 @@ def _connected(section: OmopSection, key: str) -> Iterator[Connection]:
 
 
 def _url(section: OmopSection, key: str) -> tuple[URL, str]:
-    """The URL for SQLAlchemy, with the password in it, and the password."""
+    """Return the URL for SQLAlchemy, with the password in it, and the password."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -266,7 +265,7 @@ def _url(section: OmopSection, key: str) -> tuple[URL, str]:
 
 
 def _password(section: OmopSection, key: str) -> str:
-    """The password; empty where none is named, as the server may know its user by other means."""
+    """Return the password; empty where none is named, as the server may know its user otherwise."""
     if section.password_env is not None:
         found = os.environ.get(section.password_env, "")
         if not found:

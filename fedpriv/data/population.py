@@ -36,10 +36,10 @@ class Tally:
     """What became of records when they were encoded.
 
     Attributes:
-        empty: numbers in the file of those that gave no example, by why they give none.
-        records: how many there were, whatever came of them.
-        cut: how many conversations and answers, of those that gave one, were longer than a window.
-        max_length: tokens of a window.
+        empty: the numbers of the records that gave no example, by cause.
+        records: the number of all records.
+        cut: the number of encoded conversations and answers that were longer than a window.
+        max_length: the tokens of a window.
 
     Privacy:
         Private: for the site's own screen and log.
@@ -51,12 +51,12 @@ class Tally:
     max_length: int = 0
 
     def add(self, row: int, cause: Cause) -> None:
-        """Count a record that gave none."""
+        """Count a record that gave no example."""
         self.empty.setdefault(cause, []).append(row)
 
     @property
     def without(self) -> int:
-        """How many gave no example."""
+        """The number of records that gave no example."""
         return sum(map(len, self.empty.values()))
 
     @property
@@ -66,7 +66,7 @@ class Tally:
 
     @property
     def told(self) -> str:
-        """How many gave none, which and why, and how many lost a part."""
+        """A sentence: how many records gave no example, which and why, and how many lost a part."""
         told = f"{self.without} of {self.records} records give no example and contribute nothing"
         parts = [f"{len(rows)}: {cause.said} (rows {_shown(rows)})" for cause, rows in self._by()]
         if parts:
@@ -79,7 +79,7 @@ class Tally:
         return told
 
     def _by(self) -> list[tuple[Cause, list[int]]]:
-        """The most frequent cause first."""
+        """Return causes and rows, the most frequent cause first."""
         return sorted(self.empty.items(), key=lambda item: -len(item[1]))
 
     def check(self, most: float, *, key: str, limit: str, file: Path | str | None = None) -> None:
@@ -114,8 +114,8 @@ class Population:
         units: the examples of each unit; none for a unit whose records give none,
             which stays in the population and contributes 0. They are read when asked for.
         tally: what became of the records.
-        problem: why records could not be kept and were left out. Which ones, depends on the others,
-            so whoever answers no server refuses to go on.
+        problem: why records could not be kept and were left out. The others decide which, so a
+            caller that answers no server refuses to continue.
 
     Privacy:
         Private throughout, its length and `tally` too: for the site's own screen and
@@ -127,7 +127,7 @@ class Population:
     problem: OSError | None = None
 
     def __len__(self) -> int:
-        """How many units there are."""
+        """Return how many units there are."""
         return len(self.units)
 
 
@@ -140,7 +140,7 @@ def read_labelled(
     cache_dir: Path,
     key: str,
 ) -> datasets.Dataset:
-    """A site's records; in those with a label column, a label that is not known is refused.
+    """Read a site's records; in those with a label column, an unknown label is refused.
 
     Args:
         source, columns, unit, cache_dir, key: see `read_records`.
@@ -167,15 +167,15 @@ def encode_population(
     *,
     rows: Iterable[int] | None = None,
 ) -> Population:
-    """Records that were read as units of examples, whatever they hold.
+    """Encode records that were read as units of examples, whatever they hold.
 
     Each is tokenised once, into `file`; what that held before can't be read any more.
 
-    With ``spec.unit = "record"`` each row is a unit. With an id column the rows of an id
-    are one, in file order, and its first ``spec.max_records_per_unit`` examples are kept.
-    Which ones are kept is decided by that unit's rows alone: a draw from a generator shared
-    by all units, or a rule such as "the longest of the file", would let one unit change
-    what another contributes, and adding or removing one unit would then change several.
+    With ``spec.unit = "record"`` each row is a unit. With an id column the rows of an id are one,
+    in file order, and its first ``spec.max_records_per_unit`` examples are kept. That unit's rows
+    alone decide which ones are kept. A draw from a generator shared by all units, or a rule such as
+    "the longest of the file", would let one unit change what another contributes, and adding or
+    removing one unit would then change several.
 
     A record that can't be encoded contributes nothing and its row is noted: a server chooses the
     tokenizer, the labels and how long an example is, so a refusal would be an answer about the
@@ -216,7 +216,7 @@ def tally_records(
     *,
     rows: Iterable[int] | None = None,
 ) -> Tally:
-    """What would become of records, found out without keeping any.
+    """Tell what would become of records, without keeping any.
 
     Args:
         records, spec, tokenizer, rows: see `encode_population`.
@@ -238,7 +238,7 @@ def _encoded(
     tokenizer: PreTrainedTokenizerBase,
     tally: Tally,
 ) -> Iterator[tuple[int, Mapping[str, Any], list[Example]]]:
-    """Each record with its number and its examples; `tally` is kept."""
+    """Yield each record with its number and its examples; `tally` is kept."""
     for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
         cause: Cause | None = None
         examples: list[Example] = []
@@ -259,7 +259,7 @@ def _encoded(
 
 
 def _place_of(owner: str | None, places: dict[str, int], store: UnitStore) -> int:
-    """The place of the unit with an id, or of a new one."""
+    """Return the place of the unit with an id, or of a new one."""
     if owner is None:
         return store.add_unit()
     if owner not in places:

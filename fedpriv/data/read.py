@@ -41,10 +41,10 @@ Opened = tuple[Callable[[], Iterator[Row]], str]
 def read_records(
     source: Source, columns: Mapping[str, str], *, unit: str, cache_dir: Path, key: str
 ) -> datasets.Dataset:
-    """The records of a file, a `save_to_disk` folder, a hub dataset, a database or FHIR.
+    """Read the records of a file, a `save_to_disk` folder, a hub dataset, a database or FHIR.
 
-    A database, and files of FHIR, are read anew whenever this is called, and what is read stays as
-    it is, whatever becomes of them meanwhile.
+    A database, and files of FHIR, are read anew at each call. What is read stays as it is, whatever
+    becomes of them meanwhile.
 
     Args:
         source: a .jsonl, .json, .csv or .tsv file (plain or .gz), a .parquet or .arrow file,
@@ -57,11 +57,11 @@ def read_records(
             name of its kind.
 
     Returns:
-        One row per record, in file order, or that of the notes' ids. Every column is text, or None
-        where the file has nothing, except ``messages``, which holds what the file held. A list of
-        messages in another column is JSON text. Whole
-        floats are written as integers, so that a label 1 that parquet stores as 1.0 is "1". How an
-        id is read, so that " 7.0" is no second patient beside "7", says `fedpriv.data.values`.
+        One row per record, in file order, or in that of the notes' ids. Every column is text, or
+        None where the file has nothing, except ``messages``, which holds what the file held. A list
+        of messages in another column is JSON text. Whole floats are written as integers, so that a
+        label 1 that parquet stores as 1.0 is "1". `fedpriv.data.values` says how an id is read, so
+        that " 7.0" is no second patient beside "7".
 
     Raises:
         DataError: the source is missing, empty, unreadable, or of an unknown format; a
@@ -106,9 +106,9 @@ def read_rows(
 
 
 def open_source(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
-    """What starts the source's rows from the first, and a digest of its content.
+    """Return what starts the source's rows from the first, and a digest of its content.
 
-    What can't be told to be the same again has a digest of its own each time.
+    A source that may have changed unnoticed has a new digest each time.
     """
     if isinstance(source, OtherSource):  # attachments may be in other files
         rows = load(SOURCES, source.kind, key=key, problem="nothing that reads it is installed")
@@ -172,7 +172,7 @@ def _write(
     fingerprint: str,
     cache_dir: Path,
 ) -> datasets.Dataset:
-    """The rows as a memory-mapped dataset of text columns, written once per content."""
+    """Write the rows as a memory-mapped dataset of text columns, once per content."""
     from datasets import Dataset, Features, Value
 
     features = {field: Value("string") for field in fields}
@@ -207,7 +207,7 @@ def _write(
 
 
 def _value(value: Any, field: str, fields: Collection[str]) -> str | None:
-    """One value as the records of a job have it; a text with a label is no conversation."""
+    """Return one value as the records of a job have it; a text with a label is no conversation."""
     if field == UNIT:
         return as_id(value)
     if isinstance(value, list | dict) and (
@@ -218,20 +218,20 @@ def _value(value: Any, field: str, fields: Collection[str]) -> str | None:
 
 
 def digest_of(path: Path) -> str:
-    """A digest of the file's bytes, so that a changed file is never served from the cache."""
+    """Return a digest of the file's bytes: a changed file is never served from the cache."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _data_error(error: BaseException | None) -> DataError | None:
-    """The DataError that `datasets` wrapped, if there is one."""
+    """Return the DataError that `datasets` wrapped, if there is one."""
     while error is not None and not isinstance(error, DataError):
         error = error.__cause__ or error.__context__
     return error
 
 
 def reason_of(error: BaseException) -> str:
-    """The kind of the first failure; its text could quote a record."""
+    """Return the kind of the first failure; its text could quote a record."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (isinstance(error, OSError) and error.strerror) or type(error).__name__
@@ -239,7 +239,7 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars of `datasets` or of the hub while reading."""
+    """Hide the progress bars of `datasets` and of the hub while reading."""
     from datasets import utils as reading
     from huggingface_hub import utils as downloading
 

@@ -40,5 +40,5 @@ class DataSpec:
         unit: str = "record",
         max_records_per_unit: int,
     ) -> DataSpec:
-        """The preparation for a model of a job."""
+        """Return the preparation for a model of a job."""
         return cls(columns, model.task, model.labels, model.max_length, unit, max_records_per_unit)

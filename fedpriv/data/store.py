@@ -29,13 +29,13 @@ _NONE = -1
 
 
 class _Head(NamedTuple):
-    """What stands before an example's tokens and labels.
+    """The header before an example's tokens and labels.
 
     Attributes:
-        before: where the one before it of the same unit is.
-        number: how many of its unit are before it.
-        tokens: how many it has.
-        label: of a classifier's example; none where labels follow the tokens.
+        before: the place of the example before it of the same unit.
+        number: the number of examples of its unit before it.
+        tokens: the number of its tokens.
+        label: the label of a classifier's example; none if labels follow the tokens.
     """
 
     before: int
@@ -45,7 +45,7 @@ class _Head(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """How many follow, of tokens and labels."""
+        """The number of tokens and labels that follow."""
         return 2 * self.tokens if self.label == _NONE else self.tokens
 
 
@@ -55,7 +55,7 @@ class TokenFile:
     It has no name: the system frees it when the process ends, however that happens.
 
     Args:
-        folder: where the file is; its file system is the site's own.
+        folder: the file's folder, on the site's own file system.
         size: bytes that are allocated now and kept, so that later nothing depends on how much of
             the disk is free; 0 lets it grow. See `bytes_needed`.
 
@@ -63,7 +63,7 @@ class TokenFile:
         close: frees the disk, once nothing reads the file any more.
 
     Raises:
-        OSError: the disk has not so many bytes.
+        OSError: the disk has too few bytes.
 
     Privacy:
         Holds private records, in tokens.
@@ -77,7 +77,7 @@ class TokenFile:
             os.posix_fallocate(self._file.fileno(), 0, size)
 
     def store(self) -> UnitStore:
-        """An empty store in this file. The one before it can't be read any more."""
+        """Make an empty store in this file. The one before it can't be read any more."""
         made = UnitStore(self)
         self._newest = weakref.ref(made)
         return made
@@ -92,7 +92,7 @@ class TokenFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def read(self, start: int, count: int) -> bytes:
-        """So many bytes from a place on, which were written."""
+        """Read `count` bytes from a place on, which were written."""
         return os.pread(self._file.fileno(), count, start)
 
     def check_newest(self, store: UnitStore) -> None:
@@ -110,7 +110,7 @@ class _OneByOne(Units):
 
     @abstractmethod
     def _unit(self, place: int) -> Unit:
-        """That at a place, counted from the first."""
+        """Return the unit at a place, counted from the first."""
 
     @overload
     def __getitem__(self, index: int) -> Unit: ...
@@ -119,7 +119,7 @@ class _OneByOne(Units):
     def __getitem__(self, index: slice) -> list[Unit]: ...
 
     def __getitem__(self, index: int | slice) -> Unit | list[Unit]:
-        """A unit, by its place."""
+        """Return a unit, by its place."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         return self._unit(range(len(self))[index])  # an IndexError, or counted from the end
@@ -128,15 +128,15 @@ class _OneByOne(Units):
 class UnitStore(_OneByOne):
     """Takes units and their examples, in any order, and gives each unit's back by its place.
 
-    What grows with their number is in the file, so memory does not. Each example says there where
-    the one before it of the same unit is, and blocks of 8 bytes a unit, which lie between the
-    examples, where its last one is.
+    All that grows with their number is in the file, so memory does not grow. In the file each
+    example says where the one before it of the same unit is. Blocks of 8 bytes for each unit,
+    between the examples, say where its last one is.
 
     Args:
         file: see `TokenFile.store`.
 
     Attributes:
-        lengths: in tokens, that its examples have.
+        lengths: the lengths of its examples, in tokens.
 
     Privacy:
         Holds private records, in tokens.
@@ -149,7 +149,7 @@ class UnitStore(_OneByOne):
         self._blocks: list[int] = []  # where they are
 
     def __len__(self) -> int:
-        """How many units there are."""
+        """Return how many units there are."""
         return self._units
 
     def add_unit(self) -> int:
@@ -158,7 +158,7 @@ class UnitStore(_OneByOne):
         return self._units - 1
 
     def examples_of(self, place: int) -> int:
-        """How many examples a unit has."""
+        """Return how many examples a unit has."""
         last = self._last(place)
         return 0 if last == _NONE else self._head(last).number + 1
 
@@ -183,7 +183,7 @@ class UnitStore(_OneByOne):
         return start
 
     def _entry(self, place: int) -> int:
-        """Where it stands where a unit's last example is; in a new block if need be."""
+        """Return where the place of a unit's last example is written; in a new block if need be."""
         block, rest = divmod(place, _BLOCK)
         while len(self._blocks) <= block:
             self._blocks.append(self._write(_PLACE.pack(_NONE) * _BLOCK))
@@ -215,7 +215,7 @@ class UnitStore(_OneByOne):
 
 
 def bytes_needed(spec: DataSpec, units: int) -> int:
-    """Bytes of a `TokenFile` for so many units, with as many and as long examples as may be."""
+    """Return the bytes of a `TokenFile` for `units` units, with most and longest examples."""
     label = _NONE if spec.task == "causal-lm" else 0
     example = _HEAD.size + _NUMBER * _Head(0, 0, spec.max_length, label).numbers
     blocks = -(-units // _BLOCK)
@@ -223,13 +223,13 @@ def bytes_needed(spec: DataSpec, units: int) -> int:
 
 
 class SomeUnits(_OneByOne):
-    """Those at some places of others, in that order."""
+    """Units at some places of others, in that order."""
 
     def __init__(self, units: Units, places: Sequence[int]) -> None:
         self._units, self._places = units, places
 
     def __len__(self) -> int:
-        """How many they are."""
+        """Return how many they are."""
         return len(self._places)
 
     def _unit(self, place: int) -> Unit:

@@ -33,7 +33,7 @@ MADE_UP = (
 
 
 def find_transform(name: str, key: str) -> Transform:
-    """The function that ``package.module:function`` names.
+    """Return the function that ``package.module:function`` names.
 
     Args:
         key: the setting that names it, for errors.
@@ -64,12 +64,12 @@ def find_transform(name: str, key: str) -> Transform:
 def transformed(
     records: datasets.Dataset, rows: Sequence[int], name: str, cache_dir: Path, key: str
 ) -> datasets.Dataset:
-    """The records with every text as the function returns it; ids and labels stay.
+    """Return the records with every text as the function returns it; ids and labels stay.
 
     Of a message only role and content are left.
 
-    A record that it fails on, or returns no text for, has no texts and so contributes nothing. It
-    stays in its unit, and the row and the class of the error are in the site's own log.
+    If the function fails on a record, or returns no text for it, the record has no texts and so
+    contributes nothing. It stays in its unit; the site's own log has the row and the error's class.
 
     Args:
         records: rows of `read_records`.
@@ -116,7 +116,7 @@ def transformed(
 
 
 def remembers(transform: Transform) -> bool:
-    """Whether made-up texts come out differently after others: by memory, or by chance.
+    """Tell whether made-up texts come out differently after others: by memory, or by chance.
 
     Raises:
         Exception: whatever the function raises.

@@ -19,12 +19,12 @@ from uuid import UUID
 
 
 class Rule(NamedTuple):
-    """What becomes of a kind of value; a clause of what is refused is shown to people.
+    """How a kind of value is read; people are shown the clause of a refused one.
 
     Attributes:
-        kind: what is there, for the documents.
-        text: what it is as a text.
-        id: what it is as an id: what is read, or a problem with `fix`.
+        kind: the kind of value, for the documents.
+        text: the value as a text.
+        id: the value as an id: what is read, or a problem with `fix`.
     """
 
     kind: str
@@ -80,7 +80,7 @@ TABLE = (
 
 
 class OddValueError(ValueError):
-    """A value that is refused, by a rule of the table. Its text is what people read."""
+    """A value that a rule of the table refuses. People read its text."""
 
     def __init__(self, rule: Rule, kind: str = "") -> None:
         super().__init__(rule.id.format(kind))
@@ -88,10 +88,10 @@ class OddValueError(ValueError):
 
 
 def as_text(value: Any) -> str | None:
-    """A value as text, whole numbers without a point; None where there is nothing.
+    """Return a value as text, whole numbers without a point; None where there is nothing.
 
     Raises:
-        OddValueError: it is no text and no number.
+        OddValueError: it is neither text nor number.
     """
     value = _plain(value)
     if _is_missing(value):
@@ -104,7 +104,7 @@ def as_text(value: Any) -> str | None:
 
 
 def as_json(value: Any) -> str:
-    """A value with its lists and tables, as JSON.
+    """Return a value with its lists and tables, as JSON.
 
     Raises:
         OddValueError: something in it is neither text nor number.
@@ -120,7 +120,7 @@ def as_json(value: Any) -> str:
 
 
 def as_id(value: Any) -> str:
-    """The one id of a unit, however it is written; see `TABLE`.
+    """Return the one id of a unit, however it is written; see `TABLE`.
 
     Raises:
         OddValueError: it says nothing, or could be several people's.
@@ -164,7 +164,7 @@ _UUID = re.compile(r"[{(]?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[)}]?", r
 
 
 def _number(text: str) -> str:
-    """An id that may be a number, in one way to write it."""
+    """Return an id that may be a number, in one way to write it."""
     if _SEPARATED.fullmatch(text):
         raise OddValueError(TWO_WAYS)
     if found := _POWER.fullmatch(text):
@@ -194,7 +194,7 @@ def _digits(number: Decimal) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value of numpy as one of Python."""
+    """Return a value of numpy as one of Python."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic) or isinstance(value, str | bytes):
         return value
@@ -206,7 +206,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_rounded(value: Any) -> bool:
-    """Whether a float is one from which on not every whole number has its own."""
+    """Tell whether a float is so large that some whole numbers have no float of their own."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.floating):
         return bool(abs(value) >= 2 ** (numpy.finfo(value.dtype).nmant + 1))
@@ -228,7 +228,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _says_nothing(text: str) -> bool:
-    """Whether a text is what programs and people write where an id is not known."""
+    """Tell whether a text is what programs and people write where an id is not known."""
     squeezed = "".join(c for c in text if c.isalnum()).lower()
     return (
         not squeezed
@@ -246,7 +246,7 @@ _UNSEEN = re.compile(
 
 
 def as_read(text: str) -> str:
-    """A text as people read it: of two ids that look alike, both are one person's."""
+    """Return a text as people read it: two ids that look alike are one person's."""
     if text.isascii():  # which none of this changes, and most text is
         return text.strip()
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKC", text))

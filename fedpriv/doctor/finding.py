@@ -11,13 +11,13 @@ from fedpriv.errors import FedprivError
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that the doctor looked at.
 
     Attributes:
-        what: in a word or two.
+        what: the thing, in a word or two.
         ok: None if it could not be looked at, or is no fault but worth knowing.
-        found: in a sentence; where it is wrong, with what to do.
-        exit_code: of the error, if it is wrong.
+        found: the finding in a sentence; if it is wrong, with what to do.
+        exit_code: the exit code of the error, if it is wrong.
     """
 
     what: str
@@ -26,12 +26,12 @@ class Finding:
     exit_code: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return asdict(self)
 
 
 class DoubtError(Exception):
-    """Raised by a look that found no fault, and nothing that it could vouch for either."""
+    """Raised by a look that found no fault, but can't vouch for anything either."""
 
 
 def look(what: str, how: Callable[[], str]) -> Finding:

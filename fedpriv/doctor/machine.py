@@ -25,7 +25,7 @@ _TIMEX_BYTES = 512  # more than struct timex has anywhere
 
 
 def packages() -> str:
-    """The versions of what fedpriv stands on, each within the range that it was made for.
+    """Return the versions of what fedpriv needs, each within the range that it was made for.
 
     Raises:
         ConfigError: one is missing, or another version.
@@ -50,7 +50,7 @@ def packages() -> str:
 
 
 def device(compute: ComputeSection) -> str:
-    """Where steps are computed.
+    """Return where steps are computed.
 
     Raises:
         ConfigError: there is no such device, or fewer of them than are asked for.
@@ -76,7 +76,7 @@ def device(compute: ComputeSection) -> str:
 
 
 def number_format(model: ModelSection, compute: ComputeSection) -> str:
-    """How fast this machine is at the number format of the file.
+    """Say how fast this machine is at the number format of the file.
 
     Raises:
         DoubtError: it is slower than float32.
@@ -91,7 +91,7 @@ def number_format(model: ModelSection, compute: ComputeSection) -> str:
 
 
 def clock() -> str:
-    """Whether something keeps this machine's clock.
+    """Say whether something keeps this machine's clock.
 
     Raises:
         DoubtError: nothing does, or the system does not say. A clock may be right all the same, and
@@ -114,7 +114,7 @@ def clock() -> str:
 
 
 def port(address: str, key: str) -> str:
-    """Whether a host:port of this machine can be listened on; nothing is left listening.
+    """Check that a host:port of this machine can be listened on; leave nothing listening.
 
     Raises:
         ConfigError: it is not this machine's, in use, or not for this user.
@@ -147,10 +147,10 @@ def _port_fix(error: OSError) -> str:
 
 
 def name(address: str) -> str:
-    """What a host:port that is to be dialled resolves to, from here.
+    """Say what a host:port that is to be dialled resolves to, from here.
 
     Raises:
-        NetworkError: nothing.
+        NetworkError: it resolves to nothing.
     """
     host, _, number = address.rpartition(":")
     try:
@@ -164,7 +164,7 @@ def name(address: str) -> str:
 
 
 def disk(folder: Path, needed: float, key: str) -> str:
-    """Whether a folder can be written to, and has room. It is not made if it is not there.
+    """Check that a folder can be written to, and has room. It is not made if it is missing.
 
     Args:
         needed: bytes.
@@ -197,11 +197,11 @@ def disk(folder: Path, needed: float, key: str) -> str:
 
 
 def free(folder: Path) -> int:
-    """Bytes that are free where a folder is, or will be."""
+    """Return the bytes that are free where a folder is, or will be."""
     return shutil.disk_usage(_existing(folder)).free
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that there is."""
+    """Return the folder, or the nearest above it that exists."""
     there = folder.absolute()
     return next(one for one in (there, *there.parents) if one.exists())

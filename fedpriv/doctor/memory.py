@@ -21,7 +21,7 @@ _BYTES = {"auto": 4, "float32": 4, "mixed": 4, "bfloat16": 2, "float64": 8}
 
 
 def available(device: str = "cpu") -> int:
-    """Bytes that this process may still take: of a GPU, or of the machine and its container.
+    """Return the bytes that this process may still take: of a GPU, or of machine and container.
 
     Raises:
         ConfigError: this system does not say.
@@ -41,7 +41,7 @@ def available(device: str = "cpu") -> int:
 
 
 def weights(name: str, compute: ComputeSection, quantize: Bits | None = None) -> str:
-    """Whether a base model's weights fit, without loading them.
+    """Check that a base model's weights fit, without loading them.
 
     Args:
         quantize: in how many bits a job keeps them; before, they are read as they are stored.
@@ -72,9 +72,9 @@ def weights(name: str, compute: ComputeSection, quantize: Bits | None = None) ->
 
 
 def step(worker: Worker) -> str:
-    """What a step over the longest records takes, by making one on random tokens.
+    """Measure what a step over the longest records takes, by making one on random tokens.
 
-    Says how many records of that length there is room for.
+    It says how many records of that length there is room for.
 
     Raises:
         ConfigError: it does not fit; says what does, as far as one record and two tell it.
@@ -106,7 +106,7 @@ def step(worker: Worker) -> str:
 
 
 def _fitting(one: int, two: int, free: int) -> int:
-    """Records that fit at once, by what a step over one takes, and over two."""
+    """Return the records that fit at once, by what a step over one takes, and over two."""
     return 0 if one > free else 1 + (free - one) // max(1, two - one)
 
 
@@ -126,7 +126,7 @@ def _too_much(worker: Worker, records: int, free: int, fitting: int | None = Non
 
 
 def _taken(worker: Worker, records: int, held: int) -> int:
-    """Bytes that a step takes at most: on a CPU, of the process above what it `held`."""
+    """Return the most bytes of a step: on a CPU, of the process above what it `held`."""
     from fedpriv.private_training.microbatch import rehearse
 
     _forget_peak()

@@ -38,9 +38,9 @@ def scarcity(needed: int) -> str | None:
 
 
 def _has_avx2() -> bool:
-    """Whether the processor has the instructions of PyTorch's fast loops; true where it can't tell.
+    """Tell whether the processor has what PyTorch's fast loops need; true if it can't be told.
 
-    Only x86 has them under this name.
+    Only x86 has these instructions under this name.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return True

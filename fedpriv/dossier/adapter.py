@@ -17,10 +17,10 @@ BASE = "base_model_name_or_path"  # where a machine has the base; its digest say
 
 
 def adapter_digests(folder: Path) -> dict[str, str]:
-    """The digest of each file of an adapter but for its card, by name.
+    """Return the digest of each file of an adapter but its card, by name.
 
-    That of peft's settings is of their JSON without the place of the base model, and with names
-    in alphabetical order: peft writes sets of them, in an order that every process has anew.
+    The digest of peft's settings is of their JSON without the place of the base model, and with
+    names in alphabetical order: peft writes sets of them, in an order that every process has anew.
 
     Raises:
         OSError: one can't be read.

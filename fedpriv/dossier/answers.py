@@ -49,12 +49,12 @@ class Claimed(Section):
 
 
 class Claim(Section):
-    """One of the claims: which sites make it, and what it rests on.
+    """One claim: the sites that make it, and what it rests on.
 
     Attributes:
         name: ``local`` where a site adds all of its noise; ``secure sum`` and ``alone`` where
             sites add it together.
-        assumptions: beyond those in the text, each with the sites that name it; none if all do.
+        assumptions: those not in the text, each with the sites that name it; no sites if all do.
     """
 
     name: Literal["local", "secure sum", "alone"]
@@ -71,13 +71,13 @@ class Answers(Section):
 
 
 def answers(contents: Contents) -> Answers:
-    """What a dossier claims, and how it answers clauses."""
+    """Return what a dossier claims, and how it answers clauses."""
     reports = list(contents.reports.values())
     return Answers(claims=tuple(_claims(reports)), clauses=tuple(clauses_of(contents)))
 
 
 def answers_of(contents: Contents) -> bytes:
-    """The bytes of ``answers.json``."""
+    """Return the bytes of ``answers.json``."""
     made = answers(contents).model_dump(mode="json")
     return (json.dumps(made, indent=2, ensure_ascii=False) + "\n").encode()
 
@@ -126,13 +126,13 @@ def _claim(
 
 
 def _shown(report: BudgetReport, field: str, text: str) -> str:
-    """A sentence of a report; marked, where it is none that this fedpriv makes of its values."""
+    """Return a sentence of a report; mark one that this fedpriv does not make of its values."""
     odd = basis_of(report)[1]
     return f"(in words of another version, not derived) {text}" if field in odd else text
 
 
 def assumptions_of(reports: Iterable[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What sites assume, and which do where not all of them do."""
+    """Yield what sites assume, and which sites where not all of them do."""
     listed = list(reports)
     named: dict[str, list[str]] = {}
     for report in listed:

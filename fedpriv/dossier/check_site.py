@@ -70,7 +70,7 @@ def _check_signature(said: Statement) -> Iterator[Finding]:
 
 
 def _claims(report: BudgetReport) -> Iterator[Finding]:
-    """What no file can show of a site."""
+    """Yield what no file can show of a site."""
     yield word(
         f"that its records are those of one population of {report.declared_size} units, counted by"
         f" {report.unit}, with no other ledger; that each step was sampled and noised as its row"

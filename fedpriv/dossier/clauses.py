@@ -32,10 +32,10 @@ class Clause(Section):
     """A row of the table.
 
     Attributes:
-        asks: in our own words.
+        asks: the demand, in our own words.
         computed: what holds by computation from this file; empty where nothing does.
         word: what only somebody's word says; empty where nothing is left to it.
-        shown_in: files of the dossier.
+        shown_in: the files of the dossier that show it.
     """
 
     text: str
@@ -47,7 +47,7 @@ class Clause(Section):
 
 
 def clauses_of(contents: Contents) -> Iterator[Clause]:
-    """All rows, in the order of the texts."""
+    """Yield all rows, in the order of the texts."""
     absent = {*(() if contents.rows else (LEDGERS,)), *(() if contents.audit else (AUDIT,))}
     words = _words(contents)
     for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["clause"]:
@@ -57,7 +57,7 @@ def clauses_of(contents: Contents) -> Iterator[Clause]:
 
 
 def _words(contents: Contents) -> dict[str, str]:
-    """What is filled in, by its name in the table."""
+    """Return what is filled in, by its name in the table."""
     audited = contents.audit is not None
     return {
         "bound": _bound(contents),
@@ -83,7 +83,7 @@ def _words(contents: Contents) -> dict[str, str]:
 
 
 def _bound(contents: Contents) -> str:
-    """What the rows of ledgers show of the proposal."""
+    """Say what the rows of ledgers show of the proposal."""
     if not contents.rows:
         return ""
     of = "each site" if len(contents.rows) == len(contents.reports) else ", ".join(contents.rows)
@@ -91,7 +91,7 @@ def _bound(contents: Contents) -> str:
 
 
 def _basis(contents: Contents) -> str:
-    """From what ε was computed."""
+    """Say from what ε was computed."""
     if len(contents.rows) == len(contents.reports):
         return "the rows of each ledger"
     if not contents.rows:
@@ -105,7 +105,7 @@ def _unit(contents: Contents) -> str:
 
 
 def _largest(contents: Contents) -> str:
-    """The largest ε of each claim."""
+    """Say the largest ε of each claim."""
     reports = contents.reports.values()
     if not reports:
         return "no site has reported"

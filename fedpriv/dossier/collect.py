@@ -54,7 +54,7 @@ class _AdapterFacts(Part):
 
 
 def files_of(run: Path, ledgers: Mapping[str, Path] | None = None) -> dict[str, bytes]:
-    """The files of the dossier of a run, in their order.
+    """Return the files of the dossier of a run, in their order.
 
     Args:
         run: a run directory whose job has ended, of a simulation or over the network.
@@ -107,7 +107,7 @@ def _check_is_of_use(run: Path, directory: RunDirectory) -> None:
 
 
 def _adapter_facts(folder: Path) -> _AdapterFacts:
-    """What the adapter of a run is.
+    """Read what the adapter of a run is.
 
     Raises:
         ConfigError: there is none, or its weights are not those that it was written with.
@@ -143,7 +143,7 @@ def _adapter_facts(folder: Path) -> _AdapterFacts:
 
 
 def _exports(run: Path, directory: RunDirectory, given: Mapping[str, Path]) -> dict[str, bytes]:
-    """The rows of each ledger that is at hand, as ``fedpriv ledger export`` gives them."""
+    """Return the rows of each ledger at hand, as ``fedpriv ledger export`` gives them."""
     reports = {report.site: report for report in directory.reports}
     for name in given.keys() - reports.keys():
         raise ConfigError(
@@ -172,7 +172,7 @@ def _export(path: Path) -> bytes:
 
 
 def _audit(path: Path) -> bytes | None:
-    """What ``fedpriv audit`` left in a run directory, if it was audited."""
+    """Read what ``fedpriv audit`` left in a run directory, if it was audited."""
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_AUDIT + 1)

@@ -75,7 +75,7 @@ class _Two:
     older_rows: list[Row] | None
 
     def compared(self) -> Finding:
-        """Whether the later one goes on from the earlier one.
+        """Check that the later one continues the earlier one.
 
         Raises:
             ForkedError: it does not.
@@ -104,7 +104,7 @@ class _Two:
         )
 
     def _seen(self) -> Head:
-        """The newest row that the earlier dossier shows."""
+        """Return the newest row that the earlier dossier shows."""
         signed = Head(self.older.ledger_rows, self.older.ledger_head)
         if self.older_rows is None or self.rows is None:
             return signed
@@ -114,7 +114,7 @@ class _Two:
         return heads[-1]
 
     def _covered(self, seen: Head, rows: list[Row]) -> Finding:
-        """A row of a copy that was lost: is what it had taken in the figures of this one?
+        """Check that this one's figures hold what a row of a lost copy had taken.
 
         In the rule's own currency: what the plans take now that both copies have, with what was
         written down as lost, is no less than what all plans of the earlier rows had taken.
@@ -152,7 +152,7 @@ class _Two:
         )
 
     def _check_figures(self) -> None:
-        """What was spent for life only grows: all that can be said where rows are missing."""
+        """Check that what was spent for life only grows: all that is known without rows."""
         for key in ("epsilon_spent", "epsilon_alone_spent"):
             now, least = getattr(self.report, key), getattr(self.older, key)
             if least is not None and (now is None or now < least - max(SECOND * least, LEAST)):

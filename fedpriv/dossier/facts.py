@@ -42,12 +42,12 @@ FACTS, ANSWERS, AUDIT, PAGE = "dossier.json", "answers.json", "audit.json", "dos
 
 
 def report_file(site: str) -> str:
-    """Where a dossier has the budget report of a site."""
+    """Return where a dossier has the budget report of a site."""
     return f"sites/{site}/budget.json"
 
 
 def ledger_file(site: str) -> str:
-    """Where a dossier has the rows of a site's ledger, if it has them."""
+    """Return where a dossier has the rows of a site's ledger, if it has them."""
     return f"sites/{site}/ledger.json"
 
 
@@ -55,8 +55,8 @@ class Participant(Section):
     """A site, as the coordinator saw it.
 
     Attributes:
-        rounds: of the job in which it released something.
-        looks: at its held-out records that it answered.
+        rounds: the rounds of the job in which it released something.
+        looks: the looks at its held-out records that it answered.
         report, ledger: whether the dossier has its budget report, and the rows of its ledger.
     """
 
@@ -98,8 +98,8 @@ class Evaluated(Section):
     Attributes:
         scores: on the coordinator's own or public records, at no cost in privacy.
         looks: at the sites' held-out records, each through noise that the sites paid for.
-        steps: of the plan that all looks take together.
-        prices: of these, for each site whose report states what its steps were.
+        steps: the steps of the plan that all looks take together.
+        prices: their prices, for each site whose report states its steps.
     """
 
     scores: tuple[Scores, ...] = ()
@@ -112,11 +112,11 @@ class Facts(Section):
     """The content of ``dossier.json``, all of it the coordinator's word.
 
     Attributes:
-        rounds: that were completed.
-        settings: digest of the federation file.
-        adapter: digest of each of its files, by name, but for the card.
-        versions, software: of the coordinator's process when the run began; a site runs its own.
-        written_by: the fedpriv that wrote the dossier.
+        rounds: the completed rounds.
+        settings: the digest of the federation file.
+        adapter: the digest of each of its files but the card, by name.
+        versions, software: those of the coordinator's process at the start; a site runs its own.
+        written_by: the version of fedpriv that wrote the dossier.
     """
 
     format: Literal[1] = 1
@@ -142,11 +142,11 @@ class Facts(Section):
 
 @dataclass(frozen=True)
 class Contents:
-    """A dossier that was read, before anything in it is believed.
+    """The content of a dossier, before anything in it is believed.
 
     Attributes:
-        reports: of the sites that have one, by name; signatures are not checked.
-        rows: of the ledgers that are there, by site; hashes follow one another.
+        reports: the sites' reports, by name; signatures are not checked.
+        rows: the rows of the included ledgers, by site; their hashes follow one another.
     """
 
     facts: Facts
@@ -156,7 +156,7 @@ class Contents:
 
 
 def contents_of(files: Mapping[str, bytes], path: Path) -> Contents:
-    """What the files of a dossier say; `answers` and page are not read.
+    """Read what the files of a dossier say; `answers` and page are not read.
 
     Args:
         path: where they are from, for messages.

@@ -19,7 +19,7 @@ class Finding:
         kind: ``holds``, by computation from the file and what was given with it; ``word``, somebody
             says so, and nothing here can show it; ``open``, a check that was not made.
         text: a clause or a sentence.
-        site: of which site; empty if of the whole.
+        site: the site it is about; empty if it is about the whole.
     """
 
     kind: Kind
@@ -27,17 +27,17 @@ class Finding:
     site: str = ""
 
     def __post_init__(self) -> None:
-        """Much of a text is from the file: nothing in it may look like a line of its own."""
+        """Keep the text on one line: much of it is from the file."""
         object.__setattr__(self, "text", " ".join(one_line(self.text).split()))
 
 
 def holds(text: str, site: str = "") -> Finding:
-    """It was computed here."""
+    """Return a finding that was computed here."""
     return Finding("holds", text, site)
 
 
 def word(text: str, site: str = "") -> Finding:
-    """Only somebody's word says so."""
+    """Return a finding that rests on somebody's word alone."""
     return Finding("word", text, site)
 
 
@@ -60,5 +60,5 @@ def verdict(found: Iterable[Finding], signer: str | None) -> str:
 
 
 def left_open(text: str, site: str = "") -> Finding:
-    """It could be checked, and was not."""
+    """Return a finding on what could be checked, and was not."""
     return Finding("open", text, site)

@@ -58,10 +58,10 @@ class Manifest(Section):
 
 @dataclass(frozen=True)
 class Package:
-    """A dossier whose bytes are those that were signed.
+    """A dossier whose bytes are the signed ones.
 
     Attributes:
-        signer: public key of whoever signed it, in hex; whose it is, the file can't say.
+        signer: the public key that signed it, in hex; the file can't say whose it is.
         files: the content of each file, by name, without manifest and signature.
     """
 
@@ -70,7 +70,7 @@ class Package:
 
 
 def pack(files: Mapping[str, bytes], key: Ed25519PrivateKey) -> bytes:
-    """The bytes of a dossier of these files, signed.
+    """Return the bytes of a dossier of these files, signed.
 
     Raises:
         DossierError: it would be larger than anybody reads.
@@ -90,7 +90,7 @@ def pack(files: Mapping[str, bytes], key: Ed25519PrivateKey) -> bytes:
 
 
 def read(path: Path, signer: str | None = None) -> Package:
-    """The dossier in a file; see `unpack`.
+    """Read the dossier in a file; see `unpack`.
 
     Raises:
         DossierError: the file can't be read.
@@ -104,7 +104,7 @@ def read(path: Path, signer: str | None = None) -> Package:
 
 
 def unpack(content: bytes, path: Path, signer: str | None = None) -> Package:
-    """The files of a dossier, each of which is what was signed.
+    """Return the files of a dossier, each of which is what was signed.
 
     Args:
         path: where it is from, for messages.
@@ -131,7 +131,7 @@ def unpack(content: bytes, path: Path, signer: str | None = None) -> Package:
 
 
 def _entries(content: bytes, path: Path) -> list[tuple[str, bytes]]:
-    """Name and content of each file, if the archive is in the one form that there is."""
+    """Return name and content of each file, if the archive is in the one allowed form."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             found = archive.infolist()
@@ -167,7 +167,7 @@ def _archive(entries: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def _check_signature(signed: bytes, content: bytes, path: Path) -> str:
-    """The key that signed the manifest, in hex."""
+    """Return the key that signed the manifest, in hex."""
     try:
         signature = Signature.model_validate_json(content)
     except ValidationError as error:

@@ -14,10 +14,10 @@ from fedpriv.report.page_parts import RULES, css_colours, score_names, templates
 
 
 def page_of(contents: Contents, verdict: str = "") -> bytes:
-    """The page of a dossier, made of its other files alone.
+    """Make the page of a dossier of its other files alone.
 
     Args:
-        verdict: of whoever checked the file; none in the file itself.
+        verdict: of the check of the file; none in the file itself.
     """
     template = templates("fedpriv.dossier").get_template("dossier.html.j2")
     return (template.render(_context(contents), verdict=verdict) + "\n").encode()

@@ -14,7 +14,7 @@ DIGITS = 1e-6  # share of ε by which the same steps may differ from machine to 
 
 
 def prices(proposal: Proposal, reports: Mapping[str, BudgetReport]) -> list[Price]:
-    """What the looks of a job cost each site, at the δ of its ledger.
+    """Compute what the looks of a job cost each site, at the δ of its ledger.
 
     A plan with looks is not adaptive, so all of a site's steps have the same noise.
     """
@@ -36,7 +36,7 @@ def prices(proposal: Proposal, reports: Mapping[str, BudgetReport]) -> list[Pric
 
 
 def same_prices(stated: Sequence[Price], computed: Sequence[Price]) -> bool:
-    """Whether prices are those of the same sites, and the same but for a machine's last digits."""
+    """Tell whether prices are of the same sites, and the same but for a machine's last digits."""
     return [one.site for one in stated] == [one.site for one in computed] and all(
         math.isclose(one.epsilon, other.epsilon, rel_tol=DIGITS)
         and math.isclose(one.without, other.without, rel_tol=DIGITS)

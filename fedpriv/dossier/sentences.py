@@ -1,4 +1,4 @@
-"""Does what a site's report says in sentences follow from its rows, and from the proposal?"""
+"""Check that the sentences of a site's report follow from its rows and from the proposal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_sentences(said: Statement, history: History | None) -> Iterator[Findin
 def _contradictions(
     said: Statement, basis: Basis, history: History | None
 ) -> Iterator[tuple[str, str]]:
-    """Fields whose sentences rest on what is not so, and how that is known."""
+    """Yield fields whose sentences rest on what is not so, and how that is known."""
     if basis.at_ticks and (said.report.simulated or not said.report.private):
         yield "", "that its replies left at public ticks, and nobody waited for one"
     if basis.one_run and not said.report.simulated:
@@ -94,7 +94,7 @@ def _contradictions(
 
 
 def _check_trust(said: Statement, history: History | None) -> None:
-    """The claim trusts in no less than the sums that it is about."""
+    """Check that the claim trusts in no less than the sums that it is about."""
     report, shared = said.report, said.facts.proposal.shared
     if history is not None:
         least = history.max_colluding
@@ -119,7 +119,7 @@ def _check_trust(said: Statement, history: History | None) -> None:
 
 
 def _believed(said: Statement, basis: Basis, history: History | None) -> Iterator[Finding]:
-    """What the sentences rest on that no row shows."""
+    """Yield what the sentences rest on that no row shows."""
     if basis.strict and not (history is not None and history.is_full):
         yield word("that other jobs of its ledger are computed strictly, too", said.name)
     if basis.at_ticks and not (history is not None and history.is_full):
@@ -136,7 +136,7 @@ def _believed(said: Statement, basis: Basis, history: History | None) -> Iterato
 
 
 def basis_of(report: BudgetReport) -> tuple[Basis, tuple[str, ...]]:
-    """What a report's sentences say that they follow from, and those fields that don't follow."""
+    """Return what a report's sentences say they follow from, and the fields that don't follow."""
     said = report.assumptions
     found = [match for text in said if (match := _DISTINCT.fullmatch(text)) is not None]
     basis = Basis(

@@ -28,11 +28,11 @@ class Statement:
     """What a dossier has of one site.
 
     Attributes:
-        path: of the dossier, for messages.
-        rows: of its ledger; None where they are not in the dossier.
-        key: public key that has to have signed the report, in hex; None takes any.
-        second: prv-accountant, which decides nothing; None where it is not asked.
-        third: an upper bound of a term by another accountant, where one is asked.
+        path: the dossier's path, for messages.
+        rows: the rows of its ledger; None if they are not in the dossier.
+        key: the public key that must have signed the report, in hex; None takes any.
+        second: prv-accountant, which decides nothing; None if it is not asked.
+        third: another accountant's upper bound of a term, if one is asked.
     """
 
     path: Path
@@ -50,7 +50,7 @@ class Statement:
 
     @property
     def whose(self) -> str:
-        """Beginning of a message."""
+        """The beginning of a message."""
         return f"{self.path}: the budget report of site {self.name!r}"
 
 
@@ -95,7 +95,7 @@ def check_stated(said: Statement, name: str, least: float, why: str, slack: floa
 
 
 def asked_again(said: Statement, figures: list[Figure]) -> Iterator[Finding]:
-    """The same figures by other accountants."""
+    """Compute the same figures by other accountants."""
     if said.second is not None:
         yield from _second_opinion(said, figures, said.second)
     if said.third is None:
@@ -116,7 +116,7 @@ def asked_again(said: Statement, figures: list[Figure]) -> Iterator[Finding]:
 
 
 def _second_opinion(said: Statement, figures: list[Figure], ask: Ask) -> Iterator[Finding]:
-    """What prv-accountant says; it is no reason to refuse anything."""
+    """Yield what prv-accountant says; it is no reason to refuse anything."""
     shown, unasked, agrees = [], dict[str, list[str]](), True
     for figure in figures:
         name = figure.name.removeprefix("epsilon_").replace("_", " ")
@@ -145,7 +145,7 @@ def _asked(term: Term, ask: Ask) -> Opinion:
 
 
 def figures_in_words(report: BudgetReport) -> str:
-    """What a report states, in words."""
+    """Say in words what a report states."""
     first, *alone = (
         f"spent {upper(claim.spent)}, allocated {upper(claim.allocated)}, committed"
         f" {upper(claim.committed)} of {upper(claim.budget)}"

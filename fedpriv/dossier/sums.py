@@ -35,8 +35,8 @@ class Renyi:
     """ε at δ of Rényi divergences that add up at one order.
 
     Attributes:
-        order: at which the sum is converted.
-        debits: events, each with the order at which its divergence is taken: never below `order`.
+        order: the order at which the sum is converted.
+        debits: events, each with the order of its divergence, which is never below `order`.
     """
 
     delta: float
@@ -52,7 +52,7 @@ class Figure:
     """A figure of a ledger: the sum of its terms, but at least what somebody stated.
 
     Attributes:
-        name: of the field of a budget report that states it.
+        name: the field of a budget report that states it.
         stated: a budget that is the claim, whatever was taken of it; else 0.
     """
 
@@ -61,7 +61,7 @@ class Figure:
     stated: float = 0.0
 
     def value(self, epsilon: Callable[[Term], float]) -> float:
-        """ε as an accountant has it.
+        """Return ε as an accountant has it.
 
         Args:
             epsilon: of one term.
@@ -70,7 +70,7 @@ class Figure:
 
 
 def epsilon_of(term: Term) -> float:
-    """ε of a term by our own accountant, an upper bound."""
+    """Return ε of a term by our own accountant, an upper bound."""
     if isinstance(term, Numerical):
         return epsilon_upper(term.events, term.delta)
     curve = fsum(
@@ -81,10 +81,10 @@ def epsilon_of(term: Term) -> float:
 
 
 def figures_of(history: History) -> list[Figure]:
-    """Every ε that a report states of a ledger with these rows.
+    """Return every ε that a report states of a ledger with these rows.
 
-    Of a ledger that was restored from an older copy only what was reserved is known, and what the
-    lost copy took is one number in its rows; it has no figures here.
+    A ledger that was restored from an older copy has no figures here: only what was reserved is
+    known, and what the lost copy took is one number in its rows.
     """
     if history.lost:
         return []
@@ -107,7 +107,7 @@ def _figures(claim: Claim, accounts: list[Account]) -> Iterator[Figure]:
 def _committed(
     claim: Claim, accounts: list[Account], allocated: tuple[Term, ...]
 ) -> tuple[tuple[Term, ...], float]:
-    """The terms of the claim for life, and the budget where that is the claim."""
+    """Return the terms of the claim for life, and the budget where that is the claim."""
     rule = claim.rule
     if isinstance(rule, EnvelopeRule):
         whole = Event(rule.sample_rate, rule.noise_multiplier, rule.slots)
@@ -118,7 +118,7 @@ def _committed(
 
 
 def _spent(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
-    """Of the reserved slots."""
+    """Yield the terms of the reserved slots."""
     held = [account for account in accounts if account.reserved]
     if all(account.plan.order is None for account in held):
         if held:
@@ -135,7 +135,7 @@ def _spent(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
 
 
 def _allocated(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
-    """Of the plans that were accepted, less what the rule gives back of closed ones."""
+    """Yield the terms of the accepted plans, less what the rule gives back of closed ones."""
     rule = claim.rule
     charged = [(one, one.charged(refunds=rule.refunds)) for one in accounts]
     charged = [(account, steps) for account, steps in charged if steps]
@@ -154,7 +154,7 @@ def _allocated(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
 
 
 def _whole(claim: Claim, plan: Plan) -> Term:
-    """All steps of a plan, by itself."""
+    """Return all steps of a plan, by itself."""
     delta = claim.rule.delta_per_plan if isinstance(claim.rule, SumRule) else claim.delta
     if plan.order is None:
         return Numerical(delta, (plan.event(),))
@@ -162,7 +162,7 @@ def _whole(claim: Claim, plan: Plan) -> Term:
 
 
 def _debits(order: int, account: Account, steps: int) -> Iterator[tuple[int, Event]]:
-    """What a filter was charged for a plan: its steps, or the choices of a closed adaptive one."""
+    """Yield a filter's charges for a plan: its steps, or the choices of a closed adaptive one."""
     if account.plan.order is None:
         yield order, account.plan.event(steps)
     elif account.closed == "closed":
@@ -172,7 +172,7 @@ def _debits(order: int, account: Account, steps: int) -> Iterator[tuple[int, Eve
 
 
 def _reserved(order: int, account: Account) -> Iterator[tuple[int, Event]]:
-    """What its reserved slots took of a filter."""
+    """Yield what its reserved slots took of a filter."""
     if account.plan.order is None:
         yield order, account.plan.event(account.reserved)
     else:
@@ -180,6 +180,6 @@ def _reserved(order: int, account: Account) -> Iterator[tuple[int, Event]]:
 
 
 def _chosen(account: Account) -> Iterator[tuple[int, Event]]:
-    """The reserved slots of an adaptive plan as each was asked for, one for each that differs."""
+    """Yield the reserved slots of an adaptive plan as they were asked for, one for each kind."""
     for choice, count in sorted(account.choices.items()):
         yield account.plan.order or 0, replace(choice.event(account.plan), count=count)

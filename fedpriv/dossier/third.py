@@ -22,9 +22,9 @@ _TINY = 1e-300  # a δ at which no ε is 0, so that a divergence can be read fro
 
 
 def third_accountant() -> Callable[[Term], float] | None:
-    """ε of a term by dp-accounting, an upper bound; None where it is not installed.
+    """Return ε of a term by dp-accounting, an upper bound; None where it is not installed.
 
-    It raises an AccountingError of a term that its grids have no room for.
+    It raises an AccountingError for a term that its grids have no room for.
     """
     return _epsilon if find_spec("dp_accounting") is not None else None
 
@@ -35,9 +35,9 @@ def _epsilon(term: Term) -> float:
 
 
 def _numerical(term: Numerical) -> float:
-    """The larger of add and remove, on a grid that is made finer until it says what ours does.
+    """Return the larger of add and remove, on ever finer grids until one says what ours does.
 
-    On every grid it is an upper bound, so of several the least is taken.
+    Each grid gives an upper bound, so the least of several is taken.
 
     Source:
         Doroshenko et al. 2022, "Connect the Dots: Tighter Discrete Approximations of Privacy Loss
@@ -60,7 +60,7 @@ def _numerical(term: Numerical) -> float:
 
 
 def _largest_loss(event: Event) -> float:
-    """About the largest privacy loss of a step that a grid has to hold."""
+    """Estimate the largest privacy loss of a step that a grid has to hold."""
     noise = max(event.noise_multiplier, 1e-6)
     return (0.5 / noise + 10) / noise
 
@@ -81,7 +81,7 @@ def _on_grid(term: Numerical, width: float) -> float:
 
 
 def _renyi(term: Renyi) -> float:
-    """At the order that was fixed, as a filter adds up.
+    """Return ε at the order that was fixed, as a filter adds up.
 
     Source:
         Mironov, Talwar and Zhang 2019, "Rényi Differential Privacy of the Sampled Gaussian
@@ -97,7 +97,7 @@ def _renyi(term: Renyi) -> float:
 
 
 def _divergence(order: int, events: Iterable[Event]) -> float:
-    """The Rényi divergence of an order, read from the ε that it gives at a δ of next to nothing."""
+    """Return an order's Rényi divergence, read from the ε it gives at a δ of nearly nothing."""
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 

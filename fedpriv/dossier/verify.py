@@ -65,16 +65,16 @@ def given_key(text: str, option: str) -> str:
 
 @dataclass(frozen=True)
 class Given:
-    """What whoever checks a dossier knows from elsewhere.
+    """What the person who checks a dossier knows from elsewhere.
 
     Attributes:
-        signer: public key of the coordinator, as `given_key` takes it.
-        sites: public key of each site's reports, by name.
-        roster: that names the keys of those who are not in `sites`; in a secure sum, the job's.
-        adapter: folder of the adapter that the dossier is said to be about.
-        earlier: another dossier by the same key, of which ledgers go on in this one.
+        signer: the coordinator's public key, as `given_key` takes it.
+        sites: the public key of each site's reports, by name.
+        roster: the roster with the keys of sites not in `sites`; in a secure sum, the job's.
+        adapter: the folder of the adapter that the dossier should be about.
+        earlier: another dossier by the same key, whose ledgers continue in this one.
         second: prv-accountant, or None to save its time.
-        third: another accountant; by default dp-accounting, where it is installed.
+        third: another accountant; by default dp-accounting, if installed.
     """
 
     signer: str | None = None
@@ -86,7 +86,7 @@ class Given:
     third: Callable[[Term], float] | None = field(default_factory=third_accountant)
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError, when a key is none that anybody can hold."""
+        """Raise ConfigError for a key that nobody can hold."""
         if self.signer is not None:
             object.__setattr__(self, "signer", given_key(self.signer, "--signer"))
         sites = {name: given_key(key, f"--site {name}") for name, key in self.sites.items()}
@@ -105,7 +105,7 @@ def verify_file(path: Path, given: Given) -> Iterator[Finding]:
 
 
 def own_page(path: Path, verdict: str = "") -> bytes:
-    """The page of a dossier as this fedpriv makes it, whatever page is in the file.
+    """Make the page of a dossier as this fedpriv does, whatever page is in the file.
 
     Args:
         verdict: of the check, in one line.
@@ -117,7 +117,7 @@ def own_page(path: Path, verdict: str = "") -> bytes:
 
 
 def verify_package(package: Package, path: Path, given: Given) -> Iterator[Finding]:
-    """The same of a dossier whose bytes were read."""
+    """Verify a dossier whose bytes were read."""
     yield holds(f"every byte is what key {in_groups(package.signer)} signed")
     if given.signer is None:
         yield word(
@@ -146,7 +146,7 @@ def verify_package(package: Package, path: Path, given: Given) -> Iterator[Findi
 
 
 def _check_derived(package: Package, contents: Contents, path: Path) -> Iterator[Finding]:
-    """The page and the answers are what the other files give."""
+    """Check that page and answers are what the other files give."""
     made = {ANSWERS: answers_of(contents), PAGE: page_of(contents)}
     odd = [name for name, data in made.items() if package.files[name] != data]
     if not odd:
@@ -193,10 +193,10 @@ def _check_facts(contents: Contents, path: Path) -> None:
 
 
 def _check_counts(facts: Facts, path: Path) -> None:
-    """What is said of rounds, looks and the task is not more, or other, than was proposed.
+    """Check that rounds, looks and the task are no more, and no others, than were proposed.
 
     Raises:
-        DossierError: it is.
+        DossierError: they are.
     """
     asked, looks = facts.proposal, facts.proposal.evaluation
     listed = facts.evaluation.looks
@@ -261,13 +261,13 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
 
 
 def _key_of(site: str, given: Given) -> str | None:
-    """The key that a site's report has to be signed with, if anybody has said it."""
+    """Return the key that must sign a site's report, if anybody has said it."""
     named = None if given.roster is None else given.roster.key_of(site)
     return given.sites.get(site, named)
 
 
 def _check_roster(facts: Facts, path: Path, roster: Roster | None) -> Iterator[Finding]:
-    """The roster of a secure sum is the one that was given."""
+    """Check that the roster of a secure sum is the one that was given."""
     shared = facts.proposal.shared
     if shared is None:
         return
@@ -300,7 +300,7 @@ def _people_in_several(contents: Contents) -> Iterator[Finding]:
 
 
 def _words(contents: Contents) -> Iterator[Finding]:
-    """What rests on the coordinator's word, whatever a file shows."""
+    """Yield what rests on the coordinator's word, whatever a file shows."""
     facts, begin = contents.facts, contents.facts.proposal.begin_digest
     merged = begin is not None and facts.proposal.model.begin_as == "merged"
     base = f"{facts.base}, with the adapter {begin} merged into it" if merged else facts.base

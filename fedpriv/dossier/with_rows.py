@@ -1,4 +1,4 @@
-"""A site's report beside the rows of its ledger: do they come to the same?"""
+"""Compare a site's report with the rows of its ledger: they must come to the same."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def check_with_rows(said: Statement, rows: list[Row]) -> Iterator[Finding]:
 
 
 def _history(said: Statement, rows: list[Row]) -> History:
-    """What the rows up to the report's head add up to; the newer ones have to follow, too."""
+    """Add up the rows up to the report's head; the newer ones have to follow, too."""
     report, path = said.report, said.path / f"sites/{said.name}/ledger.json"
     if report.ledger_rows > len(rows):
         raise ForkedError(
@@ -112,7 +112,7 @@ def _check_terms(said: Statement, history: History) -> None:
 
 
 def _check_plan(said: Statement, history: History) -> Iterator[Finding]:
-    """The plan that the site committed to is that of the proposal."""
+    """Check that the plan that the site committed to is that of the proposal."""
     account, proposal = history.accounts.get(said.facts.job), said.facts.proposal
     if account is None:
         if said.site.rounds or said.report.events:
@@ -154,7 +154,7 @@ def _check_plan(said: Statement, history: History) -> Iterator[Finding]:
 
 
 def _check_events(said: Statement, history: History) -> None:
-    """The report's events are the slots that were reserved, and no fewer than were answered."""
+    """Check that the report's events are the reserved slots, and at least the answered ones."""
     report, job = said.report, said.facts.job
     account = history.accounts.get(job)
     slots = [] if account is None else history.slot_events(job)
@@ -172,7 +172,7 @@ def _check_events(said: Statement, history: History) -> None:
 
 
 def _check_life(said: Statement, history: History) -> None:
-    """What the report says that its job takes of the budget for life, is what its rows come to."""
+    """Check that what the report says its job takes of the lifetime budget is what rows show."""
     stated, account = said.report.life, history.accounts.get(said.facts.job)
     if stated is None:  # an older report, or a ledger of one plan
         return
@@ -190,7 +190,7 @@ def _check_life(said: Statement, history: History) -> None:
 
 
 def _stated(said: Statement, history: History) -> Iterator[tuple[str, float]]:
-    """Each figure of a report, with what the rows come to."""
+    """Yield each figure of a report, with what the rows come to."""
     for prefix in ("epsilon", "epsilon_alone"):
         for key in ("spent", "allocated", "committed"):
             found = getattr(history, f"{prefix}_{key}")

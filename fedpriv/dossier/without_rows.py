@@ -25,7 +25,7 @@ from fedpriv.privacy.accounting.shares import share_of
 
 
 def check_without_rows(said: Statement) -> Iterator[Finding]:
-    """What a report's own events cost at least, where nothing else of the ledger is known."""
+    """Check what a report's own events cost at least, if nothing else of the ledger is known."""
     report, name = said.report, said.name
     check_answered(said, sum(event.count for event in report.events))
     _check_asked(said)
@@ -44,7 +44,7 @@ def check_without_rows(said: Statement) -> Iterator[Finding]:
 
 
 def _check_asked(said: Statement) -> None:
-    """The events are no others than the proposal asked for, as far as it says."""
+    """Check that the events are no others than the proposal asked for, as far as it says."""
     proposal = said.facts.proposal
     rates = {event.sample_rate for event in said.report.events}
     steps = sum(event.count for event in said.report.events)
@@ -61,7 +61,7 @@ def _check_asked(said: Statement) -> None:
 
 
 def _of_events(said: Statement) -> list[Figure]:
-    """The least that each figure of a report can be, by the events and the plan of this job."""
+    """Return the least of each figure of a report, by the events and the plan of this job."""
     report, proposal = said.report, said.facts.proposal
     events = tuple(
         Event(event.sample_rate, event.noise_multiplier, event.count) for event in report.events
@@ -98,7 +98,7 @@ def _dearness(event: Event) -> tuple[float, float]:
 
 
 def _shares(events: tuple[Event, ...], parts: int) -> tuple[Event, ...]:
-    """The same with a site's own share of the noise alone."""
+    """Return the same with a site's own share of the noise alone."""
     return tuple(
         replace(event, noise_multiplier=share_of(event.noise_multiplier, parts)) for event in events
     )

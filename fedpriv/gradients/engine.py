@@ -19,10 +19,10 @@ Take = Callable[[int, Tensor], None]
 
 
 class GradientEngine(ABC):
-    """Per-record gradients of whatever in a model is trained.
+    """Per-record gradients of all that is trained in a model.
 
     Attributes:
-        name: as ``compute.engine`` has it.
+        name: the name in ``compute.engine``.
         size: P, the number of trained parameters.
 
     Raises:
@@ -41,17 +41,17 @@ class GradientEngine(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the gradients are made."""
+        """The device on which the gradients are made."""
         return self._trained[0].device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the gradients: float32, or float64 for a float64 model."""
+        """The gradients' type: float32, or float64 for a float64 model."""
         return torch.float64 if self._trained[0].dtype == torch.float64 else torch.float32
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
-        """The first column of each parameter, and how many it has, as `stream` hands them over."""
+        """The first column of each parameter and its number of columns, in `stream`'s order."""
         sizes = [p.numel() for p in self._trained]
         return list(zip(accumulate(sizes, initial=0), sizes, strict=False))
 
@@ -115,7 +115,7 @@ def backward(
 
 
 def gradients_of(engine: GradientEngine, losses: Losses, batch_size: int) -> Tensor:
-    """The gradients of each record's own loss, (B, P), as `GradientEngine.stream` makes them."""
+    """Compute the gradients of each record's own loss, (B, P), as `GradientEngine.stream` does."""
     found = torch.zeros(batch_size, engine.size, dtype=engine.dtype, device=engine.device)
 
     def take(start: int, part: Tensor) -> None:

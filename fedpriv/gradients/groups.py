@@ -40,10 +40,10 @@ _ADAPTER = re.compile(r"\.(?:lora_[AB]|modules_to_save)\.")
 
 @dataclass(frozen=True)
 class Groups:
-    """Which part of the trained vector belongs to which group.
+    """The parts of the trained vector, by group.
 
     Attributes:
-        names: of the groups, in the order of their first parameters.
+        names: the groups' names, in the order of their first parameters.
         segments: first column, the one after the last, and the group's number, in order.
     """
 
@@ -52,7 +52,7 @@ class Groups:
 
     @classmethod
     def of(cls, names: Sequence[str], shapes: Sequence[tuple[int, ...]], by: Grouping) -> Groups:
-        """The groups of a trained vector.
+        """Make the groups of a trained vector.
 
         Args:
             names, shapes: of its parameters, as `TrainableVector` has them.
@@ -78,19 +78,19 @@ class Groups:
 
     @cached_property
     def size(self) -> int:
-        """P."""
+        """P, the number of parameters."""
         return self.segments[-1][1] if self.segments else 0
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Parameters in each group, (K,)."""
+        """The number of parameters in each group, (K,)."""
         found = [0] * len(self)
         for start, end, group in self.segments:
             found[group] += end - start
         return tuple(found)
 
     def squared_norms(self, vector: Vector) -> Values:
-        """Of each group of a vector (P,), (K,)."""
+        """Return the squared norm of each group of a vector (P,), (K,)."""
         found = np.zeros(len(self))
         for start, end, group in self.segments:
             found[group] += np.square(vector[start:end], dtype=np.float64).sum()
@@ -114,13 +114,13 @@ class GroupScaling:
     """How vectors are scaled and clipped in groups at a site, and scaled back at the server.
 
     Args:
-        clip_norm: C of the plan.
+        clip_norm: C, the plan's clip norm.
 
     Attributes:
-        extra: how many values a release has besides the P: K or none.
+        extra: the number of values in a release besides the P: K or none.
 
     Raises:
-        ProtocolError: the decision is of another number of groups.
+        ProtocolError: the decision has another number of groups.
 
     Privacy:
         Public. What `vectors` gives is private, and not yet clipped to C as a whole.
@@ -145,7 +145,7 @@ class GroupScaling:
         self._bit = 2 * clip_norm * math.sqrt(terms.bits / count)  # β
 
     def vectors(self, means: Tensor) -> Tensor:
-        """Scaled and clipped vectors of units, and what says which of their groups were within.
+        """Scale and clip vectors of units, and say which of their groups were within.
 
         Args:
             means: (U, P), each unit's own.
@@ -173,7 +173,7 @@ class GroupScaling:
         return made
 
     def _norms_of(self, rows: Tensor) -> Tensor:
-        """Of each group of each row, (U, K) float64."""
+        """Return the norm of each group of each row, (U, K) float64."""
         found: list[Tensor | None] = [None] * len(self._groups)
         for start, end, group in self._groups.segments:
             norm = torch.linalg.vector_norm(rows[:, start:end], dim=1, dtype=torch.float64)
@@ -182,17 +182,17 @@ class GroupScaling:
         return torch.stack([norm for norm in found if norm is not None], dim=1)
 
     def gradient(self, released: Vector) -> Vector:
-        """A mean of what was released, scaled back, (P,)."""
+        """Scale a mean of what was released back, (P,)."""
         made = np.empty(self._groups.size, dtype=np.float32)
         for start, end, group in self._groups.segments:
             made[start:end] = released[start:end] / self.scales[group]
         return made
 
     def within(self, released: Vector) -> Values:
-        """Which share of units was within the clip norm of each group, with its noise, (K,).
+        """Return the share of units within the clip norm of each group, with its noise, (K,).
 
         Raises:
-            ValueError: nobody asked.
+            ValueError: the release does not say it.
         """
         if not self.extra:
             raise ValueError("Expected a release that says which groups were within.")

@@ -42,7 +42,7 @@ _has_callbacks.restype = c_bool
 
 
 def hooks_of(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Where each hook is, in words, and the hook: on modules, and on what is trained."""
+    """Yield where each hook is, in words, and the hook: on modules, and on what is trained."""
     for name, module in model.named_modules():
         held = vars(module)
         for kind in _OF_MODULES:
@@ -81,7 +81,7 @@ def refuse_onlookers(model: nn.Module, own: Collection[Any] = ()) -> None:
 
 
 def _onlookers(model: nn.Module, own: Collection[Any]) -> Iterator[tuple[str, str, str]]:
-    """Each onlooker: where, what, and what to do."""
+    """Yield each onlooker: where, what, and what to do."""
     for where, hook in _hooks(model):
         code = _code(hook)
         if hook not in own and getattr(code, "__module__", None) not in _OF_THE_MODEL:
@@ -102,7 +102,7 @@ def _onlookers(model: nn.Module, own: Collection[Any]) -> Iterator[tuple[str, st
 
 
 def _profilers() -> Iterator[Any]:
-    """What is told of each call of a function. Debuggers and coverage tell of lines."""
+    """Yield what is told of each call of a function. Debuggers and coverage tell of lines."""
     monitoring: Any = getattr(sys, "monitoring", None)  # since Python 3.12
     own = monitoring and monitoring.get_tool(monitoring.PROFILER_ID)
     yield from filter(None, (sys.getprofile(), threading.getprofile(), own))
@@ -121,7 +121,7 @@ def _modes() -> list[Any]:
 
 
 def _code(hook: Callable[..., Any]) -> Any:
-    """The function that a hook runs, whatever it is wrapped in."""
+    """Return the function that a hook runs, whatever it is wrapped in."""
     while isinstance(hook, partial):
         hook = hook.func
     return getattr(hook, "__func__", hook)

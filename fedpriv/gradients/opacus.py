@@ -60,7 +60,7 @@ class OpacusGradients(GradientEngine):
         self._forget()  # so that what opacus sets at first is there
 
     def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
-        """As `GradientEngine.stream`; all of them are held while it runs.
+        """Stream as `GradientEngine.stream` does; all gradients are held while it runs.
 
         Raises:
             NotPrivateError: a layer was fed something that is not the batch, or the records'
@@ -130,7 +130,7 @@ class OpacusGradients(GradientEngine):
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """As `GradientEngine.set_aside`: opacus only looks on, and looks away meanwhile."""
+        """Set aside as `GradientEngine.set_aside` does: opacus looks away meanwhile."""
         self._hooks.disable_hooks()
         self._at_work = True
         try:
@@ -149,7 +149,7 @@ class OpacusGradients(GradientEngine):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warning of an adapter in the first layer."""
+    """Silence the warning of an adapter in the first layer."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Full backward hook is firing")
         yield

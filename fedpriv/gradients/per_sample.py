@@ -32,8 +32,8 @@ class _Block:
     """One trained layer's columns.
 
     Attributes:
-        start, bias_start: its first column, and that of its bias, if it has one that is trained.
-        shape: of its weight.
+        start, bias_start: its first column, and its bias's first column, if the bias is trained.
+        shape: the shape of its weight.
     """
 
     name: str
@@ -43,7 +43,7 @@ class _Block:
 
 
 class PerSampleGradients(GradientEngine):
-    """Computes per-record gradients of whatever in a model is trainable.
+    """Computes per-record gradients of all that is trainable in a model.
 
     Only `nn.Linear` layers may be trainable (the two matrices of LoRA are such layers, and
     so are classification heads). While attached, their forward pass goes through an
@@ -144,7 +144,7 @@ class PerSampleGradients(GradientEngine):
         return forward
 
     def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
-        """As `GradientEngine.stream`; no more than one layer's is held."""
+        """Stream as `GradientEngine.stream` does; no more than one layer's gradients are held."""
         self._take, self._batch, self._thread = take, batch_size, get_ident()
         try:
             backward(self._model, losses, batch_size, self._trained)
@@ -152,7 +152,7 @@ class PerSampleGradients(GradientEngine):
             self._take = None
 
     def _recorder(self) -> Record[_Block]:
-        """What a forward pass hands over to; one of another thread is not of the batch."""
+        """Return what a forward pass hands over to; one of another thread is not of the batch."""
         computed_again = torch._C._current_graph_task_id() >= 0  # by autograd, in its own thread
         own = self._take is not None and (self._thread == get_ident() or computed_again)
         return partial(self._record, own)
@@ -182,7 +182,7 @@ class PerSampleGradients(GradientEngine):
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """As `GradientEngine.set_aside`; weights in fewer bits are multiplied as numbers."""
+        """Set aside as `GradientEngine.set_aside` does; short weights multiply as numbers."""
         self.detach()
         for module in self._model.modules():
             if type(module) in (nn.Linear, Conv1D):
@@ -201,7 +201,7 @@ class PerSampleGradients(GradientEngine):
 
 
 def unknown(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """What is trained and has no rule here: a parameter's name, and the kind of its layer."""
+    """Yield what is trained and has no rule here: a parameter's name, and its kind of layer."""
     for name, module in model.named_modules():
         trained = {k for k, p in module.named_parameters(recurse=False) if p.requires_grad}
         if trained and (type(module) is not nn.Linear or "weight" not in trained):

@@ -28,7 +28,7 @@ Weight = Tensor | Packed
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b, as `torch.nn.functional.linear`; has no gradient of its own.
+    """Compute x Wᵀ + b, as `torch.nn.functional.linear`; it has no gradient of its own.
 
     Args:
         x: (…, in).
@@ -49,7 +49,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def weight_of(layer: Any) -> Weight:
-    """A linear layer's weight (out, in), also of one that keeps it the other way round."""
+    """Return a linear layer's weight (out, in), also of one that keeps it the other way round."""
     weight: Weight = layer.weight
     if isinstance(weight, Packed):
         return weight
@@ -57,7 +57,7 @@ def weight_of(layer: Any) -> Weight:
 
 
 def plain(weight: Weight) -> Tensor:
-    """A frozen weight as numbers; of one in fewer bits a new tensor, to be let go of at once."""
+    """Return a frozen weight as numbers; of a packed one a new tensor, to let go of at once."""
     return weight.unpacked() if isinstance(weight, Packed) else weight
 
 

@@ -46,7 +46,7 @@ class Term(Generic[Block]):
 
     Attributes:
         a, b: its two layers, without a bias.
-        blocks: of their gradients; None for one that is not trained.
+        blocks: the blocks of their gradients; None for a layer that is not trained.
     """
 
     a: nn.Linear
@@ -102,7 +102,7 @@ class RecordingLora(torch.autograd.Function):
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, scaling: float) -> None:
-    """total += scaling · left @ right, rounded to the type of `total` once."""
+    """Add scaling · left @ right to `total`, rounded to the type of `total` once."""
     flat = total.view(-1, total.shape[-1])
     if total.dtype == left.dtype:
         flat.addmm_(left.reshape(-1, left.shape[-1]), right, alpha=scaling)
@@ -111,7 +111,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, scaling: float) -> 
 
 
 def terms_of(module: nn.Module) -> list[Term[Any]] | None:
-    """The adapters that are active in a layer of peft's; None if it is not one plain LoRA layer.
+    """Return the active adapters of a layer of peft's; None if it is not one plain LoRA layer.
 
     What is not computed as `RecordingLora` does it, such as DoRA, is left as it is.
     """

@@ -27,7 +27,7 @@ _OF_LIBRARIES = ("torch.", "builtins")
 
 
 class Remembered:
-    """What the modules of a model hold now, but for what is trained.
+    """All that the modules of a model hold, except what is trained.
 
     These are buffers, other tensors, and what is in attributes, slots and the modules' own classes:
     numbers, texts, containers, modules that are none of the model's, and plain objects, which are
@@ -49,7 +49,7 @@ class Remembered:
         self._sums = dict(self._sums_now()) if frozen else {}
 
     def changed(self) -> list[str]:
-        """The names of what is not as it was."""
+        """Return the names of what has changed."""
         found = [
             f"{prefix}{_first_difference(_content(container), copy)}"
             for prefix, container, copy in self._held
@@ -73,7 +73,7 @@ class Remembered:
                 now.data = copy
 
     def _look_at_modules(self, name: str, root: nn.Module) -> None:
-        """A module and those below it, which may be kept where its parent does not know them."""
+        """Look at a module and those below it, which may be kept where its parent knows none."""
         self._roots.append((name, root))
         named = [(n, m) for n, m in root.named_modules(prefix=name) if id(m) not in self._seen]
         self._seen.update(id(module) for _, module in named)
@@ -117,7 +117,7 @@ class Remembered:
                 self._hold(f"{name}.", one)
 
     def _sums_now(self) -> Iterator[tuple[str, int]]:
-        """A sum of the bits of each parameter that is not trained, by its name."""
+        """Yield a sum of the bits of each parameter that is not trained, by its name."""
         for name, root in self._roots:
             for key, parameter in root.named_parameters(prefix=name):
                 if id(parameter) not in self._trained:
@@ -135,7 +135,7 @@ class _Slots:
 
 
 def _content(holder: Any) -> Any:
-    """A container, or the attributes of a class or in slots, by name."""
+    """Return a container, or the attributes of a class or in slots, by name."""
     if isinstance(holder, type):
         return dict(vars(holder))
     if isinstance(holder, _Slots):
@@ -145,12 +145,12 @@ def _content(holder: Any) -> Any:
 
 
 def _own(container: dict[Any, Any]) -> dict[Any, Any]:
-    """What is in a module's attributes beside what every module has."""
+    """Return what is in a module's attributes beside what every module has."""
     return {key: value for key, value in container.items() if key not in _OF_TORCH}
 
 
 def _is_same(container: Any, copy: Any) -> bool:
-    """Whether the same objects are in both, or equal ones that are no tensors."""
+    """Tell whether the same objects are in both, or equal ones that are no tensors."""
     try:
         if container == copy:
             return True
@@ -187,7 +187,7 @@ def _fill(holder: Any, copy: Any) -> None:
 
 
 def _is_equal(now: Tensor, copy: Tensor) -> bool:
-    """To the bit: what is not a number is the same as before, too."""
+    """Compare to the bit: what is not a number is the same as before, too."""
     if (now.shape, now.dtype) != (copy.shape, copy.dtype):
         return False
     return torch.equal(now, copy) or torch.equal(bits_of(now), bits_of(copy))

@@ -13,7 +13,7 @@ Batches = Iterable[tuple[Losses, list[int]]]
 
 
 def weighted_gradient(engine: GradientEngine, batches: Batches, weights: Tensor) -> Tensor:
-    """Σᵢ wᵢ ∇ℓᵢ = Gᵀ w (P,), in the order of `TrainableVector`, in float64, and G never held.
+    """Return Σᵢ wᵢ ∇ℓᵢ = Gᵀ w (P,), in the order of `TrainableVector`, in float64; never hold G.
 
     Args:
         batches: losses of a few records, and which of the N they are.

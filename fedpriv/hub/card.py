@@ -27,7 +27,7 @@ _METRICS = {  # field of a round: type at a hub, name
 
 
 def card(directory: RunDirectory, contents: Contents) -> str:
-    """The card of what `contents` describes, in Markdown.
+    """Write the card of what `contents` describes, in Markdown.
 
     Privacy:
         Made of what the run directory holds for others: signed reports, and scores on records that
@@ -86,7 +86,7 @@ def _header(directory: RunDirectory, contents: Contents) -> str:
 
 
 def _base(contents: Contents) -> str:
-    """The base model, as part of a sentence in Markdown."""
+    """Name the base model, as part of a sentence in Markdown."""
     if contents.base is not None:
         return _code(contents.base)
     if contents.model.name == "embedded":
@@ -96,7 +96,7 @@ def _base(contents: Contents) -> str:
 
 
 def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | None]]:
-    """(name, before, after) of what was measured."""
+    """Return (name, before, after) of what was measured."""
     before, after = directory.run.baseline, directory.last_evaluation
     rows = [
         (name, getattr(before, field, None), getattr(after, field, None))
@@ -110,14 +110,14 @@ class _Markdown(str):
 
 
 def _plain(value: object) -> str:
-    """A value on one line that is text and nothing more: much of it was written by others."""
+    """Return a value on one line as text and nothing more: others wrote much of it."""
     if isinstance(value, _Markdown):
         return value
     return re.sub(r"([\\`*_\[\]<>|#$&~])", r"\\\1", " ".join(str(value).split()))
 
 
 def _code(value: object) -> _Markdown:
-    """A value as code, within which nothing can be escaped, on one line and in one cell."""
+    """Return a value as code, in which nothing can be escaped, on one line and in one cell."""
     return _Markdown("`" + " ".join(str(value).replace("`", "'").replace("|", "/").split()) + "`")
 
 

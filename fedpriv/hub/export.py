@@ -117,7 +117,7 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
 def _contents(
     directory: RunDirectory, model: ModelSection, facts: AdapterFacts, wanted: Wanted, run: Path
 ) -> Contents:
-    """What the folder will hold; refuses what can't be made.
+    """Return what the folder will hold; refuse what can't be made.
 
     Raises:
         ConfigError: no class of transformers could load it, or an option is wrong.
@@ -182,7 +182,7 @@ def _check_whole(base: Base, model: PeftModel) -> None:
 
 
 def _write_adapter(folder: Path, trained: Path, contents: Contents) -> None:
-    """The run's own files, but for where its base is."""
+    """Write the run's own files, but for where its base is."""
     shutil.copyfile(trained / WEIGHTS, folder / WEIGHTS)
     config = json.loads((trained / CONFIG).read_text(encoding="utf-8"))
     here = Path(contents.model.name).name  # no path of this machine is anybody's business
@@ -195,7 +195,7 @@ def _write_adapter(folder: Path, trained: Path, contents: Contents) -> None:
 def _write_merged(
     folder: Path, base: Base, model: PeftModel, dtype: Dtype | None, trial: Trial
 ) -> torch.dtype:
-    """W + α/r · BA, added up in float32 and then stored in `dtype`, which is returned.
+    """Write W + α/r · BA, added up in float32 and then stored in `dtype`, and return the type.
 
     Raises:
         ModelError: the weights are too large for that, or the sum is another model.

@@ -37,7 +37,7 @@ class Settings(Part):
 
 
 def settings_of(run: Path) -> Settings:
-    """What a run was made by.
+    """Return what a run was made by.
 
     Raises:
         ConfigError: run.json is malformed.
@@ -72,7 +72,7 @@ def check_whole(run: Path) -> None:
 def load(
     folder: Path, settings: ModelSection, facts: AdapterFacts, where: str | None = None
 ) -> tuple[Base, PeftModel]:
-    """A run's model with its adapter, in float32 on the CPU, however it was trained.
+    """Load a run's model with its adapter, in float32 on the CPU, however it was trained.
 
     A base that was kept in fewer bits has the weights that it was computed with.
 
@@ -80,10 +80,10 @@ def load(
         folder: of the adapter.
         settings: of the model, with a name by which it is found here.
         facts: of the adapter.
-        where: folder or hub name of the base, where it is no longer where the run had it.
+        where: folder or hub name of the base, if it has moved since the run.
 
     Raises:
-        ModelError: the base can't be loaded, or is another one than that of the run.
+        ModelError: the base can't be loaded, or is another one than the run's.
         ConfigError: the adapter is not of this model.
     """
     from fedpriv.models.base import load_base

@@ -18,7 +18,7 @@ _PLAINLY: dict[str, Any] = {
 
 @without_hub_code()
 def load_merged(folder: Path, settings: ModelSection) -> Any:
-    """A model of transformers' own, in float32."""
+    """Load a model of transformers' own, in float32."""
     with quiet():
         model = _auto(settings).from_pretrained(folder, **_PLAINLY)
     return model.eval()
@@ -26,7 +26,7 @@ def load_merged(folder: Path, settings: ModelSection) -> Any:
 
 @without_hub_code()
 def load_adapter(folder: Path, base: str, settings: ModelSection) -> Any:
-    """An adapter on its base, in float32; the base's weights are rounded as the run had them."""
+    """Load an adapter on its base, in float32; the weights are rounded as the run had them."""
     from peft import PeftModel
 
     from fedpriv.models.quantised import round_weights

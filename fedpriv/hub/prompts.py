@@ -29,7 +29,7 @@ class Prompt:
 
 
 def read_prompts(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]:
-    """The prompts of a file: each line of a .txt, or the records of any other, as a job reads them.
+    """Read the prompts of a file: each line of a .txt, or the records of any other, as a job does.
 
     Args:
         columns: field → column, of the job.
@@ -58,7 +58,7 @@ def read_prompts(path: Path, columns: Mapping[str, str], key: str) -> list[Promp
 
 
 def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]:
-    """Prompts with their references: records of the same prompt are one, in the order of the file.
+    """Read prompts with their references; records of the same prompt are one, in file order.
 
     Args:
         columns, key: as of `read_prompts`.

@@ -31,7 +31,7 @@ class TextScores:
     rouge: Rouge
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {"bleu": self.bleu, "signature": self.signature, **asdict(self.rouge)}
 
 

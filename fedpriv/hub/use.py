@@ -11,7 +11,7 @@ _AUTO = {
 
 
 def lines_of_use(contents: Contents) -> list[str]:
-    """Python that leaves `model` and `tokenizer`, without fedpriv wherever that is possible."""
+    """Return Python that leaves `model` and `tokenizer`, without fedpriv where possible."""
     model, here = contents.model, 'folder = "."  # where this card is'
     if not contents.base_here:  # within a repository of a hub no class looks for a second model
         here += ", or its name at a hub"
@@ -49,7 +49,7 @@ def lines_of_use(contents: Contents) -> list[str]:
 
 
 def _head(contents: Contents) -> str:
-    """Arguments that give a classifier a head of the right size, which the adapter then fills."""
+    """Return arguments that give a classifier the right size of head, which the adapter fills."""
     if contents.model.task != "classification":
         return ""
     labels = contents.model.labels

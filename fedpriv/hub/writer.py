@@ -72,7 +72,7 @@ class Writer:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> list[str]:
-        """What the model writes after each prompt, until it ends or has written all it may.
+        """Write after each prompt, until the model ends or has written all it may.
 
         A record's length (`model.max_length`) is what prompt and text may have together.
 

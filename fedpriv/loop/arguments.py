@@ -288,7 +288,7 @@ class PrivateConfig(TrainingArguments):
         self.max_grad_norm = 0.0
 
     def loading(self) -> dict[str, Any]:
-        """Options of `from_pretrained` for a model that is named.
+        """Return options of `from_pretrained` for a model that is named.
 
         Raises:
             ConfigError: one has no place here.
@@ -308,7 +308,7 @@ class PrivateConfig(TrainingArguments):
         return {**options, "trust_remote_code": False}
 
     def steps_of(self, size: int) -> tuple[float, int]:
-        """The sample rate, and the steps of the plan.
+        """Return the sample rate, and the steps of the plan.
 
         Args:
             size: declared units.
@@ -329,7 +329,7 @@ class PrivateConfig(TrainingArguments):
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
-    """What checks the arguments that are numbers, true or false, and some of ours."""
+    """Return what checks the arguments that are numbers, true or false, and some of ours."""
     hints: dict[str, Any] = get_type_hints(PrivateConfig)
     hints["labels"] = list[str | bool | int]
     return {
@@ -341,7 +341,7 @@ def _adapters() -> dict[str, TypeAdapter[Any]]:
 
 @cache
 def _kinds() -> dict[str, set[Any]]:
-    """The types that an argument may have. transformers opens a number as a file, where none is."""
+    """Return the types of each argument. transformers opens a number as a file, if it is none."""
     hints = get_type_hints(PrivateConfig)
     names = [field.name for field in fields(PrivateConfig) if field.init]
     return {name: set(get_args(hints[name])) or {hints[name]} for name in names}

@@ -36,7 +36,7 @@ _lent: WeakSet[nn.Module] = WeakSet()  # the modules of models that steps hold
 def section_of(
     model: Any, tokenizer: Any, labels: tuple[str, ...], max_length: int
 ) -> ModelSection:
-    """What a model is, as a federation file would say.
+    """Describe a model as a federation file would.
 
     Args:
         labels: of a classifier; a language model has none.
@@ -89,9 +89,9 @@ def _bits_of(base: Any) -> Bits | None:
 def worker_of(
     model: Any, tokenizer: Any, section: ModelSection, engine: Any, microbatch: int | None
 ) -> Worker:
-    """A worker that holds the model itself, not a copy of it.
+    """Make a worker that holds the model itself, not a copy of it.
 
-    From now on the model attends record by record, and its linear layers make gradients of single
+    From then on the model attends record by record, and its linear layers make gradients of single
     records; those that bitsandbytes quantised multiply by the numbers that their codes stand for.
     `Worker.close` takes the latter two back.
 
@@ -168,7 +168,7 @@ def made_digest(model: Any) -> str:
 
 
 def base_of(model: Any) -> Any:
-    """The transformers model below an adapter of peft's."""
+    """Return the transformers model below an adapter of peft's."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -194,7 +194,7 @@ def held(model: Any) -> Iterator[None]:
 
 @contextmanager
 def computing(model: nn.Module) -> Iterator[None]:
-    """Everything in evaluation mode for the time of a `with` block: no dropout, whoever's.
+    """Keep everything in evaluation mode for the time of a `with` block: no dropout anywhere.
 
     Layers that are to keep nothing (`gradient_checkpointing_enable`) keep nothing in this mode,
     too. Another thread that would change the mode meanwhile is refused: a mask of dropout depends

@@ -33,7 +33,7 @@ Claim = Callable[[Iterable[Sequence[Identity]]], None]
 def spec_of(
     columns: Mapping[str, str], model: ModelSection, unit: str, max_records_per_unit: int
 ) -> DataSpec:
-    """How records become examples.
+    """Return how records become examples.
 
     Raises:
         ConfigError: the columns are not those of the model's task.
@@ -58,7 +58,7 @@ def own_units(
     claim: Claim | None = None,
     max_empty: float = usual.MAX_EMPTY,
 ) -> tuple[Population, frozenset[str]]:
-    """A site's records as units; no clear text of them is left on the disk.
+    """Read a site's records as units; no clear text of them is left on the disk.
 
     Args:
         claim: told by what another ledger would know the same units, once they can be used.
@@ -94,7 +94,7 @@ def own_units(
 def public_examples(
     records: Records, spec: DataSpec, tokenizer: Any, private: frozenset[str]
 ) -> list[Example]:
-    """Examples of records that are said to be public, to measure a model on.
+    """Make examples of records that are said to be public, to measure a model on.
 
     Args:
         private: digests of the site's own.
@@ -129,7 +129,7 @@ def _digests(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 @contextmanager
 def _read(records: Records, spec: DataSpec, unit: str) -> Iterator[tuple[datasets.Dataset, Path]]:
-    """The rows in a folder of their own (0700), which is gone afterwards."""
+    """Yield the rows in a folder of their own (0700), which is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="fedpriv-") as name:
         rows = take_records(records, spec.columns, unit=unit, cache_dir=Path(name), key=KEY)
         if "label" in spec.columns:

@@ -44,12 +44,12 @@ class Slots:
 
     @property
     def left(self) -> int:
-        """Slots that can still be paid for."""
+        """The number of slots that can still be paid for."""
         return self.plan.steps - self.taken
 
     @property
     def epsilon(self) -> float:
-        """What the slots taken so far cost by themselves: an upper bound; 0 before the first."""
+        """The cost of the slots taken so far, by themselves: an upper bound; 0 before the first."""
         if not self.taken:
             return 0.0
         return epsilon_upper([self.plan.event(self.taken)], self.ledger.terms.plan_delta)
@@ -85,7 +85,7 @@ class Slots:
 
 
 def open_lasting(path: Path, witness: Path | None) -> Ledger:
-    """A ledger that outlives the loop, made beforehand with the budget that its people have.
+    """Open a ledger that outlives the loop, made beforehand with its people's budget.
 
     Raises:
         ConfigError: it is of a simulation.
@@ -104,7 +104,7 @@ def open_lasting(path: Path, witness: Path | None) -> Ledger:
 
 
 def not_stated(key: str) -> ConfigError:
-    """The error of who states neither this nor a ledger."""
+    """Return the error for a caller who states neither this nor a ledger."""
     return ConfigError(
         "is missing",
         key=key,
@@ -114,10 +114,10 @@ def not_stated(key: str) -> ConfigError:
 
 
 def declared_size(stated: int | None, ledger: str | None) -> int:
-    """How many units there are, as somebody stated, here or when the ledger was made.
+    """Return the stated number of units, stated here or when the ledger was made.
 
     Raises:
-        ConfigError: nobody did.
+        ConfigError: nobody stated it.
         LedgerError: the ledger can't be read.
     """
     if stated is None and ledger is not None:
@@ -158,7 +158,7 @@ def check_stated(
 
 @contextmanager
 def ledger_for(planned: Planned, size: int, unit: str, most: int) -> Iterator[Ledger]:
-    """A ledger for one plan, gone with the loop: it knows of no other use of the records.
+    """Make a ledger for one plan, gone with the loop: it knows of no other use of the records.
 
     Args:
         most: records of a unit.

@@ -208,25 +208,25 @@ class PrivateStep:
 
     @property
     def left(self) -> int:
-        """Steps of the plan that were not taken yet."""
+        """The number of steps of the plan not taken yet."""
         return self._slots.left
 
     @property
     def taken(self) -> int:
-        """Steps that are paid for, whether or not anything came of them."""
+        """The number of steps paid for, whether or not anything came of them."""
         return self._slots.taken
 
     @property
     def epsilon(self) -> float:
-        """What the steps taken so far cost by themselves, an upper bound.
+        """The cost of the steps taken so far, by themselves: an upper bound.
 
-        No guarantee if somebody stops because of what was released: the claim is `epsilon_planned`.
+        No guarantee if what was released decides when to stop: the claim is `epsilon_planned`.
         """
         return self._slots.epsilon
 
     @property
     def epsilon_planned(self) -> float:
-        """What all steps of the plan cost, an upper bound: the claim. It is paid with the first."""
+        """The cost of all steps of the plan: the claim, an upper bound. The first step pays it."""
         return self.plan.epsilon(self.ledger.terms.plan_delta)
 
     def backward(self) -> Privatised[Vector]:
@@ -279,10 +279,10 @@ class PrivateStep:
         return SystemCsprng()
 
     def evaluate(self, records: Records, *, data_is_public: bool) -> Scores:
-        """How good the model is on records that are not private.
+        """Measure how good the model is on records that are not private.
 
         Args:
-            data_is_public: whoever calls states that they are public, or their own to show.
+            data_is_public: the caller states that they are public, or their own to show.
 
         Raises:
             ConfigError: nobody states it.
@@ -307,7 +307,7 @@ class PrivateStep:
 
 
 def _digest(worker: Worker, spec: DataSpec) -> str:
-    """Of what is trained, and how records become examples: all that a plan does not say itself."""
+    """Return a digest of what is trained and how records become examples: what no plan says."""
     settings = {**asdict(spec), "columns": dict(spec.columns)}
     return sha256(canonical_json([worker.vector.digest, settings]))
 
@@ -328,7 +328,7 @@ def _check(
     size: int | None,
     delta: float | None,
 ) -> None:
-    """Raises: ConfigError, when settings are missing or contradict each other."""
+    """Raise ConfigError if settings are missing or contradict each other."""
     for one, other, pair in (
         (epsilon, noise_multiplier, "epsilon or noise_multiplier"),
         (sample_rate, batch, "sample_rate or batch"),

@@ -166,7 +166,7 @@ class PrivateTrainer(Trainer):
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Counts the steps; records are sampled within them."""
+        """Count the steps; records are sampled within them."""
         steps: Any = range(self.args.max_steps)
         return DataLoader(steps, batch_size=1, collate_fn=_nothing)
 
@@ -176,7 +176,7 @@ class PrivateTrainer(Trainer):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """As `Trainer.train`.
+        """Train as `Trainer.train` does.
 
         Raises:
             ConfigError: there is no ledger that knows what was paid before the checkpoint.
@@ -198,10 +198,10 @@ class PrivateTrainer(Trainer):
         return found._replace(metrics=_shown(found.metrics))
 
     def add_callback(self, callback: Any) -> None:
-        """As `Trainer.add_callback`.
+        """Add a callback as `Trainer.add_callback` does.
 
         Raises:
-            ConfigError: it is a tool's.
+            ConfigError: it belongs to a tool.
         """
         _refuse_tools(callback)
         super().add_callback(callback)
@@ -209,12 +209,12 @@ class PrivateTrainer(Trainer):
     def training_step(
         self, model: Any, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """A private step. Its loss is not known to anybody: NaN."""
+        """Take a private step. Nobody knows its loss: NaN."""
         self.private.backward()
         return torch.full((), torch.nan, device=self.args.device)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
-        """Date a checkpoint by its step: between two is the time that their steps took."""
+        """Date a checkpoint by its step: the time between two would tell what their steps took."""
         super()._save_checkpoint(*arguments, **options)
         step = self.state.global_step  # transformers deletes the one of the oldest date
         for folder in Path(str(self.args.output_dir)).glob(f"{PREFIX_CHECKPOINT_DIR}-{step}"):
@@ -222,7 +222,7 @@ class PrivateTrainer(Trainer):
                 os.utime(path, (step, step))
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Not counted: they would tell how many records were drawn, and how long they are."""
+        """Count none: they would tell how many records were drawn, and how long they are."""
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -235,7 +235,7 @@ class PrivateTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Loss and accuracy on records that are stated to be public.
+        """Measure loss and accuracy on records that are stated to be public.
 
         Args:
             eval_dataset: records, sets of them by name, or the name of a set.
@@ -269,7 +269,7 @@ class PrivateTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
     ) -> PredictionOutput:
-        """As `Trainer.predict`, of examples that are stated to be public.
+        """Predict as `Trainer.predict` does, for examples that are stated to be public.
 
         Raises:
             ConfigError: nobody stated it.
@@ -293,12 +293,12 @@ class _StopWhenUsedUp(TrainerCallback):
 
 
 def _shown(metrics: dict[str, float]) -> dict[str, float]:
-    """What is public of them."""
+    """Keep the public metrics."""
     return {key: value for key, value in metrics.items() if key not in _NOT_LOGGED}
 
 
 def _nothing(steps: list[int]) -> dict[str, Any]:
-    """The batch of a step, as the Trainer sees it."""
+    """Return the batch of a step, as the Trainer sees it."""
     return {}
 
 
@@ -312,7 +312,7 @@ def _check_evaluation(args: PrivateConfig, records: Any, key: str = "eval_datase
 
 
 def _check_parts(callbacks: Any, optimizers: Any) -> None:
-    """Raises: ConfigError, for what a Trainer would take now and fail with in its first step."""
+    """Raise ConfigError for what a Trainer would take now and fail with in its first step."""
     listed = [] if callbacks is None else callbacks
     for one in listed if isinstance(listed, list | tuple) else [listed]:
         if not issubclass(one if isinstance(one, type) else type(one), TrainerCallback):
@@ -332,7 +332,7 @@ def _check_parts(callbacks: Any, optimizers: Any) -> None:
 
 
 def _refuse_tools(callback: Any) -> None:
-    """Raises: ConfigError, for a callback by which transformers tells a tool of each step."""
+    """Raise ConfigError for a callback by which transformers tells a tool of each step."""
     kind = callback if isinstance(callback, type) else type(callback)
     if any(base.__module__.startswith("transformers.integrations") for base in kind.__mro__):
         _, why, fix = ALLOWED["report_to"]
@@ -340,14 +340,14 @@ def _refuse_tools(callback: Any) -> None:
 
 
 def _sets_of(records: Any) -> dict[str, Any]:
-    """Sets of evaluation by name, also where there is one without, or none."""
+    """Return sets of evaluation by name, also where there is one without a name, or none."""
     if records is None:
         return {}
     return records if isinstance(records, dict) else {"": records}
 
 
 def _columns(records: Records, args: PrivateConfig) -> dict[str, str]:
-    """The columns of the records, and what of them the loss is on.
+    """Return the columns of the records, and which part of them the loss is on.
 
     Raises:
         ConfigError: it is to be on a part that they don't have.
@@ -373,11 +373,11 @@ def _columns(records: Records, args: PrivateConfig) -> dict[str, str]:
 
 @without_hub_code()
 def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantization: Any) -> Any:
-    """The model with its adapter.
+    """Return the model with its adapter.
 
     Raises:
         NotPrivateError: its configuration names code that is not of transformers.
-        ConfigError: it has an adapter already, under whose names another one's would be lost.
+        ConfigError: it has an adapter already, and another would take its names and be lost.
     """
     set_seed(args.seed)
     if isinstance(model, str | Path):

@@ -17,12 +17,12 @@ from fedpriv.secure_sum.roster import Roster
 
 
 def job_recipe(config: JobConfig) -> ModelRecipe:
-    """The model of a job."""
+    """Return the model of a job."""
     return ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
 
 
 def method_settings(config: JobConfig) -> tuple[Mapping[str, Any], int]:
-    """What a job's method tells its sites, and how many public records they have to hold.
+    """Return what a job's method tells its sites, and how many public records they must hold.
 
     Raises:
         ConfigError: no such method is installed, or it can't be used with the file's settings.
@@ -51,7 +51,7 @@ def propose(
     roster: Roster | None = None,
     groups: GroupTerms | None = None,
 ) -> Proposal:
-    """What a job proposes to sites, for a base, an adapter and a trainable vector of these digests.
+    """Propose a job to sites, for a base, an adapter and a trainable vector of these digests.
 
     Args:
         roster: of the sites that are added up together, in a job with a secure sum.
@@ -92,9 +92,9 @@ def propose(
 
 
 def shared_noise(config: JobConfig, roster: Roster) -> SharedNoise | None:
-    """How the sites of a roster share the noise of a sum; None where each adds all of its own.
+    """Return how sites of a roster share the noise of a sum; None where each adds all of its own.
 
-    σ is what the proposed ε and δ ask for. A site that grants less refuses.
+    The proposed ε and δ decide σ. A site that grants less refuses.
     """
     privacy, colluding = config.privacy, config.max_colluding
     if colluding is None:

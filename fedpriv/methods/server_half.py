@@ -26,29 +26,29 @@ class ServerMethod(Protocol):
     `JobConfig`, as JSON has it, and raises a ConfigError where the method can't be used with it.
 
     Attributes:
-        values: how many a release has.
+        values: the number of values in a release.
     """
 
     values: int
 
     def start(self, parameters: Vector) -> Vector:
-        """As `SiteMethod.start`."""
+        """Start as `SiteMethod.start` does."""
         ...
 
     def change(self, held: str | None) -> SetChange | None:
-        """What a request says about the public records; None without any.
+        """Return what a request says about the public records; None without any.
 
         Args:
-            held: digest of those that the site has, if that is known.
+            held: digest of the site's records, if that is known.
         """
         ...
 
     def gradient(self, mean: Aggregate) -> Aggregate:
-        """The gradient (P,) that a mean of releases stands for."""
+        """Return the gradient (P,) that a mean of releases stands for."""
         ...
 
     def advance(self, number: int) -> Evolved | None:
-        """Called after the update of a round, which must not fail any more.
+        """Advance the public records after the update of a round; it must not fail any more.
 
         Returns:
             What became of the public records; None where they stay.
@@ -61,9 +61,9 @@ class ServerContext:
     """What the server's half of a method may use.
 
     Attributes:
-        trained: P, how many parameters are trained.
-        parameters: their values now.
-        lend: a worker for the time of a `with` block.
+        trained: P, the number of trained parameters.
+        parameters: gives their present values.
+        lend: lends a worker for the time of a `with` block.
         public_set: the job's synthetic set, if it has one.
     """
 

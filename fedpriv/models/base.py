@@ -35,10 +35,10 @@ class Base:
     """A frozen base model with its tokenizer.
 
     Attributes:
-        source: the folder or hub name it came from.
-        digest: of all that it is, see `fedpriv.models.digest.base_digest`, and `quantised_digest`.
+        source: its folder or hub name.
+        digest: of all of it, see `fedpriv.models.digest.base_digest` and `quantised_digest`.
         drawn: names of parameters that its files don't hold, such as those of a new head.
-        begin_digest: of the adapter that a job begins at; None without one.
+        begin_digest: the digest of the adapter that a job begins at; None without one.
         begin: gives its values to a new one, unless it is merged into the base.
     """
 
@@ -179,7 +179,7 @@ def refuse_code(name: str, settings: Mapping[str, Any]) -> None:
 
 
 def entries(settings: Any) -> Iterator[tuple[str, Any]]:
-    """What a configuration says, wherever it stands."""
+    """Yield what a configuration says, at any level."""
     if isinstance(settings, Mapping):
         for key, value in settings.items():
             yield key, value
@@ -212,7 +212,7 @@ def compute_alone(
 
 
 def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str:
-    """The attention by which a model computes each record by itself; it has it from now on."""
+    """Give a model the attention by which it computes each record by itself, and return it."""
     from fedpriv.models.trial import Trial
 
     kind = model.config.model_type
@@ -244,7 +244,7 @@ def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str
 
 
 def fetch_base(settings: ModelSection) -> StoredBase:
-    """The files of a base on this machine's disk; those of a hub are downloaded once.
+    """Return the files of a base on this machine's disk; those of a hub are downloaded once.
 
     So are those of the adapter that a job begins at.
 
@@ -260,7 +260,7 @@ def fetch_base(settings: ModelSection) -> StoredBase:
 
 
 def longest(model: PreTrainedModel) -> int:
-    """Tokens a model has positions for."""
+    """Return the number of tokens that a model has positions for."""
     text: Any = model.config.get_text_config()
     positions = int(getattr(text, "max_position_embeddings", 0) or 2**20)
     embedded = [m for name, m in model.named_modules() if name.endswith("position_embeddings")]
@@ -282,7 +282,7 @@ def _start_at_even_odds(model: PreTrainedModel, new: Collection[str], labels: in
 
 
 def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model; one without a padding token pads with its end token.
+    """Load the tokenizer of a model; one without a padding token pads with its end token.
 
     Raises:
         ModelError: not found, or it has neither a padding nor an end token.
@@ -337,7 +337,7 @@ def not_loaded(settings: ModelSection, error: Exception) -> ModelError:
 
 
 def _way(settings: ModelSection) -> str:
-    """Of what comes from a hub, the proxy in between."""
+    """Name the proxy to the hub, for what comes from a hub."""
     return "" if Path(source_of(settings.name)).is_dir() else through_hub()
 
 

@@ -12,9 +12,9 @@ from fedpriv.errors import ConfigError
 
 
 def checkpoint_layers(model: Any) -> None:
-    """Gradient checkpointing (Chen et al. 2016) of the repeated layers of a model.
+    """Checkpoint the gradients (Chen et al. 2016) of the repeated layers of a model.
 
-    What transformers does by itself asks for training mode, and so for dropout.
+    The way of transformers needs training mode, and so dropout.
 
     Raises:
         ConfigError: the model has no layers that are known to be repeated.

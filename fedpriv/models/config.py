@@ -38,48 +38,45 @@ class ModelSection(Section):
         "embedded",
         min_length=1,
         max_length=MAX_PATH,
-        description="The base model: embedded (the one in the package), a folder, or the name of"
-        " one at a hub.",
+        description="The base model: embedded (part of the package), a folder, or a name at a hub.",
     )
     task: Task = Field(
         "causal-lm",
-        description="What is learned: to continue text (causal-lm), or to give a text one of"
-        " `labels` (classification).",
+        description="Continue text (causal-lm), or give a text one of `labels` (classification).",
     )
     labels: tuple[Label, ...] = Field(
         (),
         max_length=MAX_LABELS,
-        description="Classification only: the names of the classes, at least two. They are typed"
-        " and never discovered from data.",
+        description="Classification: names of at least two classes. Never read from the data.",
     )
     max_length: int = Field(
         128,
         ge=2,
         le=131_072,
-        description="Tokens in a window; a longer text is several windows, or is cut.",
+        description="Tokens in a window. Longer texts become several windows, or are cut.",
     )
     pooling: Literal["own", "mean"] = Field(
         "own",
-        description="Classification only: the model's own head (own), or a linear layer on the"
-        " mean of the token vectors (mean).",
+        description="Classification: the model's own head (own), or a linear layer on the mean"
+        " token vector (mean).",
     )
     begin: str | None = Field(
         None,
         min_length=1,
         max_length=MAX_PATH,
-        description="A LoRA adapter of peft's that the job begins at, public or paid for: a folder,"
-        " or its name at a hub ([models](models.md#beginning-at-an-adapter)).",
+        description="Public or paid-for LoRA adapter of peft to start from: a folder or hub name"
+        " ([models](models.md#beginning-at-an-adapter)).",
     )
     begin_as: Literal["continued", "merged"] = Field(
         "continued",
-        description="Train that adapter further, in the shape that it has (continued), or merge it"
-        " into the base model and train a new one (merged).",
+        description="Train that adapter further (continued), or merge it into the base and train"
+        " a new one (merged).",
     )
     quantize: Bits | None = Field(
         None,
-        description="Keep the frozen weights of linear layers in 8 bits (8bit) or in 4 (4bit, NF4),"
-        " for less memory. Without it, in full. Needs `pip install 'fedpriv[quantized]'` at every"
-        " site and at the server ([models](models.md#frozen-weights-in-8-or-4-bits)).",
+        description="Keep frozen linear layers in 8 bits or 4 bits (NF4) to save memory. Sites"
+        " and server need `pip install 'fedpriv[quantized]'`"
+        " ([models](models.md#frozen-weights-in-8-or-4-bits)).",
     )
 
     @model_validator(mode="after")
@@ -96,33 +93,31 @@ class ModelSection(Section):
         return self
 
     def begun(self) -> ModelSection:
-        """The model for an adapter that is there: only what is merged is part of it."""
+        """Return the model for an adapter that exists: only a merged adapter is part of it."""
         return self if self.begin_as == "merged" else self.model_copy(update={"begin": None})
 
 
 class LoraSection(Section):
-    """The adapter that is trained: LoRA, as in peft."""
+    """The LoRA adapter to train, as in peft."""
 
     r: int = Field(16, ge=1, le=1024, description="Rank of the adapter's matrices.")
     alpha: float = Field(
         16.0,
         gt=0,
-        description="The adapter's product is scaled by alpha / r. Where a file has r and no"
-        " alpha, alpha is chosen so that alpha / r is that of the table.",
+        description="The adapter's product is scaled by alpha / r. If only r is set, alpha keeps"
+        " the table's ratio.",
     )
     target_modules: Literal["auto", "all-linear"] | Layers = Field(
         "all-linear",
-        description="The layers that get an adapter: every linear layer but the output"
-        " (all-linear), the attention projections that peft names for this architecture (auto), or"
-        " a list of names.",
+        description="Layers with an adapter: all linear ones but the output (all-linear), the"
+        " attention projections that peft names (auto), or those listed.",
     )
     frozen_a: bool = Field(
         False,
-        description="Train only lora_B, so that the mean of several adapters is exact, and an"
-        " update about half as long.",
+        description="Train only lora_B: the mean of adapters is exact, and updates are about"
+        " half as long.",
     )
     modules_to_save: Layers = Field(
         (),
-        description="Layers that are trained whole, such as lm_head. A classifier's head always"
-        " is.",
+        description="Layers to train whole, such as lm_head. A classifier's head always is.",
     )

@@ -46,8 +46,8 @@ class StoredBase:
     """The files of a base model on this machine.
 
     Attributes:
-        revision: commit of the hub's repository that they are of; None for a folder.
-        settings: the configuration as it is stored.
+        revision: the commit of the hub's repository; None for a folder.
+        settings: the stored configuration.
         weights: safetensors files that together hold every tensor once.
     """
 
@@ -57,7 +57,7 @@ class StoredBase:
 
 
 def find_base(source: str) -> StoredBase:
-    """The files that `transformers` loads for a folder or a hub name, which is downloaded once.
+    """Find the files that `transformers` loads for a folder or hub name, downloaded once.
 
     Raises:
         ModelError: there are no safetensors, or an adapter that would be loaded on top of them.
@@ -95,11 +95,11 @@ def find_base(source: str) -> StoredBase:
 
 
 def base_digest(stored: StoredBase, tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 over all of a base that decides a gradient: configuration, tokenizer, weights.
+    """Return SHA-256 over all of a base that decides a gradient: configuration, tokenizer, weights.
 
-    Of the tensors as they are stored, by name. In which files and in which order they are, and
-    in which number format a site computes, makes no difference; a head that a site draws anew
-    is not stored, and so no part of it.
+    It covers the tensors as they are stored, by name. Their files and order, and the number format
+    in which a site computes, make no difference. A head that a site draws anew is not stored, and
+    so no part of it.
 
     Raises:
         ModelError: the weights can't be read, or hold a tensor twice.
@@ -131,9 +131,9 @@ def base_digest(stored: StoredBase, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def quantised_digest(digest: str, bits: Bits | None) -> str:
-    """The digest of a base whose frozen weights are quantised, by that of its files.
+    """Return the digest of a base whose frozen weights are quantised, from that of its files.
 
-    So who knows the files knows it, and a base in other bits is another base.
+    So anyone who knows the files knows it, and a base in other bits is another base.
     """
     if bits is None:
         return digest
@@ -141,7 +141,7 @@ def quantised_digest(digest: str, bits: Bits | None) -> str:
 
 
 def stored_type(stored: StoredBase) -> str:
-    """The number format of a base's files, where all tensors have one of 16 bits; else float32.
+    """Return the number format of a base's files if all tensors have one of 16 bits; else float32.
 
     Raises:
         SafetensorError, OSError: they can't be read.
@@ -156,7 +156,7 @@ def stored_type(stored: StoredBase) -> str:
 
 
 def _words(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
-    """All of a tokenizer that decides which tokens a text becomes."""
+    """Return all of a tokenizer that decides which tokens a text becomes."""
     words: Any = tokenizer
     backend = getattr(words, "backend_tokenizer", None)
     vocabulary = backend.to_str() if backend is not None else sorted(words.get_vocab().items())

@@ -29,9 +29,9 @@ def attach_lora(
     *,
     seed: int,
 ) -> PeftModel:
-    """A PEFT model whose adapter starts as the identity, drawn from the public `seed`.
+    """Attach to a base an adapter that starts as the identity, drawn from the public `seed`.
 
-    Or at the values of another adapter, where `base.begin` has one to be continued.
+    If `base.begin` has another adapter to continue, it starts at its values.
 
     With `frozen_a` the drawn lora_A stays as it is (Sun et al. 2024, "Improving LoRA in
     privacy-preserving federated learning"): the update is linear in what is trained.
@@ -81,12 +81,12 @@ def attach_lora(
 
 
 def trained_whole(settings: LoraSection) -> tuple[str, ...]:
-    """Names of layers that get no adapter, as all of their weights are trained."""
+    """Return names of layers that get no adapter, as all of their weights are trained."""
     return (*settings.modules_to_save, *HEADS)
 
 
 def targets(base: Base, settings: LoraSection) -> list[str]:
-    """Names, or ends of names, of the layers that get an adapter.
+    """Return names, or ends of names, of the layers that get an adapter.
 
     Raises:
         ConfigError, ModelError: as `attach_lora`.
@@ -114,7 +114,7 @@ def targets(base: Base, settings: LoraSection) -> list[str]:
 
 
 def _all_linear(base: Base, settings: LoraSection) -> list[str]:
-    """Every linear layer but the output and what is trained whole.
+    """Return every linear layer but the output and those trained whole.
 
     Peft's own "all-linear" trips over DistilBERT, whose `pre_classifier` it takes for a head.
     """
@@ -134,7 +134,7 @@ def _all_linear(base: Base, settings: LoraSection) -> list[str]:
 
 
 def layers(base: Base) -> Iterator[tuple[str, Any]]:
-    """The layers that can have an adapter, by name: those that a text goes through."""
+    """Yield the layers that can have an adapter, by name: those that a text goes through."""
     part = _text_part(base)
     past = "out_proj" if base.model.config.model_type in _MAMBA else None
     for name, module in base.model.named_modules():
@@ -144,7 +144,7 @@ def layers(base: Base) -> Iterator[tuple[str, Any]]:
 
 
 def _text_part(base: Base) -> str | None:
-    """Where the language model is within a model of several kinds of input; None of a plain one."""
+    """Return where the language model is in a model of several inputs; None for a plain one."""
     model: Any = base.model
     if model.config.get_text_config() is model.config:
         return None
@@ -161,7 +161,7 @@ def _last_names(base: Base) -> list[str]:
 
 
 def matches(name: str, wanted: Iterable[str]) -> bool:
-    """Whether peft takes a layer of that name for one of those that are named."""
+    """Tell whether peft counts a layer of that name among those that are named."""
     return any(name == one or name.endswith(f".{one}") for one in wanted)
 
 

@@ -111,7 +111,7 @@ def check_problem(problem: str | None) -> None:
 
 
 def stored_names(id2label: Any) -> list[str]:
-    """What a configuration calls the classes, in the order of the outputs; [] if it says nothing.
+    """Return a configuration's names of the classes, in the order of the outputs; [] without any.
 
     Args:
         id2label: as `json` or transformers reads it.
@@ -124,9 +124,9 @@ def stored_names(id2label: Any) -> list[str]:
 
 
 def agree(stored: Sequence[str], labels: Sequence[str]) -> bool:
-    """Whether the classes of a stored head are those that are declared, in the same order.
+    """Tell whether the classes of a stored head are those declared, in the same order.
 
-    Case and the spaces around a name are no difference.
+    Case and the spaces around a name make no difference.
 
     Raises:
         ConfigError: they are the same in another order.
@@ -149,7 +149,7 @@ def _folded(name: str) -> str:
 def other_head(
     model: PreTrainedModel, new: set[str], stored: Sequence[str], labels: Sequence[str]
 ) -> set[str]:
-    """The parameters of a head for other classes, which are to be drawn anew; none if it is kept.
+    """Return the parameters of a head for other classes, to draw anew; none if it is kept.
 
     Args:
         new: names of the parameters that its files don't hold, or hold in other shapes.

@@ -10,11 +10,11 @@ class Packed(nn.Module):
     """A frozen weight (out, in), where a layer's parameter stood; it moves with the layer.
 
     Attributes:
-        dtype: in which `unpacked` makes it.
+        dtype: the type in which `unpacked` makes it.
     """
 
     dtype: torch.dtype
 
     def unpacked(self) -> Tensor:
-        """The weight (out, in), made anew at every call."""
+        """Return the weight (out, in), made anew at every call."""
         raise NotImplementedError

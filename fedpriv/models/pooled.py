@@ -34,7 +34,7 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_encoder(cls, source: str, num_labels: int, **options: Any) -> tuple[Self, set[str]]:
-        """Of a stored encoder with a new head; gives the names of what was drawn anew, too.
+        """Make it from a stored encoder with a new head; return the names drawn anew, too.
 
         Raises:
             OSError, ValueError, KeyError: as `AutoModel.from_pretrained`.
@@ -50,7 +50,7 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
-        """Logits, (B, labels); without a mask all tokens count."""
+        """Return logits, (B, labels); without a mask all tokens count."""
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         counts = mask.unsqueeze(2).to(hidden.dtype)  # (B, T, 1)

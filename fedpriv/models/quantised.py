@@ -63,11 +63,11 @@ class PackedWeight(Packed):
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the weight."""
         return self.codes.device
 
     def unpacked(self) -> Tensor:
-        """As of `Packed`."""
+        """Return the weight, as `Packed`."""
         functional = bitsandbytes(self.bits)
         # One row a block: where rows end within one, release 0.50 scales wrongly on a CPU.
         state = functional.QuantState(
@@ -84,7 +84,7 @@ class PackedWeight(Packed):
 
 
 def _codes(values: Tensor, bits: Bits) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes of some blocks, a scale for each, and what a code stands for."""
+    """Return codes of some blocks, a scale for each, and what a code stands for."""
     functional = bitsandbytes(bits)
     if bits == "4bit":
         codes, state = functional.quantize_4bit(values, blocksize=BLOCK, quant_type="nf4")
@@ -124,7 +124,7 @@ class LoadedWeight(Packed):
         self.dtype = torch.bfloat16 if halved else torch.float32
 
     def unpacked(self) -> Tensor:
-        """As of `Packed`."""
+        """Return the weight, as `Packed`."""
         from peft.utils.integrations import dequantize_bnb_weight
 
         [layer] = self._of
@@ -218,7 +218,7 @@ def _linear(model: Any, whole: tuple[str, ...]) -> Iterator[Any]:
 
 
 def bitsandbytes(bits: Bits) -> ModuleType:
-    """What computes codes, `bitsandbytes.functional`.
+    """Import what computes codes, `bitsandbytes.functional`.
 
     Raises:
         ConfigError: it is not installed.

@@ -14,7 +14,7 @@ from fedpriv.models.stored import without_weights
 
 @without_hub_code()
 def adapter_shapes(settings: ModelSection, lora: LoraSection) -> Counter[tuple[int, int]]:
-    """How many matrices of each shape, (rows, columns), an adapter trains: A and B of each layer.
+    """Count the matrices of each shape, (rows, columns), that an adapter trains: A and B of layers.
 
     Raises:
         ModelError: there is no such model.

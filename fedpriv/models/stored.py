@@ -13,7 +13,7 @@ from fedpriv.models.digest import base_digest, quantised_digest
 
 
 def digest_of(name: str) -> str:
-    """The digest of the base of that name, whatever it is used for; its weights are only read.
+    """Return the digest of the base of that name, for any use; its weights are only read.
 
     Raises:
         ModelError: as `load_base`.
@@ -24,12 +24,12 @@ def digest_of(name: str) -> str:
 
 
 def digests_of_use(digest: str) -> tuple[str, ...]:
-    """Under which digests a job may name a base: in full, and in each number of bits."""
+    """Return the digests by which a job may name a base: in full, and in each number of bits."""
     return digest, *(quantised_digest(digest, bits) for bits in get_args(Bits))
 
 
 def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
-    """How many linear layers a model has of each size, (in, out); its weights are not read.
+    """Count the linear layers of each size, (in, out), of a model; its weights are not read.
 
     Raises:
         ModelError: there is no such model, or it is not for the task.
@@ -41,7 +41,7 @@ def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
 
 @without_hub_code()
 def without_weights(settings: ModelSection) -> Any:
-    """A model by its configuration alone, on torch's device for shapes.
+    """Make a model from its configuration alone, on torch's device for shapes.
 
     Raises:
         ModelError: there is no such model, or it is not for the task.

@@ -88,13 +88,13 @@ class Trial:
         return self.meant >= MEANT
 
     def off_by(self) -> float:
-        """How far the logits of padded texts are from those alone, in tolerances: at most 1."""
+        """Return how far padded texts' logits are from those alone, in tolerances: at most 1."""
         with self._scaled(self._scale):
             found = self._together([self._short, self._long])
             return self._in_tolerances(found, self._tolerance)
 
     def other_off_by(self, model: Any, stored: torch.dtype | None = None) -> float:
-        """How far another model's logits of texts alone are off, in tolerances: at most 1.
+        """Return how far off another model's logits of texts alone are, in tolerances: at most 1.
 
         Args:
             stored: in which its weights were kept meanwhile, if in fewer bits.
@@ -110,7 +110,7 @@ class Trial:
     def _in_tolerances(
         self, found: list[Tensor], tolerance: float, stored: torch.dtype | None = None
     ) -> float:
-        """The long text's own tolerance costs a computation of it, so only where it matters."""
+        """Divide distances by tolerances; the long text's own costs, so only where it matters."""
         short, long = map(_distance, found, self._expected)
         shares = [short / tolerance if short else 0.0]
         if long > tolerance:
@@ -120,7 +120,7 @@ class Trial:
         return max(shares)
 
     def sees_later_tokens(self) -> bool:
-        """Whether another last token changes what a language model makes of earlier ones."""
+        """Tell whether another last token changes what a language model makes of earlier ones."""
         if self._expected[0].ndim == 1:
             return False  # a classifier may
         with self._scaled(self._scale):
@@ -132,7 +132,7 @@ class Trial:
         return [self._logits(input_ids=text.ids[None])[0] for text in texts]
 
     def _together(self, texts: Sequence[Text]) -> list[Tensor]:
-        """As records are computed in training: padded on the right, with a mask."""
+        """Compute as records are in training: padded on the right, with a mask."""
         ids = pad_sequence([text.ids for text in texts], True, self._padding)
         mask = pad_sequence([torch.ones_like(text.ids) for text in texts], True)
         rows = zip(self._logits(input_ids=ids, attention_mask=mask), texts, strict=True)
@@ -140,7 +140,7 @@ class Trial:
 
     @torch.no_grad()
     def _logits(self, **batch: Tensor) -> Tensor:
-        """Of weights in 16 bits, but computed in float32: their own rounding would hide much."""
+        """Compute 16-bit weights in float32: their own rounding would hide much."""
         with ExitStack() as hooks:
             for module in self._model.modules():
                 halves = [p for p in module.parameters(recurse=False) if p.dtype.itemsize == 2]
@@ -150,7 +150,7 @@ class Trial:
         return found.logits.double().cpu()  # type: ignore[no-any-return]
 
     def _tolerance_of(self, text: Text, found: Tensor, stored: torch.dtype | None = None) -> float:
-        """How far rounding may move the logits `found` of a text."""
+        """Return how far rounding may move the logits `found` of a text."""
         generator = torch.Generator().manual_seed(4)
 
         def moved(values: Any, terms: bool) -> Any:
@@ -178,7 +178,7 @@ class Trial:
 
     @contextmanager
     def _scaled(self, scale: int) -> Iterator[None]:
-        """The weights of layers, but not embeddings, times a power of two.
+        """Multiply the weights of layers, but not embeddings, by a power of two.
 
         A weight that is all 0, such as that of a new head, would hide what comes before it: it is
         random meanwhile.
@@ -220,21 +220,21 @@ class Text:
     last: int
 
     def with_other(self, place: int, tokens: Tensor) -> Text:
-        """The same with another token at a place."""
+        """Return the same with another token at a place."""
         ids = self.ids.clone()
         ids[place] = tokens[0] if ids[place] != tokens[0] else tokens[1]
         return replace(self, ids=ids)
 
 
 def ordinary_tokens(model: Any, tokenizer: Any) -> Tensor:
-    """Ids of tokens that texts are made of, not of those around them."""
+    """Return ids of tokens that texts are made of, not of those around them."""
     rows = min(len(tokenizer), len(model.get_input_embeddings().weight))
     special = set(tokenizer.all_special_ids)
     return torch.tensor([i for i in range(rows) if i not in special])
 
 
 def around(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Ids that a tokenizer puts before a text, and after it."""
+    """Return the ids that a tokenizer puts before a text, and after it."""
     empty, word = (list(tokenizer(text)["input_ids"]) for text in ("", "a"))
     same = (i for i, (one, other) in enumerate(zip(empty, word, strict=False)) if one != other)
     first = next(same, len(empty))
@@ -242,7 +242,7 @@ def around(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def random_texts(model: Any, tokenizer: Any, lengths: Sequence[int]) -> list[Text]:
-    """Texts of so many random tokens, those around them included."""
+    """Make texts of these lengths in random tokens, those around them included."""
     tokens = ordinary_tokens(model, tokenizer)
     before, after = around(tokenizer)
     generator = torch.Generator().manual_seed(TEXTS)

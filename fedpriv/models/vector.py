@@ -21,10 +21,10 @@ class TrainableVector:
     """The trainable parameters of a model in their order, as float32 (P,).
 
     Attributes:
-        names, shapes: of the parameters, in order.
+        names, shapes: those of the parameters, in order.
         size: P.
-        digest: of names and shapes, and of what an adapter holds besides, so that two parties
-            know that they mean the same vector of the same model.
+        digest: the digest of names and shapes, and of what else an adapter holds, so that two
+            parties know that they mean the same vector of the same model.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -43,7 +43,7 @@ class TrainableVector:
         self._parameters: list[torch.nn.Parameter] = [p for _, p in trained]
 
     def read(self) -> Vector:
-        """The model's current values."""
+        """Return the model's current values."""
         import torch
 
         flat = torch.cat([p.detach().reshape(-1).float().cpu() for p in self._parameters])

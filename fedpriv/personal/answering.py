@@ -47,7 +47,7 @@ def title(names: Sequence[str]) -> str:
 
 
 def sets_of(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Every set of those models that a site could keep, the smallest first."""
+    """Return every set of those models that a site could keep, the smallest first."""
     there = [name for name in MODELS if name in names]
     return [one for count in range(1, len(there) + 1) for one in combinations(there, count)]
 
@@ -118,10 +118,10 @@ def choose_answer(
 
 
 def seeds_differ(one: Numbers, other: Numbers, targets: float) -> float:
-    """By how much the mean losses of two trainings differ that differ in their seeds.
+    """Estimate by how much the mean losses of trainings with two seeds differ.
 
-    The standard deviation of one such mean: the difference of each record's loss is taken as one of
-    independent ones with the mean 0, and half of its square is the variance of either.
+    It is the standard deviation of one such mean: the difference of each record's loss is taken as
+    one of independent ones with the mean 0, and half of its square is the variance of either.
 
     Args:
         one, other: sums of each record's losses, (N,).

@@ -37,12 +37,12 @@ class Epoch:
     without: tuple[Vector, ...] = field(default=(), repr=False, compare=False)
 
     def as_dict(self) -> dict[str, float | None]:
-        """As JSON."""
+        """Return it as JSON."""
         return {"rate": self.rate, "number": self.number, "loss": self.loss}
 
     @property
     def said(self) -> str:
-        """In a few words."""
+        """The pass in a few words."""
         return f"{self.rate:g} × {self.number}" if self.number else "not trained"
 
 
@@ -55,7 +55,7 @@ def choose(
     seed: int = 0,
     told: Callable[[Epoch], None] = lambda epoch: None,
 ) -> tuple[Epoch, tuple[Epoch, ...]]:
-    """The best pass of all that were tried, and all: from `start` (P,), which is one of them.
+    """Choose the best pass of all that were tried, `start` (P,) among them; return all, too.
 
     A rate ends after `settings.patience` passes without a lower loss, after `settings.epochs`, or
     where numbers overflow. Rates are tried from the highest on, which takes the fewest passes,
@@ -109,7 +109,7 @@ def choose(
 
 
 def _loss(worker: Worker, own: OwnParts, values: Sequence[Vector]) -> float:
-    """Of each part under the model that was trained without it, the mean."""
+    """Return the mean loss of each part under the model that was trained without it."""
     parts = own.parts[: own.left_out]
     losses = [score(worker, part, one).eval_loss for part, one in zip(parts, values, strict=True)]
     return statistics.fmean(losses, weights=list(map(len, parts)))

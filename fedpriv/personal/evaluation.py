@@ -90,7 +90,7 @@ class Evaluation:
 
     @property
     def columns(self) -> dict[str, list[float | None]]:
-        """Name of what was measured → its value for each row; without what nothing has."""
+        """The values for each row, by the name of what was measured; without empty columns."""
         accuracy = "next-token accuracy" if self.task == "causal-lm" else "accuracy"
         measured: dict[str, Callable[[Row], float | None]] = {
             "loss": lambda row: row.scores.eval_loss,
@@ -104,7 +104,7 @@ class Evaluation:
         return {name: found for name, found in columns.items() if set(found) != {None}}
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         models = {
             row.name: row.scores.as_dict()
             | (asdict(row.rouge) if row.rouge else {})
@@ -198,7 +198,7 @@ def evaluate(
 
 
 def _of_batch(model: Any, batch: Batch) -> torch.Tensor:
-    """What a model answers that may be on another device."""
+    """Return what a model answers that may be on another device."""
     given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     found = model(**{name: value.to(model.device) for name, value in given.items()})
     return found.logits.float().to(batch.input_ids.device)  # type: ignore[no-any-return]
@@ -226,10 +226,10 @@ def _verdict(scored: Mapping[str, Scored], shown: str, units: Sequence[int]) -> 
 
 
 def _chance(one: Scored, other: Scored, units: Sequence[int]) -> float:
-    """By how much the losses of two models may differ by which units were held out.
+    """Estimate how far two models' losses may differ by which units were held out.
 
-    Student's t times the standard error of a difference of ratios, each unit's losses over its
-    targets: what a person wrote several times is alike. Infinite for fewer than `FEWEST` units.
+    It is Student's t times the standard error of a difference of ratios, each unit's losses over
+    its targets: what a person wrote several times is alike. Infinite for fewer than `FEWEST` units.
     """
     count = len(set(units))
     if count < FEWEST:
@@ -243,7 +243,7 @@ def _chance(one: Scored, other: Scored, units: Sequence[int]) -> float:
 
 
 def _worse_than_base(rows: Sequence[Row]) -> list[str]:
-    """A note where training by itself did harm, so that whatever beats it says nothing."""
+    """Note where training alone did harm, so that to beat it says nothing."""
     losses = {row.name: row.scores.eval_loss for row in rows}
     if losses.get("alone", 0.0) <= losses.get("base", math.inf):
         return []
@@ -254,7 +254,7 @@ def _worse_than_base(rows: Sequence[Row]) -> list[str]:
 
 
 def _of_together(beside: float, served: Weights) -> str:
-    """A note on how models answer together."""
+    """Note how models answer together."""
     weight = (
         f"Where models answer together, the federation's has {beside:g} of the weight"
         " (personal.beside), and the site's own have the rest, in equal parts."
@@ -266,7 +266,7 @@ def _of_together(beside: float, served: Weights) -> str:
 
 
 def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:
-    """A note where all of a classifier's records have one label, and no AUC is defined."""
+    """Note where all of a classifier's records have one label, and no AUC is defined."""
     found = {example.labels for example in examples if isinstance(example.labels, int)}
     if len(labels) != 2 or len(found) != 1:
         return []

@@ -11,9 +11,9 @@ from fedpriv.synthetic.language_model import greedy
 
 
 def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list[str]:
-    """What a model goes on with after each prompt.
+    """Return what a model writes after each prompt.
 
-    The likeliest token each time (greedy), so that it is the same every time; as many as a
+    It takes the likeliest token each time (greedy), so that it is the same every time; as many as a
     record may have.
 
     Args:
@@ -28,13 +28,13 @@ def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list
 
 
 def references(worker: Worker, examples: Sequence[Example]) -> list[str]:
-    """The completion of each example, as far as the model reads it."""
+    """Return the completion of each example, as far as the model reads it."""
     tokenizer: Any = worker.base.tokenizer
     targets = (example.input_ids[_prompt(example) :] for example in examples)
     return [tokenizer.decode(ids, skip_special_tokens=True) for ids in targets]
 
 
 def _prompt(example: Example) -> int:
-    """How many tokens come before the first that is a target; a model needs one to go on from."""
+    """Count the tokens before the first target; a model needs one to begin after."""
     assert not isinstance(example.labels, int)
     return next(i for i, label in enumerate(example.labels) if label != NO_LOSS)

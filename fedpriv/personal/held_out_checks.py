@@ -72,7 +72,7 @@ def check_held_out(
 def _copies(
     training: Sequence[Example], held_out: Sequence[Example], tokenizer: PreTrainedTokenizerBase
 ) -> int:
-    """How many held-out records are copies; 0 where it is no more than texts repeat anyway."""
+    """Count the held-out records that are copies; 0 if texts repeat as much anyway."""
     reader: Any = tokenizer
 
     def read(example: Example) -> str:
@@ -87,16 +87,16 @@ def _copies(
 
 
 def _sample(examples: Sequence[Example]) -> list[set[int]]:
-    """The tokens that some of the records have."""
+    """Return the tokens that some of the records have."""
     drawn = random.Random(0).sample(examples, min(MOST, len(examples)))
     return [found for example in drawn if (found := set(example.input_ids))]
 
 
 def likeness(one: Sequence[set[int]], other: Sequence[set[int]]) -> tuple[float, float]:
-    """How much records have in common across two sides, and how surely that is less than within.
+    """Measure what records have in common across two sides, and how surely it is less than within.
 
-    In common is the cosine of the tokens that two records have. Across sides it is divided by its
-    mean within them. How surely: by how many deviations the difference (the maximum mean
+    What is in common is the cosine of the tokens that two records have. Across sides it is divided
+    by its mean within them. How surely: by how many deviations the difference (the maximum mean
     discrepancy of Gretton et al., 2012) is above what it is where records are dealt at random.
 
     Args:
@@ -122,7 +122,7 @@ def likeness(one: Sequence[set[int]], other: Sequence[set[int]]) -> tuple[float,
 
 
 def _means(common: Array, count: int) -> tuple[float, float]:
-    """What two records have in common, within the first `count` and the others, and across."""
+    """Return what two records have in common: within `count` and the others, and across."""
     parts = common[:count, :count], common[count:, count:]
     within = [(part.sum() - np.trace(part)) / (len(part) * (len(part) - 1)) for part in parts]
     return float(np.mean(within)), float(common[:count, count:].mean())

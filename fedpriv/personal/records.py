@@ -37,7 +37,7 @@ class OwnParts:
         return [example for part in self.parts for example in part]
 
     def without(self, index: int) -> list[Example]:
-        """All examples but those of one part."""
+        """Return all examples but those of one part."""
         parts = self.parts[:index] + self.parts[index + 1 :]
         return [example for part in parts for example in part]
 
@@ -45,13 +45,13 @@ class OwnParts:
 def to_train_on(
     own: OwnRecords, spec: DataSpec, tokenizer: PreTrainedTokenizerBase, settings: PersonalSection
 ) -> OwnParts:
-    """The examples that a site's own training learns from.
+    """Return the examples that a site's own training learns from.
 
     Args:
         settings: how large a share of the units is left out at a time.
 
     Raises:
-        DataError: there are none, or too few units to leave any out.
+        DataError: there are no examples, or too few units to leave any out.
     """
     count = round(1 / settings.validation) if settings.validation else 1
     units = len({drawn_for(record, spec.unit, VALIDATION) for record in own.training} - {1.0})
@@ -73,7 +73,7 @@ def to_train_on(
 def to_test_on(
     records: datasets.Dataset, spec: DataSpec, tokenizer: PreTrainedTokenizerBase, *, key: str
 ) -> tuple[list[Example], list[int]]:
-    """The examples of held-out records, and of which unit each is.
+    """Return the examples of held-out records, and the unit of each.
 
     Args:
         key: the setting that names them, for the message.
@@ -107,7 +107,7 @@ def own_examples(
     parts: int = 1,
     purpose: str = VALIDATION,
 ) -> list[list[Example]]:
-    """The examples of a site's records, at most `spec.max_records_per_unit` of each unit.
+    """Return the examples of a site's records, at most `spec.max_records_per_unit` of each unit.
 
     Args:
         records: rows of `read_labelled`.

@@ -34,7 +34,7 @@ KEPT = 0.5  # of a record, at most, that a text begins with
 
 
 def wider(recipe: ModelRecipe, adapters: int) -> ModelRecipe:
-    """The recipe of a worker whose adapter has room for as many of this one."""
+    """Return the recipe of a worker whose adapter has room for `adapters` of this one."""
     r = max(RANK, adapters * recipe.lora.r)
     alpha = recipe.lora.alpha * r / recipe.lora.r
     lora = recipe.lora.model_copy(update={"r": r, "alpha": alpha, "frozen_a": False})
@@ -51,7 +51,7 @@ def distil(
     seed: int = 0,
     told: Callable[[int, int], None] = lambda step, steps: None,
 ) -> Vector:
-    """One adapter (P,) for a worker, which answers as others do together.
+    """Distil one adapter (P,) for a worker, which answers as others do together.
 
     Args:
         worker: made by the recipe of `wider`, for as many adapters.
@@ -76,7 +76,7 @@ def distil(
 
 
 def widened(worker: Worker, narrow: Worker, adapters: Weighted) -> Vector:
-    """The mean of what adapters add to the weights, in the shape of a worker of larger rank (P,).
+    """Return the mean of what adapters add to the weights, for a worker of larger rank (P,).
 
     The rows of A that no adapter takes are as they were drawn, and their columns of B are 0.
 
@@ -111,7 +111,7 @@ def widened(worker: Worker, narrow: Worker, adapters: Weighted) -> Vector:
 def write(
     worker: Worker, teachers: Weighted, records: Sequence[Example], count: int, *, seed: int = 0
 ) -> list[Example]:
-    """Texts that begin as records do, each written on by one of the teachers, drawn by weight.
+    """Write texts that begin as records do, each continued by a teacher drawn by weight.
 
     Args:
         records: of a language model.
@@ -186,7 +186,7 @@ def follow(
 def gradient(
     worker: Worker, records: Sequence[Example], values: Vector, teachers: Weighted
 ) -> Vector:
-    """Of the mean of `divergences` over records, at these values; (P,) each."""
+    """Return the gradient of the mean of `divergences` over records, at these values; (P,) each."""
     found = list(_answered(worker, records, teachers))
     worker.vector.write(values)
     losses = ((partial(divergences, batch=one, targets=mean), who) for one, mean, who in found)
@@ -199,7 +199,7 @@ def gradient(
 def _answered(
     worker: Worker, records: Sequence[Example], teachers: Weighted
 ) -> Iterator[tuple[Batch, torch.Tensor, list[int]]]:
-    """Batches of one length, what the teachers answer together, and which records they are."""
+    """Yield batches of one length, the teachers' joint answers, and which records they are."""
     for length, members in buckets(records, worker.recipe.model.max_length).items():
         batch = worker.batch([records[i] for i in members], length)
         answers = []
@@ -211,7 +211,7 @@ def _answered(
 
 
 def divergences(model: torch.nn.Module, batch: Batch, targets: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of a model's answers to given ones, the mean over each record's tokens (B,).
+    """Return the cross-entropy of a model's answers to given ones, the mean of each record (B,).
 
     Args:
         targets: probabilities, (B, T, V).

@@ -27,7 +27,7 @@ Model = Callable[[Sequence[Example]], Scores]  # scores records, at least one
 def mean_of_probabilities(
     answers: Sequence[torch.Tensor], weights: Sequence[float]
 ) -> torch.Tensor:
-    """What several models answer together.
+    """Return what several models answer together.
 
     Args:
         answers: logits of each model for the same input, with the same vocabulary or labels:
@@ -38,7 +38,7 @@ def mean_of_probabilities(
         Logarithms of the mean probabilities, (..., V). They are logits, too.
 
     Raises:
-        ValueError: the weights are none of this kind, or not as many, or the shapes differ.
+        ValueError: the weights are not of this kind, or not as many, or the shapes differ.
 
     Privacy:
         As confidential as a site's own model among them: it is for the site alone.
@@ -76,7 +76,7 @@ def own_and_federated(
 
 
 def together(worker: Worker, models: Sequence[tuple[Vector, float]]) -> Model:
-    """Models that answer together, each by its trained values (P,) and its weight.
+    """Let models answer together, each by its trained values (P,) and its weight.
 
     Raises:
         ValueError: a weight is not above 0, or their sum is not 1.

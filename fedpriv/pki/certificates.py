@@ -57,15 +57,15 @@ class Description:
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:
-    """A certificate in PEM."""
+    """Return a certificate in PEM."""
     return certificate.public_bytes(Encoding.PEM)
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """The certificate in `path` (PEM).
+    """Load the certificate in `path` (PEM).
 
     Raises:
-        EnrolmentError: it can't be read, or holds none.
+        EnrolmentError: it can't be read, or holds no certificate.
     """
     try:
         return parse_certificate(path.read_bytes(), path)
@@ -74,10 +74,10 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def parse_certificate(pem: bytes, path: Path) -> x509.Certificate:
-    """A certificate of PEM bytes that came from `path`.
+    """Parse a certificate of PEM bytes that came from `path`.
 
     Raises:
-        EnrolmentError: they are none of the kinds that fedpriv makes.
+        EnrolmentError: it is not of a kind that fedpriv makes.
     """
     try:
         certificate = x509.load_pem_x509_certificate(pem)
@@ -90,7 +90,7 @@ def parse_certificate(pem: bytes, path: Path) -> x509.Certificate:
 
 
 def describe(certificate: x509.Certificate) -> Description:
-    """What `certificate` says; that it is true is for `check_certificate`.
+    """Return what `certificate` says; `check_certificate` checks that it is true.
 
     Raises:
         ValueError: it is not of a kind that fedpriv makes.
@@ -136,11 +136,11 @@ def check_certificate(
     key: PublicKey | None = None,
     now: datetime | None = None,
 ) -> Description:
-    """What `certificate` says, if `ca` vouches for it now.
+    """Return what `certificate` says, if `ca` vouches for it now.
 
     Args:
         path: where it came from, for the message.
-        key: of the private key that it has to belong to.
+        key: the public key that it must have.
         now: the time to check at; default: this machine's clock.
 
     Raises:

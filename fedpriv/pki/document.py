@@ -17,7 +17,7 @@ Document = TypeVar("Document", bound=Section)
 
 
 def read_document(path: Path, kind: type[Document], *, fix: str) -> Document:
-    """The document in `path`.
+    """Read the document in `path`.
 
     Args:
         fix: what to do if it is missing or damaged, in a sentence.

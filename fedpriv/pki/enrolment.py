@@ -71,7 +71,7 @@ class Enrolment:
 
 
 def is_signed(manifest: Manifest, ca: x509.Certificate) -> bool:
-    """Whether nothing in `manifest` has changed since this authority signed it."""
+    """Tell whether nothing in `manifest` has changed since this authority signed it."""
     key = ca.public_key()
     if not is_p256(key):
         return False
@@ -96,7 +96,7 @@ def read_enrolment(
     certificate: Path | None = None,
     now: datetime | None = None,
 ) -> Enrolment:
-    """The enrolment whose manifest is `path`, with every part of it checked against the others.
+    """Read the enrolment whose manifest is `path`, and check every part against the others.
 
     Args:
         key: the site's private key.

@@ -27,15 +27,15 @@ PublicKey = ec.EllipticCurvePublicKey
 
 
 def new_key() -> PrivateKey:
-    """A fresh P-256 key from the operating system's generator."""
+    """Make a fresh P-256 key from the operating system's generator."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def is_p256(key: PublicKeyTypes) -> TypeGuard[PublicKey]:
-    """Whether a public key is of the one kind that enrolments and certificates have.
+    """Tell whether a public key is of the one kind that enrolments and certificates have.
 
-    The curve has prime order: none of its points is of low order but the one at infinity, which the
-    library refuses, as it does what is no point of the curve.
+    The curve has prime order: none of its points is of low order but the one at infinity. The
+    library refuses that one, and what is no point of the curve.
     """
     return isinstance(key, PublicKey) and isinstance(key.curve, ec.SECP256R1)
 
@@ -62,7 +62,7 @@ def write_key(
 
 
 def load_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> PrivateKey:
-    """The private key in `path`.
+    """Load the private key in `path`.
 
     Args:
         passphrase: asked for only where the key is encrypted.
@@ -98,23 +98,23 @@ def load_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Priva
 
 
 def is_encrypted(pem: bytes) -> bool:
-    """Whether a private key's PEM asks for a passphrase."""
+    """Tell whether a private key's PEM asks for a passphrase."""
     return b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in pem
 
 
 def private_pem(key: PrivateKeyTypes, passphrase: bytes | None = None) -> bytes:
-    """The PKCS#8 PEM of a key; secret, unless the passphrase is."""
+    """Return the PKCS#8 PEM of a key; secret, unless the passphrase is."""
     encryption = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 
 def public_pem(key: PublicKeyTypes) -> bytes:
-    """The SubjectPublicKeyInfo PEM: the bytes by which Flower knows a node."""
+    """Return the SubjectPublicKeyInfo PEM: the bytes by which Flower knows a node."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def fingerprint(key: PublicKeyTypes) -> str:
-    """``sha256:`` and the hex digest of the SubjectPublicKeyInfo in DER, for people to compare.
+    """Return ``sha256:`` and the hex digest of the SubjectPublicKeyInfo in DER, to compare.
 
     Source:
         RFC 7469, section 2.4 (the digest; there in base64).

@@ -30,7 +30,7 @@ _ANY = X25519PrivateKey.from_private_bytes(bytes(32))  # all scalars are multipl
 
 @lru_cache(maxsize=MAX_MEMBERS)  # each site of a simulation is shown the keys of all
 def is_exchange_key(raw: bytes) -> bool:
-    """Whether `raw` (32 bytes) is an X25519 public key that is not of low order."""
+    """Tell whether `raw` (32 bytes) is an X25519 public key that is not of low order."""
     try:
         _ANY.exchange(X25519PublicKey.from_public_bytes(raw))
     except ValueError:
@@ -39,7 +39,7 @@ def is_exchange_key(raw: bytes) -> bool:
 
 
 def is_signing_key(raw: bytes) -> bool:
-    """Whether `raw` (32 bytes) is an Ed25519 public key: on the curve, and not of low order."""
+    """Tell whether `raw` (32 bytes) is an Ed25519 public key: on the curve, not of low order."""
     y = int.from_bytes(raw, "little") & (2**255 - 1)
     if not 1 < y < _P:
         return False
@@ -52,10 +52,10 @@ def is_signing_key(raw: bytes) -> bool:
 
 @lru_cache(maxsize=MAX_MEMBERS)
 def verifying_key(public: str) -> Ed25519PublicKey:
-    """The Ed25519 public key of 64 hex digits.
+    """Return the Ed25519 public key of 64 hex digits.
 
     Raises:
-        ValueError: there is none with these digits, or it is of low order.
+        ValueError: no key has these digits, or it is of low order.
     """
     raw = bytes.fromhex(public)
     if len(raw) != 32 or not is_signing_key(raw):
@@ -64,7 +64,7 @@ def verifying_key(public: str) -> Ed25519PublicKey:
 
 
 def is_signed(content: bytes, signature: str, public: str) -> bool:
-    """Whether the key `public` signed these bytes; key and signature in hex, of whatever origin."""
+    """Tell whether the key `public` signed these bytes; key and signature in hex, of any origin."""
     try:
         verifying_key(public).verify(bytes.fromhex(signature), content)
     except (InvalidSignature, ValueError):

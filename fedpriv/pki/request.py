@@ -19,7 +19,7 @@ from fedpriv.pki.keys import PrivateKey, PublicKey, is_p256
 
 
 def make_request(key: PrivateKey, name: str) -> bytes:
-    """The PEM of a request whose common name is the site's.
+    """Return the PEM of a request whose common name is the site's.
 
     Privacy:
         Leaves the site: the site's name, a public key, a signature. Nothing of the records.
@@ -30,7 +30,7 @@ def make_request(key: PrivateKey, name: str) -> bytes:
 
 
 def read_request(path: Path) -> tuple[str, PublicKey]:
-    """The name and the public key in a request. Only these count: it may ask for nothing else.
+    """Return the name and public key in a request. Only these count: it may ask for nothing else.
 
     Raises:
         EnrolmentError: it can't be read, is damaged, or was not made with the key it names.

@@ -83,7 +83,7 @@ def write_adapter(
 
 
 def saved_bytes(worker: Worker) -> int:
-    """Bytes of the tensors that an adapter's file holds: all it has, what is not trained too."""
+    """Return the bytes of an adapter's tensors in its file, those not trained included."""
     from peft import get_peft_model_state_dict
 
     tensors = get_peft_model_state_dict(worker.model, save_embedding_layers=False).values()
@@ -111,7 +111,7 @@ def write_facts(
 
 
 def read_facts(folder: Path) -> AdapterFacts:
-    """What an adapter is; its weights are those that it was written with.
+    """Read what an adapter is, and check that its weights are those it was written with.
 
     Raises:
         ConfigError: there is no such adapter, or it was changed.
@@ -139,7 +139,7 @@ def read_facts(folder: Path) -> AdapterFacts:
 
 
 def read_values(folder: Path, worker: Worker, facts: AdapterFacts) -> Vector:
-    """The trained values (P,) of an adapter, which the worker's model has from now on.
+    """Read the trained values (P,) of an adapter into the worker's model.
 
     Raises:
         ConfigError: it is of another shape than the worker's.
@@ -148,7 +148,7 @@ def read_values(folder: Path, worker: Worker, facts: AdapterFacts) -> Vector:
 
 
 def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
-    """The trained values (P,) of an adapter, which the model has from now on.
+    """Read the trained values (P,) of an adapter into a model.
 
     Args:
         model: as the facts' proposal has it.

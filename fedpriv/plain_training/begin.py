@@ -26,7 +26,7 @@ from fedpriv.stored_adapter import StoredAdapter, find_adapter
 
 
 def begun(base: Base, settings: ModelSection) -> Base:
-    """The base of a job that begins at an adapter, which is merged into it or is yet to be put on.
+    """Return the base of a job with its first adapter, merged into it or yet to be put on.
 
     Raises:
         ConfigError: as `find_adapter`.

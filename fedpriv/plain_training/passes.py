@@ -29,12 +29,12 @@ def passes(
     falling: bool,
     seed: int = 0,
 ) -> Iterator[Vector]:
-    """The values (P,) after each pass by AdamW from `start`, as long as they are finite.
+    """Yield the values (P,) after each pass by AdamW from `start`, as long as they are finite.
 
     A rate that falls needs to know the last pass. Where that is yet to be chosen the rate stays,
     and the values are the mean of those after all steps so far, in which later ones weigh more
-    (polynomial-decay averaging, Shamir & Zhang 2013, η = `DECAY`). It ends about as low, and passes
-    too many do less harm (docs/results/own-training.md).
+    (polynomial-decay averaging, Shamir & Zhang 2013, η = `DECAY`). It ends about as low, and too
+    many passes do less harm (docs/results/own-training.md).
 
     Args:
         records: at least one.
@@ -66,7 +66,7 @@ def passes(
 
 
 def batches(records: Sequence[Example], size: int, drawn: random.Random) -> Iterator[list[Example]]:
-    """All records once in a random order, those of a batch of about one length: less padding."""
+    """Yield all records once in random order; a batch has about one length: less padding."""
     order = drawn.sample(records, len(records))
     found: list[list[Example]] = []
     for pool in chunks(order, POOL * size):

@@ -21,10 +21,10 @@ from fedpriv.private_training.worker import Worker
 def batches(
     worker: Worker, records: Sequence[Example | None]
 ) -> Iterator[tuple[Losses, list[int]]]:
-    """Losses of a microbatch of records at a time, and which they are.
+    """Yield losses of a microbatch of records at a time, and which they are.
 
-    How many are computed together decides the last bits of their gradients, which are public: so
-    it is `public_microbatch`, and not what memory allowed for private records.
+    How many are computed together decides the last bits of their gradients, which are public: so it
+    is `public_microbatch`, and not what memory allowed for private records.
 
     Args:
         records: None for one without a token to predict, whose gradient is 0; it is in no batch.
@@ -38,7 +38,7 @@ def batches(
 
 
 def mean_gradient(worker: Worker, records: Sequence[Example | None], parameters: Vector) -> Vector:
-    """Of these records at these values, (P,)."""
+    """Return the mean gradient of these records at these values, (P,)."""
     worker.vector.write(parameters)
     weights = torch.full((len(records),), 1 / len(records))
     gradient = weighted_gradient(worker.gradients, batches(worker, records), weights)

@@ -13,8 +13,7 @@ _WORD = re.compile(r"[^\W_]+")  # in any language
 
 @dataclass(frozen=True)
 class Rouge:
-    """F-measures from 0 to 1, means over the records: of words, of pairs of words in a row, and of
-    the longest common subsequence. Of several references, each takes the best.
+    """F-measures from 0 to 1, means over the records; of several references, each takes the best.
 
     Source:
         Lin, "ROUGE: a package for automatic evaluation of summaries", ACL workshop, 2004.
@@ -26,17 +25,17 @@ class Rouge:
 
 
 def rouge(made: Sequence[str], expected: Sequence[str | Sequence[str]]) -> Rouge:
-    """How much of what was expected is in what was made; at least one text each.
+    """Measure how much of what was expected is in what was made; at least one text each.
 
     Args:
-        expected: a text, or several that are all as good.
+        expected: a text, or several that are equally good.
     """
     several = [[one] if isinstance(one, str) else list(one) for one in expected]
     return Rouge(*(_f_measure(list(made), several, kind) for kind in ("1", "2", "L")))
 
 
 def _f_measure(made: list[str], expected: list[list[str]], kind: str) -> float:
-    """One of them by itself: of several, the library chooses a reference by the first alone."""
+    """Compute one kind by itself: of several, the library chooses a reference by the first."""
     try:
         from torchmetrics.functional.text import rouge_score
     except ImportError:

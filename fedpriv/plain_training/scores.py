@@ -40,7 +40,7 @@ class Scores:
     eval_hardest: float | None = None
 
     def as_dict(self) -> dict[str, float]:
-        """The scores there are, by name."""
+        """Return the scores that were computed, by name."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
@@ -59,7 +59,7 @@ class Scored:
 
 
 def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Scores:
-    """The scores of a model with these trained values (P,) on records, at least one.
+    """Score a model with these trained values (P,) on records, at least one.
 
     Privacy:
         As confidential as the records and the values: of a site's own records, or with values
@@ -70,7 +70,7 @@ def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Sc
 
 
 def score_answers(worker: Worker, examples: Sequence[Example], answer: Logits) -> Scores:
-    """The scores of whatever answers batches with logits, on records, at least one.
+    """Score whatever answers batches with logits, on records, at least one.
 
     Logarithms of probabilities are logits, too.
 
@@ -84,7 +84,7 @@ def score_answers(worker: Worker, examples: Sequence[Example], answer: Logits) -
 def score_each(
     worker: Worker, examples: Sequence[Example], answers: Answers, *, at_once: int = BATCH
 ) -> dict[str, Scored]:
-    """The scores of several models that answer the same batches, by their names.
+    """Score several models that answer the same batches, by their names.
 
     Args:
         examples: at least one.
@@ -138,7 +138,7 @@ class _Sums:
 
 @torch.inference_mode()
 def losses_of(worker: Worker, examples: Sequence[Example], parameters: Vector) -> torch.Tensor:
-    """The loss of each record (N,), float64, of a model with these trained values (P,).
+    """Return each record's loss (N,), float64, of a model with these trained values (P,).
 
     Privacy:
         As that of `score`.
@@ -154,16 +154,16 @@ def losses_of(worker: Worker, examples: Sequence[Example], parameters: Vector) -
 
 
 def logits_of(worker: Worker, batch: Batch) -> torch.Tensor:
-    """What the model answers with the values that were last written into it, in float32."""
+    """Return the model's answer with the values last written into it, in float32."""
     told = worker.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
     found: torch.Tensor = told.logits.float()
     return found
 
 
 def area_under_curve(scores: torch.Tensor, truth: torch.Tensor) -> float | None:
-    """P(score of a positive > score of a negative), ties half; None with one class only.
+    """Return P(score of a positive > score of a negative), ties half; None with one class only.
 
-    The Mann-Whitney statistic (Hanley & McNeil 1982).
+    It is the Mann-Whitney statistic (Hanley & McNeil 1982).
     """
     positive = (truth == 1).numpy()
     n_positive, n = int(positive.sum()), positive.size

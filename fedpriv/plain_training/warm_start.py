@@ -15,9 +15,9 @@ BATCH = 8  # records, as in a site's own training
 def warm_start(
     worker: Worker, public_set: Evolution, parameters: Privatised[Vector]
 ) -> Privatised[Vector]:
-    """The parameters after the set's own number of passes by adamw, in batches, at its rate.
+    """Return the parameters after the set's own number of passes by adamw, in batches, at its rate.
 
-    The rate falls linearly to nothing. Whoever has the set comes to the same values.
+    The rate falls linearly to nothing. Anyone who has the set comes to the same values.
 
     Raises:
         ConfigError: numbers overflow.

@@ -38,7 +38,7 @@ SHARE = 0.1  # of the steps of a job
 class BatchInvariant:
     """Values of records of one padded length, each a function of its record alone, bit for bit.
 
-    Where memory runs out, a record has none: in a batch of another size it might have other bits.
+    If memory runs out, a record has no value: in another size of batch its bits might differ.
 
     Args:
         values: of a batch (B, R), a row for each record, made of what `GradientEngine.stream` hands
@@ -53,7 +53,7 @@ class BatchInvariant:
         self._worker, self._values = worker, values
 
     def __call__(self, examples: Sequence[Example], length: int) -> Tensor:
-        """(B, R) of B examples, at most `private_microbatch` of them at a time."""
+        """Compute (B, R) of B examples, at most `private_microbatch` of them at a time."""
         found = []
         for places, counted in batches_of(_sizes(self._worker, length), len(examples)):
             batch = self._worker.batch([examples[place] for place in places], length)
@@ -104,10 +104,10 @@ def try_lengths(
 
 
 def _that_pay(worker: Worker, lengths: Sequence[int], records: float, steps: int) -> int:
-    """What a person says, or as many as share a length, if to try them costs no more than `COST`.
+    """Return the stated batch, or as many as share a length, if trying them costs at most `COST`.
 
-    A batch saves about the same time for each record in it, and few records of a step have the
-    same length.
+    A batch saves about the same time for each record in it, and few records of a step have the same
+    length.
     """
     if worker.recipe.compute.microbatch is not None:
         return worker.recipe.compute.microbatch
@@ -117,7 +117,7 @@ def _that_pay(worker: Worker, lengths: Sequence[int], records: float, steps: int
 
 
 def _tried_on(worker: Worker, most: int) -> dict[str, Any] | None:
-    """All that decides what a trial finds, beside the machine; None if not all is known."""
+    """Return all that decides a trial's result, beside the machine; None if not all is known."""
     recipe = worker.recipe
     if not worker.base.digest:
         return None
@@ -166,15 +166,15 @@ def batches_of(sizes: Sequence[int], records: int) -> Iterator[tuple[list[int], 
 
 
 def invariant_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
-    """Sizes of batches in which a record's gradient has the same bits, the largest first.
+    """Return sizes of batches in which a record's gradient has the same bits, the largest first.
 
     They are `most`, its half, and so on, as far as they agree with `most` in every place and
-    whoever the neighbours are; 1 alone where `most` does not agree with itself. Tried at the values
-    before any training, moved a little, because half of a fresh adapter's gradients are 0; so the
-    answer is the same whenever it is asked. The model's own are put back.
+    whoever the neighbours are; 1 alone where `most` does not agree with itself. The trial uses the
+    values before any training, moved a little, because half of a fresh adapter's gradients are 0.
+    So the answer is always the same. The model's own values are put back.
 
     Privacy:
-        Records have no part in it, nor what a server sends.
+        Neither records nor what a server sends have a part in it.
     """
     if most == 1:
         return (1,)
@@ -217,7 +217,7 @@ class _Trial:
         return most, *(size for size in halves if self._agrees(backwards, size))
 
     def _agrees(self, order: Tensor, size: int) -> bool:
-        """Whether batches of a size make what is expected."""
+        """Tell whether batches of a size make what is expected."""
         starts = range(0, len(order) - size + 1, size)
         return all(self._is_expected(order[start : start + size]) for start in starts)
 

@@ -16,53 +16,50 @@ BESIDE_QUANTISED = {  # of `compute`, with `model.quantize`: all but the weights
 
 
 class ComputeSection(Section):
-    """How and on what the work is done. It changes no claim."""
+    """The hardware and number format. They change no claim."""
 
-    device: str = Field("auto", description="Where the model is: auto, cpu, cuda or cuda:N.")
+    device: str = Field("auto", description="Device of the model: auto, cpu, cuda or cuda:N.")
     dtype: Literal["auto", "float32", "mixed", "bfloat16", "float64"] = Field(
         "float32",
-        description="Number format of the model. With mixed, products with frozen weights are in"
-        " bfloat16 and all else in float32; with bfloat16, all but what is trained is in it. With"
-        " auto, a job is computed in mixed where a short trial finds that faster and as exact"
-        " ([models](models.md#auto)), else in float32.",
+        description="Number format. mixed: products with frozen weights in bfloat16, all else in"
+        " float32. bfloat16: all but what is trained. auto: mixed if a short trial finds it"
+        " faster and as exact ([models](models.md#auto)), else float32.",
     )
     microbatch: int | None = Field(
         None,
         ge=1,
         le=100_000,
-        description="Private records that are computed at once, at most. Without it, as many as"
-        " pay, up to 4, or 32 on a GPU.",
+        description="Most private records computed at once. Without it, as many as pay, up to 4,"
+        " or 32 on a GPU.",
     )
     gradient_checkpointing: bool = Field(
         False,
-        description="Compute layers twice instead of keeping what they made: less memory, more"
-        " time.",
+        description="Compute layers twice: less memory, more time.",
     )
     devices: int = Field(
         1,
         ge=1,
         le=64,
-        description="GPUs of a site that share each step, from `device` on; on a CPU, processes.",
+        description="GPUs for each step of a site, counted from `device`; on a CPU, processes.",
     )
     gpus_per_site: float | None = Field(
         None,
         gt=0,
-        description="With job.engine = ray only: how many GPUs a site gets while it computes, such"
-        " as 0.5. Without it, an equal share.",
+        description="With job.engine = ray: GPUs per computing site, such as 0.5. Without it, an"
+        " equal share.",
     )
     engine: Literal["auto", "fedpriv", "opacus"] = Field(
         "auto",
-        description="Which library computes the gradient of each record; opacus is slower and"
-        " knows more kinds of layers. With auto, fedpriv does where it knows all that is trained,"
-        " else opacus, and the log says so.",
+        description="Library for each record's gradient. opacus is slower and knows more kinds"
+        " of layers. auto: fedpriv if it knows every trained layer, else opacus; the log says so.",
     )
     workers: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="Sites of a simulation that compute at once; threads share one base, processes"
-        " have a copy each."
-        " Without it, one, or on a CPU as many as there are cores while the copies are small.",
+        description="Sites of a simulation that compute at once. Without it, one, or on a CPU"
+        " one per core while model copies are small. Threads share one base model; processes copy"
+        " it.",
     )
 
     @model_validator(mode="after")
@@ -80,13 +77,13 @@ class ComputeSection(Section):
 
     @property
     def not_for_opacus(self) -> str | None:
-        """A setting with which opacus can't compute."""
+        """The setting with which opacus can't compute; None without any."""
         if self.dtype == "mixed":
             return "dtype: 'mixed'"
         return "gradient_checkpointing: true" if self.gradient_checkpointing else None
 
     def not_beside_quantised(self) -> tuple[str, Any, Sequence[str]] | None:
-        """The first key, its value and the ones it may have, that can't read quantised weights."""
+        """Return the first key that can't read quantised weights, its value and allowed values."""
         for key, known in BESIDE_QUANTISED.items():
             if getattr(self, key) not in known:
                 return key, getattr(self, key), known

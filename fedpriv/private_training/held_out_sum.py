@@ -38,15 +38,15 @@ SIZE = 2  # values of a release: of the loss, of the accuracy
 
 @dataclass(frozen=True)
 class Distances:
-    """What a unit adds to a look: how far its scores are from the centres, clipped once.
+    """The vector that a unit adds to a look: its scores' distances from the centres, clipped once.
 
     The scores of a unit are the means over its records. A distance of one range has the length of
     the clip norm; loss and accuracy are one vector, so that one noise pays for both. A record that
     has nothing to predict adds 0, as if it were at the centres.
 
     Args:
-        ranges: of the proposal.
-        centres: of the request; public, whatever they are.
+        ranges: the ranges of the proposal.
+        centres: the centres of the request; public, whatever they are.
 
     Privacy:
         Each record is computed alone, in any numerics: with a small range the last bit of a loss
@@ -57,7 +57,7 @@ class Distances:
     centres: Centres
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
-        """Nothing is computed beforehand."""
+        """Prepare nothing."""
         return SIZE
 
     def clipped_sum(
@@ -68,7 +68,7 @@ class Distances:
         clip_norm: float,
         numerics: Numerics,
     ) -> ClippedSum:
-        """The sum over units of their distances, (2,), of norm at most `clip_norm` each."""
+        """Sum the units' distances, (2,), of norm at most `clip_norm` each."""
         worker.vector.write(parameters)
         values = partial(self._of_records, worker, clip_norm)
         return sum_of_units(
@@ -76,7 +76,7 @@ class Distances:
         )
 
     def _of_records(self, worker: Worker, clip_norm: float, batch: Batch) -> Tensor:
-        """(B, 2), float64."""
+        """Return the records' distances, (B, 2), float64."""
         losses, accuracies, counted = record_scores(worker.model, batch)
         far = (losses - self.centres.loss) / self.ranges.loss_range
         wrong = (accuracies - self.centres.accuracy) / self.ranges.accuracy_range

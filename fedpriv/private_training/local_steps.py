@@ -76,10 +76,10 @@ def _no_move(start: Privatised[Vector], error: Exception) -> Privatised[Move]:
 
 
 def new_update(settings: LocalSteps, start: Vector, worker: Worker) -> Update:
-    """The optimiser of a round at its beginning.
+    """Make the optimiser of a round at its beginning.
 
     Raises:
-        ValueError: the settings are of none.
+        ValueError: there is no optimiser with these settings.
     """
     denoise = denoise_of(settings.denoise, worker.vector.shapes)
     return Update(settings.optimizer, received(start), denoise)

@@ -27,7 +27,7 @@ Records = tuple[Example | None, ...]
 
 
 class UnitSum(Protocol):
-    """What a step computes of the units that it sampled."""
+    """The computation of a step over the sampled units."""
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Compute what needs no private records, before anything is paid.
@@ -48,25 +48,25 @@ class UnitSum(Protocol):
         clip_norm: float,
         numerics: Numerics,
     ) -> ClippedSum:
-        """The sum over units of a vector of norm at most `clip_norm` each.
+        """Sum over the units a vector of norm at most `clip_norm` each.
 
-        Must not raise for what a unit holds: a unit that fails contributes 0. In strict numerics
+        It must not raise for what a unit holds: a unit that fails contributes 0. In strict numerics
         a unit's vector is computed alone, and the sum is on the grid of `grid_of`.
         """
         ...
 
 
 class SiteMethod(UnitSum, Protocol):
-    """What a method computes at a site, for one job.
+    """The half of a method at a site, for one job.
 
     Attributes:
-        public_records: how many a site holds besides the vector; 0 for a method that needs none.
+        public_records: the number that a site holds besides the vector; 0 if none are needed.
     """
 
     public_records: int
 
     def held_bytes(self, trained: int) -> int:
-        """What a site has to hold of these records, of a model with so many trained parameters.
+        """Return what a site must hold of these records, for a model with `trained` parameters.
 
         Raises:
             ProtocolError: such records are of no use for that model.
@@ -74,11 +74,11 @@ class SiteMethod(UnitSum, Protocol):
         ...
 
     def start(self, parameters: Vector) -> Vector:
-        """What the optimiser of local steps moves, as a round begins; as long as a release."""
+        """Return what local steps' optimiser moves, as a round begins; as long as a release."""
         ...
 
     def at(self, parameters: Vector, moved: Vector) -> Vector:
-        """The trained vector that a moved start stands for."""
+        """Return the trained vector that a moved start stands for."""
         ...
 
 
@@ -86,7 +86,7 @@ class GroupedMethod(SiteMethod, Protocol):
     """A site's half that a controller may steer: what it releases has groups of parameters."""
 
     def in_groups(self, decision: Decision) -> SiteMethod:
-        """The same for one request, whose decision says how the noise is divided among groups.
+        """Return the same for one request, whose decision divides the noise among groups.
 
         Raises:
             ProtocolError: the job has no groups.
@@ -109,7 +109,7 @@ class Method(Protocol):
         ...
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
-        """The site's half, for a job that a server proposed.
+        """Make the site's half, for a job that a server proposed.
 
         Args:
             records: the public ones; none before there are any.
@@ -122,11 +122,11 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class SiteHalf:
-    """What the site's half of a job's method is made of, in whatever process.
+    """The parts of which any process makes the site's half of a job's method.
 
     Attributes:
-        records: the public records that it holds.
-        decision: of a controller, for one request; None before there is one.
+        records: the public records that the half holds.
+        decision: a controller's decision, for one request; None before there is one.
     """
 
     method: Method
@@ -135,7 +135,7 @@ class SiteHalf:
     decision: Decision | None = None
 
     def make(self) -> SiteMethod:
-        """The half.
+        """Make the half.
 
         Raises:
             ProtocolError: see `Method.at_site`; or the method has no groups.
@@ -149,7 +149,7 @@ class SiteHalf:
         return made if self.decision is None else grouped.in_groups(self.decision)
 
     def at(self, worker: Worker) -> SiteMethod:
-        """The half as a worker computes it: with those that share its steps, if it has any.
+        """Make the half as a worker computes it: with the processes that share its steps, if any.
 
         Raises:
             ConfigError: there are fewer devices than ``compute.devices``.
@@ -161,5 +161,5 @@ class SiteHalf:
 
 
 def has_groups(method: Method) -> bool:
-    """Whether a controller may steer the method."""
+    """Tell whether a controller may steer the method."""
     return bool(getattr(method, "has_groups", False))

@@ -16,13 +16,13 @@ GRADIENTS_SHARE = 16  # on a CPU, gradients may take one in so many of all bytes
 
 
 def public_microbatch(worker: Worker) -> int:
-    """Public records to compute at once: what the recipe says, or what fits; found out once.
+    """Return how many public records to compute at once: the recipe's number, or what fits.
 
-    That is a power of two: on a CPU 16 or less, on a GPU as many of the longest as its memory
-    holds.
+    What fits is found once. It is a power of two: on a CPU 16 or less, on a GPU as many of the
+    longest as its memory holds.
 
     Privacy:
-        Measured on random tokens, and against all the memory that there is: what is free may tell
+        Measured on random tokens and against all the memory of the device: the free part may tell
         of earlier private steps. So what depends on it is public.
     """
     if "public" not in worker.microbatches:
@@ -36,10 +36,10 @@ def private_microbatch(worker: Worker) -> int:
 
 
 def most_private(worker: Worker) -> int:
-    """Of private records: what the recipe says, or as many as it pays to compute together.
+    """Return how many private records to compute at once: the recipe's number, or what pays.
 
-    Whether it makes a difference to a gradient's rounding is tried first
-    (`fedpriv.private_training.batch_invariance`).
+    `fedpriv.private_training.batch_invariance` first tries whether it changes a gradient's
+    rounding.
     """
     most = TRIED.get(worker.device, TRIED["other"])
     return worker.recipe.compute.microbatch or min(most, public_microbatch(worker))
@@ -81,7 +81,7 @@ def power_of_two(number: int) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch had no memory left, on whatever device."""
+    """Tell whether torch had no memory left, on any device."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     )

@@ -41,11 +41,11 @@ NEAR = 2.0**-8  # of a loss: what one rounding to bfloat16 may change
 
 
 def time_in_halves(model: ModelSection, compute: ComputeSection) -> float:
-    """Time that products with a model's frozen weights take in bfloat16, over that in float32.
+    """Return the time of products with a model's frozen weights in bfloat16, over that in float32.
 
-    Forward and back, conversions included, for as many records as a step computes at once. The
-    small sizes come first, and the large ones are left out where time is up. A processor that is
-    far slower is told by one small product.
+    The time is of forward and back, conversions included, for as many records as a step computes at
+    once. The small sizes come first; the large ones are left out if time is up. One small product
+    finds a processor that is far slower.
 
     Raises:
         ModelError: the model's config.json can't be read.
@@ -87,9 +87,9 @@ def _both_ways(x: Tensor, g: Tensor, weight: Tensor) -> None:
 
 
 def _seconds(work: Callable[[], Any], device: str) -> float:
-    """The least of three runs; on a CPU in processor time, which other programs take no part of.
+    """Return the least of three runs; on a CPU in processor time, without that of other programs.
 
-    By one thread: several wait for each other where the machine is busy, and that counts, too.
+    One thread does it: several wait for each other on a busy machine, and that counts, too.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -112,7 +112,7 @@ def _once(work: Callable[[], Any], device: str) -> float:
 
 
 def speed(model: ModelSection, compute: ComputeSection) -> tuple[float, str]:
-    """`time_in_halves`, and a sentence that says it.
+    """Return `time_in_halves`, and a sentence that says it.
 
     Raises:
         ModelError, ConfigError: as `time_in_halves`.
@@ -142,7 +142,7 @@ def warn_if_slower(model: ModelSection, compute: ComputeSection) -> None:
 def settled_dtype(
     recipe: ModelRecipe, pool: WorkerPool, look: Inspect | None = None, *, exact: bool
 ) -> str:
-    """What ``auto`` is for a job on this machine: ``mixed`` where it pays, else ``float32``.
+    """Decide what ``auto`` is for a job on this machine: ``mixed`` where it pays, else ``float32``.
 
     It pays where a step over random tokens takes less time and their losses are the same to the
     precision of bfloat16. Ask once a job and keep the answer: another time may give another.
@@ -179,7 +179,7 @@ def settled_dtype(
 def _tried(
     recipe: ModelRecipe, dtype: str, pool: WorkerPool, look: Inspect | None
 ) -> tuple[float, Tensor]:
-    """Seconds of a step in a number format, and the losses of its random records (B,)."""
+    """Return a step's seconds in a number format, and the losses of its random records (B,)."""
     compute = computed_in(recipe.compute, dtype)
     with pool.borrow(replace(recipe, compute=compute), look) as worker:
         count = compute.microbatch or TRIED.get(worker.device, TRIED["other"])

@@ -32,7 +32,7 @@ Inspect = Callable[[Base, TrainableVector], None]
 
 
 def load_model(recipe: ModelRecipe) -> tuple[Base, Any]:
-    """The base of a recipe, and the model with its adapter, on its device.
+    """Load the base of a recipe, and the model with its adapter, on its device.
 
     Raises:
         ConfigError: there is no such device, or what computes can't read quantised weights.
@@ -54,7 +54,7 @@ def load_model(recipe: ModelRecipe) -> tuple[Base, Any]:
 
 
 def _check_packed(compute: ComputeSection) -> None:
-    """What a server proposes has to fit what a site computes with; raises ConfigError."""
+    """Raise ConfigError if what a server proposes doesn't fit what a site computes with."""
     found = compute.not_beside_quantised()
     if found is not None:
         key, value, known = found
@@ -71,7 +71,7 @@ def make_worker(
     look: Inspect | None = None,
     load: Callable[[ModelRecipe], tuple[Base, Any]] = load_model,
 ) -> Worker:
-    """A worker whose gradients were tried on random tokens.
+    """Make a worker whose gradients were tried on random tokens.
 
     Args:
         look: called with the base and what is trained, before a gradient is computed.
@@ -89,7 +89,7 @@ def make_worker(
 
 
 def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
-    """A worker of a model that was loaded already.
+    """Make a worker of a model that is already loaded.
 
     Raises:
         NotPrivateError: this model's per-record gradients can't be computed exactly, or a hook or
@@ -118,7 +118,7 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
 
 
 def _engine(recipe: ModelRecipe, model: Any) -> GradientEngine:
-    """What makes the gradients: ours, or opacus for a layer that ours has no rule for.
+    """Choose what makes the gradients: ours, or opacus for a layer that ours has no rule for.
 
     Raises:
         NotPrivateError: neither can, or only opacus, which settings don't allow.
@@ -158,7 +158,7 @@ class WorkerPool:
 
     @contextmanager
     def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
-        """A worker for the time of a `with` block.
+        """Lend a worker for the time of a `with` block.
 
         Args:
             look: as of `make_worker`, should one be made.

@@ -94,7 +94,7 @@ def _columns(worker: Worker) -> Iterator[tuple[str, slice]]:
 
 
 def _by_torch(worker: Worker, batch: Batch) -> Tensor:
-    """The gradient of each record alone, without padding, by torch itself: (B, P)."""
+    """Compute the gradient of each record alone, without padding, by torch itself: (B, P)."""
     named = dict(worker.model.named_parameters())
     trained = [named[name] for name in worker.vector.names]
     found = []
@@ -118,13 +118,13 @@ def _by_torch(worker: Worker, batch: Batch) -> Tensor:
 
 
 def _three_records(worker: Worker) -> Batch:
-    """The first one padded to its double."""
+    """Make three records, the first one padded to its double."""
     mask = torch.ones(3, min(12, worker.recipe.model.max_length), dtype=torch.int64)
     mask[0, mask.shape[1] // 2 :] = 0
     return random_batch(worker, mask, seed=0)
 
 
 def _long_record(worker: Worker) -> Batch:
-    """As long as any may be, up to LONGEST."""
+    """Make a record as long as any may be, up to LONGEST."""
     length = min(worker.recipe.model.max_length, LONGEST)
     return random_batch(worker, torch.ones(1, length, dtype=torch.int64), seed=1)

@@ -14,7 +14,7 @@ from fedpriv.private_training.worker import Worker
 
 
 def random_batch(worker: Worker, mask: Tensor, *, seed: int) -> Batch:
-    """One record for each row of a mask (B, T), with tokens where it is 1.
+    """Make one record for each row of a mask (B, T), with tokens where it is 1.
 
     Args:
         seed: public; the same one gives the same records.

@@ -17,7 +17,7 @@ CELLS = {"cpu": 2**18, "other": 2**26}
 
 
 def record_losses(model: Any, batch: Batch) -> Tensor:
-    """The loss of each record, (B,).
+    """Compute the loss of each record, (B,).
 
     A language model's loss is the mean over the record's own target tokens (the batch mean of
     `outputs.loss` would scale a record by the lengths of the others); a record without targets
@@ -28,7 +28,7 @@ def record_losses(model: Any, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def record_scores(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss and the accuracy of each record (B,), float64, and whether it has targets at all.
+    """Compute loss and accuracy of each record (B,), float64, and whether it has targets at all.
 
     A language model's accuracy is the share of the record's target tokens that are right; a
     classifier's is 1 or 0. The loss is that of `record_losses`.
@@ -55,12 +55,12 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _right(logits: Tensor, labels: Tensor) -> Tensor:
-    """Where the likeliest next token is the target (B, T); never where nothing is one."""
+    """Mark where the likeliest next token is the target (B, T); never where there is no target."""
     return logits.argmax(-1) == next_tokens(labels)
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss at each position (B, T), and a mask of the positions that count.
+    """Compute the loss at each position (B, T), and a mask of the positions that count.
 
     Args:
         logits: (B, T, V); those of position t predict the token at t + 1.
@@ -116,7 +116,7 @@ def _wide(logits: Tensor) -> Tensor:
 
 
 def next_tokens(labels: Tensor) -> Tensor:
-    """The target of each position (B, T): the labels moved one to the left, none at the end.
+    """Return the target of each position (B, T): the labels moved one left, none at the end.
 
     Moving the labels, not the logits, spares copies of the largest tensor of the step.
     """
@@ -125,5 +125,5 @@ def next_tokens(labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def correct_tokens(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many next tokens the model has right, over the whole batch."""
+    """Count the next tokens that the model has right, over the whole batch."""
     return _right(logits, labels).sum()

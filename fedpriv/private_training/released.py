@@ -27,7 +27,7 @@ class GradientSum:
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """How far the private steps of a round went, as an optimiser takes it: downhill is positive.
+    """The distance of a round's private steps, as an optimiser takes it: downhill is positive.
 
     Attributes:
         values: (K,) float32, the values at the start less those at the end.
@@ -39,10 +39,10 @@ class Move:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutSum:
-    """How far held-out units are from public scores, added up over the steps of a look.
+    """Distances of held-out units from public scores, added up over the steps of a look.
 
     Attributes:
-        values: (2,) float32: of the loss, of the accuracy; see `held_out_sum`.
+        values: (2,) float32, for loss and accuracy; see `held_out_sum`.
     """
 
     values: Vector
@@ -72,7 +72,7 @@ _WORDS: dict[bytes, np.dtype[Any]] = {b"2": np.dtype("<u2"), b"4": np.dtype("<u4
 
 
 def pack_share(share: MaskedShare) -> bytes:
-    """As it is kept in a ledger's outbox: one byte that says how long its values are, then they."""
+    """Pack a share for a ledger's outbox: one byte that says how long its values are, then they."""
     for tag, words in _WORDS.items():
         if share.values.dtype == words:
             return tag + np.ascontiguousarray(share.values).tobytes()
@@ -80,10 +80,10 @@ def pack_share(share: MaskedShare) -> bytes:
 
 
 def unpack_share(stored: bytes) -> MaskedShare:
-    """What `pack_share` made.
+    """Unpack what `pack_share` made.
 
     Raises:
-        ProtocolError: it was stored by another version of fedpriv.
+        ProtocolError: another version of fedpriv stored it.
     """
     words = _WORDS.get(stored[:1])
     if words is None or (len(stored) - 1) % words.itemsize:
@@ -92,16 +92,16 @@ def unpack_share(stored: bytes) -> MaskedShare:
 
 
 def pack(released: Released) -> bytes:
-    """As it is kept in a ledger's outbox: one byte that says what it is, then the values."""
+    """Pack a release for a ledger's outbox: one byte that says what it is, then the values."""
     values = np.ascontiguousarray(released.values, dtype="<f4")
     return _TAGS[type(released)] + values.tobytes()
 
 
 def unpack(stored: bytes) -> Released:
-    """What `pack` made.
+    """Unpack what `pack` made.
 
     Raises:
-        ProtocolError: it was stored by another version of fedpriv.
+        ProtocolError: another version of fedpriv stored it.
     """
     for kind, tag in _TAGS.items():
         if stored[:1] == tag and len(stored) % 4 == 1:

@@ -41,10 +41,10 @@ _TEAMS: WeakKeyDictionary[Worker, Team] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class _Failed:
-    """What a member says instead of a result.
+    """An error that a member sends instead of a result.
 
     Attributes:
-        kind: class of the error. Its text is told of ours alone, which hold nothing of a record.
+        kind: the error's class. Only our own errors send their text: it holds nothing of a record.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class _Failed:
         return cls(type(error).__name__, str(error) if isinstance(error, FedprivError) else None)
 
     def again(self) -> Exception:
-        """The error, as it is raised where the answer was waited for."""
+        """Return the error to raise where the answer was waited for."""
         return RuntimeError(self.kind) if self.text is None else FedprivError(self.text)
 
 
@@ -84,7 +84,7 @@ class _Member:
         self._owes = True
 
     def answer(self) -> Any:
-        """The result of the last task.
+        """Return the result of the last task.
 
         Raises:
             OSError, EOFError: the process is gone.
@@ -108,7 +108,7 @@ class Team:
     """The processes that share the steps of the one that leads.
 
     Args:
-        recipe: of the worker that leads.
+        recipe: the recipe of the worker that leads.
 
     Raises:
         ConfigError: there are fewer devices than ``compute.devices``.
@@ -168,7 +168,7 @@ class Shared:
 
     Args:
         own: the half of the process that leads.
-        made_of: what the others make theirs of.
+        made_of: the parts of which the others make their halves.
     """
 
     def __init__(self, own: SiteMethod, team: Team, made_of: SiteHalf) -> None:
@@ -176,7 +176,7 @@ class Shared:
         self.public_records = own.public_records
 
     def held_bytes(self, trained: int) -> int:
-        """As of the method."""
+        """Return the method's own bytes."""
         return self._own.held_bytes(trained)
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
@@ -195,11 +195,11 @@ class Shared:
         return size
 
     def start(self, parameters: Vector) -> Vector:
-        """As of the method."""
+        """Return the method's own start."""
         return self._own.start(parameters)
 
     def at(self, parameters: Vector, moved: Vector) -> Vector:
-        """As of the method."""
+        """Return the method's own vector."""
         return self._own.at(parameters, moved)
 
     def clipped_sum(
@@ -210,7 +210,7 @@ class Shared:
         clip_norm: float,
         numerics: Numerics,
     ) -> ClippedSum:
-        """The sum over units of a vector of norm at most `clip_norm` each.
+        """Sum over the units a vector of norm at most `clip_norm` each.
 
         A unit is dealt to one process, so the sum's sensitivity is that of a part. What a process
         fails to add up is added up here: the sample stays the same.
@@ -240,7 +240,7 @@ class Shared:
 
 
 def start_team(worker: Worker) -> Team | None:
-    """The processes that share a worker's steps, begun at first use; None if it is alone.
+    """Return the processes that share a worker's steps, started at first use; None if it is alone.
 
     Raises:
         ConfigError: there are fewer devices than ``compute.devices``.
@@ -259,7 +259,7 @@ def start_team(worker: Worker) -> Team | None:
 
 
 def with_team(worker: Worker, half: SiteHalf) -> SiteMethod:
-    """The site's half of a method as a worker computes it: with its team, if it has one.
+    """Make the site's half of a method as a worker computes it: with its team, if it has one.
 
     Raises:
         ConfigError: there are fewer devices than ``compute.devices``.
@@ -269,10 +269,10 @@ def with_team(worker: Worker, half: SiteHalf) -> SiteMethod:
 
 
 def devices_after(first: str, count: int, there: int) -> list[str]:
-    """The devices of a team's members, beside the first.
+    """Return the devices of a team's members, beside the first.
 
     Raises:
-        ConfigError: there are not so many.
+        ConfigError: there are fewer devices.
     """
     if first == "cpu":
         return ["cpu"] * (count - 1)
@@ -290,7 +290,7 @@ def devices_after(first: str, count: int, there: int) -> list[str]:
 def dealt(
     units: Sequence[Unit], count: int, failed: Callable[[Exception], None]
 ) -> list[list[Unit]]:
-    """Units in so many parts: which one a unit is in depends on that unit alone.
+    """Deal units into `count` parts: which one a unit is in depends on that unit alone.
 
     Devices may round differently, and what a unit adds must not change with who else was drawn.
 
@@ -315,7 +315,7 @@ def _added(total: ClippedSum, part: ClippedSum) -> ClippedSum:
 
 
 def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
-    """What a member does until its pipe is closed."""
+    """Serve as a member until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that leads is stopped, and closes
     set_environment()
     torch.set_num_threads(threads)

@@ -36,10 +36,10 @@ def sum_of_units(
     vectors: Vectors | None = None,
     alone: bool = False,
 ) -> ClippedSum:
-    """Σ over units of clip(v(mean of the values of the unit's records)), (K,).
+    """Sum over units clip(v(mean of the values of the unit's records)), (K,).
 
-    Values are computed a few records at a time. Of units that fail together each is done alone, and
-    one that fails even so contributes 0.
+    Values are computed a few records at a time. If units fail together, each is done alone, and one
+    that fails even so contributes 0.
 
     What a unit adds is the same whatever else is in the sample. In default numerics its values are
     the same bits (`BatchInvariant`): records can be chosen so that the last bit of a value decides
@@ -86,12 +86,12 @@ def _alone(worker: Worker, values: Values) -> ValuesOf:
 
 
 def _one_by_one(vectors: Vectors, means: Tensor) -> Tensor:
-    """Each from memory of its own, for what is rounded by how it is aligned."""
+    """Compute each from memory of its own, for what alignment rounds differently."""
     return torch.cat([vectors(mean.clone().unsqueeze(0)) for mean in means])
 
 
 def _means(worker: Worker, units: Sequence[Unit], together: int, values: ValuesOf) -> Tensor:
-    """The mean of each unit's records' values, (U, R)."""
+    """Compute the mean of each unit's records' values, (U, R)."""
     examples: list[Example] = [example for unit in units for example in unit]
     owner = [i for i, unit in enumerate(units) for _ in unit]
     share = [1 / len(unit) for unit in units]
@@ -113,9 +113,9 @@ def _means(worker: Worker, units: Sequence[Unit], together: int, values: ValuesO
 
 
 def _by_length(worker: Worker, units: Sequence[Unit]) -> list[list[int]]:
-    """The places of units that hold records, grouped by the padded length of their longest one.
+    """Group the places of units that hold records by the padded length of their longest one.
 
-    A unit that has none, as it can't be read or is too long, contributes 0.
+    A unit without records, as it can't be read or is too long, contributes 0.
     """
     groups: dict[int, list[int]] = {}
     for place in range(len(units)):
@@ -130,5 +130,5 @@ def _by_length(worker: Worker, units: Sequence[Unit]) -> list[list[int]]:
 
 
 def chunks(members: list[Member], size: int) -> list[list[Member]]:
-    """The members, in order, at most `size` together."""
+    """Split the members, in order, into chunks of at most `size`."""
     return [members[i : i + size] for i in range(0, len(members), size)]

@@ -52,7 +52,7 @@ class ModelRecipe:
 
 
 def computed_in(compute: ComputeSection, dtype: str) -> ComputeSection:
-    """The same settings with another number format."""
+    """Return the same settings with another number format."""
     return compute.model_copy(update={"dtype": dtype})
 
 
@@ -65,15 +65,15 @@ class Worker:
 
     Attributes:
         base: the base model, its tokenizer and digest.
-        vector: the flat view of what is trained; whoever borrows a worker leaves its own values.
+        vector: the flat view of what is trained; each borrower leaves its own values in it.
         initial: the values before any training, (P,), by the recipe's seed.
         failures: errors that steps went on after, by name: units that counted as 0, steps of
             noise alone. Private: it depends on the records, and stays in this process.
         microbatches: records to compute at once, as `microbatch` found out; the
             workers of a pool share it.
-        is_settled: nothing is tried any more; records of a length that was not are computed alone.
+        is_settled: whether all trials are done; records of an untried length are computed alone.
         invariant_sizes: what `batch_invariance` found out; the workers of a pool
-            have it together.
+            share it.
         public: what was made of public records and released values alone, by name, for the next
             site of a simulation.
         resources: closed with the worker.
@@ -100,7 +100,7 @@ class Worker:
         self._remembered = Remembered(model)
 
     def refuse_onlookers(self) -> None:
-        """As `refuse_onlookers`, but for the hooks of the engine.
+        """Refuse onlookers as `refuse_onlookers` does, except the hooks of the engine.
 
         Raises:
             NotPrivateError: somebody looks on.
@@ -126,10 +126,10 @@ class Worker:
             self._remembered.put_back()
 
     def batch(self, examples: Sequence[Example], length: int) -> Batch:
-        """Examples padded to `length` on the right, on the model's device.
+        """Pad examples to `length` on the right, on the model's device.
 
-        Whatever side the tokenizer pads for generating: positions then count from the first
-        token, and no token attends to nothing.
+        The side that the tokenizer pads for generating doesn't matter: positions count from the
+        first token, and no token attends to nothing.
         """
         tokenizer: Any = self.base.tokenizer
         return collate(examples, tokenizer.pad_token_id, length).to(self.device)
@@ -159,7 +159,7 @@ class Worker:
 
 
 def device_of(name: str) -> str:
-    """The device of a setting: ``auto`` is CUDA where there is one.
+    """Return the device of a setting: ``auto`` is CUDA where there is one.
 
     Raises:
         ConfigError: there is no such device.

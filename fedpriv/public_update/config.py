@@ -14,41 +14,40 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerSection(Section):
-    """Moves along the private gradients: at the server, or at the sites where `job.sync` > 1."""
+    """Applies the private gradients: at the server, or at the sites if `job.sync` > 1."""
 
     name: Literal["sgd", "adamw"] = Field("adamw", description="The optimiser.")
     lr: float = Field(
         1e-3,
         gt=0,
         le=MAX_RATE,
-        description="Learning rate. The table has rates of adamw only, so with sgd it has to be"
-        " written down.",
+        description="Learning rate. The table is for adamw; sgd needs a value.",
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant",
-        description="How the rate changes after the warm-up: not at all, or down to nothing at the"
-        " last step.",
+        description="After the warm-up: unchanged (constant), or falling to 0 at the last step"
+        " (linear, cosine).",
     )
     warmup: int = Field(
         0,
         ge=0,
         le=MAX_JOB_STEPS,
-        description="Steps of this optimiser in which the rate rises to lr.",
+        description="Steps in which the learning rate rises to lr.",
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd.")
     betas: tuple[Beta, Beta] = Field(
-        (0.9, 0.999), description="How slowly adamw forgets gradients, and their squares."
+        (0.9, 0.999), description="Decay rates of adamw for gradients and squared gradients."
     )
     weight_decay: float = Field(
         0.0,
         ge=0,
         le=MAX_RATE,
-        description="How much of every value is taken off in a step, times the rate.",
+        description="Share of each value subtracted per step, times the learning rate.",
     )
 
 
 class ServerOptimizerSection(OptimizerSection):
-    """Moves along the mean of the sites' own moves (`job.sync` > 1); by default, takes it whole."""
+    """Applies the mean of the sites' own changes (`job.sync` > 1); by default, all of it."""
 
     name: Literal["sgd", "adamw"] = Field("sgd", description="The optimiser.")
     lr: float = Field(1.0, gt=0, le=MAX_RATE, description="Learning rate; 1 takes the mean whole.")
@@ -61,22 +60,21 @@ GATE = (
 
 
 class DenoiseSection(Section):
-    """Taking noise out of what was released, which costs no privacy."""
+    """Removal of noise from released values, which costs no privacy."""
 
     where: Literal["off", "server", "site"] = Field(
         "off",
-        description="Where it is done: nowhere (off), on the sum of all sites (server), or in the"
-        " local steps of sync > 1 (site).",
+        description="Nowhere (off), on the sum of all sites (server), or in local steps of sync"
+        " > 1 (site).",
     )
     kappa: float | Literal["auto"] = Field(
         1.02,
-        description="How far above the edge of pure noise the first singular value has to be for a"
-        f" matrix to be denoised, from 1 to {MAX_KAPPA:g}; with auto, by the matrix's shape.",
+        description="Denoise a matrix whose first singular value is this factor above pure"
+        f" noise: 1 to {MAX_KAPPA:g}, or auto by its shape.",
     )
     norm: Literal["kept", "unscaled"] = Field(
         "kept",
-        description="The length of a denoised matrix: the one it had before (kept), or that of"
-        " what is left (unscaled).",
+        description="Length of a denoised matrix: as before (kept), or of what remains (unscaled).",
     )
 
     @field_validator("where", mode="before")

@@ -23,12 +23,12 @@ class ControllerRun:
     """Stands between the sites' releases and the server's half of a method.
 
     Args:
-        clip_norm: C of the job's plans.
-        judge: the loss of a model with these values on public records, if the job has any.
+        clip_norm: C, the clip norm of the job's plans.
+        judge: returns the loss of a model with these values on public records, if there are any.
 
     Attributes:
-        terms: of the groups, as they are proposed to sites.
-        extra: how many values a release has besides those of the method.
+        terms: the terms of the groups, as proposed to sites.
+        extra: the number of values in a release besides those of the method.
 
     Privacy:
         Post-processing of released values, and public records.
@@ -52,15 +52,15 @@ class ControllerRun:
         self._pending: tuple[Seen, Privatised[Vector]] | None = None
 
     def decide(self, number: int) -> Decision:
-        """For a round; asked again, and after a restart, the same. A slot has one for ever."""
+        """Decide for a round; asked again, also after a restart, the decision is the same."""
         return self._controller.decide(number)
 
     def scaling(self, decision: Decision) -> GroupScaling:
-        """How a decision scales what sites add up."""
+        """Return how a decision scales what sites add up."""
         return GroupScaling(self._groups, self.terms, decision, self._clip_norm)
 
     def gradient(self, number: int, mean: Aggregate, before: Privatised[Vector]) -> Aggregate:
-        """A mean of releases, scaled back to what a method releases.
+        """Scale a mean of releases back to what a method releases.
 
         Args:
             before: the trained values, before the update.
@@ -104,7 +104,7 @@ class ControllerRun:
         self._controller.see(replace(seen, moved=moves, loss=loss))
 
     def state(self) -> Privatised[State]:
-        """Everything needed to go on later and decide the same."""
+        """Return everything needed to continue later and decide the same."""
         used = np.array([self._used])
         return post_process(lambda held: {**held, _USED: used}, self._controller.state())
 

@@ -38,7 +38,7 @@ class Denoised:
 
     Attributes:
         vector: (P,).
-        on: matrices whose first singular value was above κ times the edge.
+        on: the number of matrices whose first singular value was above κ times the edge.
     """
 
     vector: Vector
@@ -51,12 +51,12 @@ class Denoiser:
     Layers with two dimensions are matrices, and any other is left as it is, a bias for one.
 
     Args:
-        shapes: of the layers, in the order of the vector.
+        shapes: the shapes of the layers, in the order of the vector.
 
     Attributes:
         size: P.
-        matrices: how many there are.
-        by_chance: how many would be denoised, on average, were there nothing but noise.
+        matrices: the number of matrices.
+        by_chance: the average number denoised if there is nothing but noise.
 
     Privacy:
         Post-processing of a released value: costs nothing. σ must be that of its noise, which is
@@ -80,7 +80,7 @@ class Denoiser:
         )
 
     def __call__(self, gradient: Privatised[Vector], deviation: float) -> Privatised[Denoised]:
-        """The gradient without some of its noise.
+        """Return the gradient without some of its noise.
 
         Args:
             gradient: (P,) float32.
@@ -88,7 +88,7 @@ class Denoiser:
 
         Raises:
             RawValueError: the gradient is raw.
-            ValueError: it has another size or a value that is not finite, or σ is none.
+            ValueError: it has another size or a value that is not finite, or σ is no deviation.
         """
         return post_process(lambda vector: self._denoise(vector, deviation), gradient)
 
@@ -110,14 +110,14 @@ class Denoiser:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """Where a layer stands in the vector."""
+    """The place of a layer in the vector."""
 
     part: slice
     rows: int
     columns: int
 
     def lying(self, vector: Tensor) -> Tensor:
-        """A view of it with no more rows than columns."""
+        """Return a view of it with no more rows than columns."""
         view = vector[self.part].view(self.rows, self.columns)
         return view if self.rows <= self.columns else view.T
 

@@ -14,7 +14,7 @@ QUANTILE = 0.99
 
 
 def noise_edge(rows: int, columns: int) -> float:
-    """√m + √n: where the singular values of a large m × n matrix of unit noise end.
+    """Return √m + √n, where the singular values of a large m × n matrix of unit noise end.
 
     Source:
         Marchenko & Pastur 1967; Benaych-Georges & Nadakuditi, "The singular values and vectors
@@ -24,7 +24,7 @@ def noise_edge(rows: int, columns: int) -> float:
 
 
 def edge_margin(rows: int, columns: int) -> float:
-    """κ that the largest singular value of noise exceeds, over `noise_edge`, once in 100.
+    """Return the κ that noise's largest singular value, over `noise_edge`, exceeds once in 100.
 
     Returns:
         At least 1.
@@ -33,17 +33,17 @@ def edge_margin(rows: int, columns: int) -> float:
 
 
 def chance_above(rows: int, columns: int, kappa: float) -> float:
-    """How likely the largest singular value of noise is above κ times `noise_edge`."""
+    """Return how likely the largest singular value of noise is above κ times `noise_edge`."""
     return float(np.mean(_largest(rows, columns) > kappa))
 
 
 @lru_cache(maxsize=256)
 def _largest(rows: int, columns: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """10,000 draws of the largest singular value of unit noise, over `noise_edge`.
+    """Draw 10,000 times the largest singular value of unit noise, over `noise_edge`.
 
-    With a fixed seed, and in time that does not depend on the longer side: the singular values
-    of an m × n Gaussian matrix are distributed as those of an m × m bidiagonal one with
-    χ-distributed entries.
+    The seed is fixed, and the time does not depend on the longer side: the singular values of an m
+    × n Gaussian matrix are distributed as those of an m × m bidiagonal one with χ-distributed
+    entries.
 
     Privacy:
         Of the shape alone.

@@ -90,7 +90,7 @@ class VectorOptimizer:
         return moved.numpy()
 
     def _gathered(self) -> Tensors:
-        """What torch made for each block in the first step, put together."""
+        """Put together what torch made for each block in the first step."""
         import torch
 
         first, *_ = states = [self._optimizer.state[block] for block in self._blocks]
@@ -105,7 +105,7 @@ class VectorOptimizer:
         return found
 
     def state(self) -> Privatised[Tensors]:
-        """Everything needed to go on later, as named tensors. Good until the next step."""
+        """Return everything needed to continue, as named tensors, good until the next step."""
         return post_process(self._tensors, self.vector)
 
     def _tensors(self, vector: Vector) -> Tensors:

@@ -20,9 +20,9 @@ class Found:
     """Matrices of a gradient in which a signal was found.
 
     Attributes:
-        on: how many.
-        matrices: of how many.
-        by_chance: how many it would be on average, were there nothing but noise.
+        on: the number with a signal.
+        matrices: the number of all.
+        by_chance: the average number if there is nothing but noise.
     """
 
     on: int
@@ -34,10 +34,10 @@ class Denoise:
     """Takes some of the noise out of a released gradient.
 
     Args:
-        shapes: of the layers, in the order of the vector.
+        shapes: the shapes of the layers, in the order of the vector.
 
     Attributes:
-        found: in the last gradient; None before there was one.
+        found: what was found in the last gradient; None before there was one.
     """
 
     def __init__(self, settings: DenoiseSection, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -45,7 +45,7 @@ class Denoise:
         self.found: Found | None = None
 
     def __call__(self, gradient: Privatised[Vector], variance: float) -> Privatised[Vector]:
-        """The gradient (P,) without it.
+        """Return the gradient (P,) without its noise.
 
         Args:
             variance: of the privacy noise in a coordinate of the gradient; public.
@@ -57,5 +57,5 @@ class Denoise:
 
 
 def denoise_of(settings: DenoiseSection, shapes: Sequence[tuple[int, ...]]) -> Denoise | None:
-    """What a job's settings ask for; None where they ask for nothing."""
+    """Return what a job's settings ask for; None where they ask for nothing."""
     return None if settings.where == "off" else Denoise(settings, shapes)

@@ -33,12 +33,12 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class MatrixReach:
-    """What denoising can do to the matrices of one shape.
+    """The effect that denoising can have on the matrices of one shape.
 
     Attributes:
         rows, columns: m and n, of `count` matrices.
-        cosine: of the noisy gradient to the true one, above which a matrix of rank one is seen.
-        gain: by how many times a cosine can grow, at most.
+        cosine: of noisy to true gradient; above it, a matrix of rank one is seen.
+        gain: the largest factor by which a cosine can grow.
     """
 
     rows: int
@@ -50,13 +50,13 @@ class MatrixReach:
 
 @dataclass(frozen=True)
 class Reach:
-    """What methods can do at a noise.
+    """The effect that methods can have at a noise.
 
     Attributes:
         signal_to_noise: B/σ of all sites together.
-        matrices: of each shape, the most values first.
+        matrices: the reach for each shape, the most values first.
         needed: by share of the matrices, the B/σ from which it is seen, by `NEEDED`.
-        texts: N, of a synthetic set; more are lost in noise.
+        texts: N, the size of a synthetic set; a larger one is lost in noise.
     """
 
     signal_to_noise: float
@@ -66,7 +66,7 @@ class Reach:
 
 
 def reach(signal_to_noise: float, shapes: Mapping[Shape, int]) -> Reach:
-    """What denoising and PE-SGD can do.
+    """Estimate what denoising and PE-SGD can do.
 
     Args:
         shapes: how many matrices of each shape are trained, at least one.
@@ -83,7 +83,7 @@ def reach(signal_to_noise: float, shapes: Mapping[Shape, int]) -> Reach:
 
 
 def signal_to_noise(units: float, noise_multiplier: float, sites: int, shares: int) -> float:
-    """B/σ of the sum of all sites.
+    """Return B/σ of the sum of all sites.
 
     Args:
         units: B, expected in a step of all sites together.

@@ -8,7 +8,7 @@ from fedpriv.public_update.config import OptimizerSection
 
 
 def learning_rate(settings: OptimizerSection, step: int, steps: int) -> float:
-    """The rate of step 1 … `steps`.
+    """Return the rate of step 1 … `steps`.
 
     It rises in `warmup` equal stairs to `lr`, then stays, or falls to 0 just after the last step
     along a line or half a cosine.

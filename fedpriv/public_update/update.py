@@ -13,14 +13,14 @@ from fedpriv.public_update.post_processing import Denoise, Found
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What the sites released in a round, as one gradient.
+    """The sites' releases of a round, as one gradient.
 
     Attributes:
         gradient: (P,) float32; before the server's half of a method lifted it, as long as a
             release.
-        noise_variance: of the privacy noise in a coordinate of it; public. 0 where it is not the
-            same in all of them.
-        units: that the sites together were expected to train on in the round.
+        noise_variance: the variance of the privacy noise in a coordinate; public. 0 if it is not
+            the same in all coordinates.
+        units: the expected number on which all sites together trained in the round.
     """
 
     gradient: Privatised[Vector]
@@ -29,7 +29,7 @@ class Aggregate:
 
 
 class Update(VectorOptimizer):
-    """What becomes of the released gradients of a job.
+    """The use of the released gradients of a job.
 
     Args:
         settings, initial: see `VectorOptimizer`.

@@ -12,7 +12,7 @@ Site = TypeVar("Site")
 
 
 def rows_of(sites: Iterable[Site], figures: Callable[[Site], Hashable]) -> list[list[Site]]:
-    """The sites of each row of a table, by the first of each.
+    """Group the sites into the rows of a table, by the first of each.
 
     Args:
         figures: all that a row says of a site besides its name.
@@ -27,7 +27,7 @@ def rows_of(sites: Iterable[Site], figures: Callable[[Site], Hashable]) -> list[
 
 
 def said_together(names: list[str]) -> str:
-    """What stands for the names of a row."""
+    """Return what stands for the names of a row."""
     return names[0] if len(names) == 1 else f"each of {len(names)}"
 
 
@@ -35,7 +35,7 @@ MENTIONED = 6  # sites that are listed by name where they agree
 
 
 def shared(reports: Sequence[BudgetReport], field: str) -> list[tuple[Any, str]]:
-    """The values of `field`, each with the sites it is true of; no sites if true of all."""
+    """Return the values of `field`, each with its sites; no sites if it is true of all."""
     groups: dict[Any, list[str]] = {}
     for report in reports:
         groups.setdefault(getattr(report, field), []).append(report.site)
@@ -47,7 +47,7 @@ def shared(reports: Sequence[BudgetReport], field: str) -> list[tuple[Any, str]]
 
 
 def assumptions(reports: Sequence[BudgetReport]) -> list[tuple[str, str]]:
-    """Every assumption that is stated, with the sites that state it; no sites if all do."""
+    """Return every stated assumption, with the sites that state it; no sites if all do."""
     groups: dict[str, list[str]] = {}
     for report in reports:
         for assumption in report.assumptions:

@@ -59,7 +59,7 @@ _OF_TWO_CLAIMS = (  # reports of a ledger with one budget don't have them, and a
 
 
 def trust_model(max_colluding: int | None) -> str:
-    """Whom the claim of `BudgetReport.epsilon_committed` trusts, in words.
+    """Say in words whom the claim of `BudgetReport.epsilon_committed` trusts.
 
     Args:
         max_colluding: the least of the ledger's secure sums; None where there is none.
@@ -156,7 +156,7 @@ class BudgetReport(Section):
 
 
 def events_of(job: str, slots: Iterable[tuple[int, Event]]) -> Iterator[BudgetEvent]:
-    """Runs of equal consecutive steps of a job.
+    """Yield runs of equal consecutive steps of a job.
 
     Args:
         slots: reserved slots in order, from 0, each with the event that was paid for it.
@@ -175,7 +175,7 @@ def events_of(job: str, slots: Iterable[tuple[int, Event]]) -> Iterator[BudgetEv
 
 
 def sign(report: BudgetReport, private_key: Ed25519PrivateKey) -> BudgetReport:
-    """A copy of `report` that carries the signature of `private_key`."""
+    """Return a copy of `report` that carries the signature of `private_key`."""
     signature = Signature(
         public_key=private_key.public_key().public_bytes_raw().hex(),
         value=private_key.sign(signed_bytes(report)).hex(),
@@ -189,10 +189,10 @@ def signed_bytes(report: BudgetReport) -> bytes:
 
 
 def read(path: Path) -> BudgetReport:
-    """The report in `path`; its signature is not checked (see `verify`).
+    """Read the report in `path`; its signature is not checked (see `verify`).
 
     Raises:
-        ConfigError: there is none, or it is malformed; names the file and the key.
+        ConfigError: there is no report, or it is malformed; names the file and the key.
     """
     try:
         return BudgetReport.model_validate_json(path.read_bytes(), strict=True)
@@ -205,7 +205,7 @@ def read(path: Path) -> BudgetReport:
 
 
 def malformed(error: ValidationError, path: Path | str) -> ConfigError:
-    """The first problem of a file that a program wrote, so that nobody is told to edit it."""
+    """Return the first problem of a file that a program wrote: nobody is told to edit it."""
     problem = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in problem["loc"]) or None
     fix = "The file was edited, cut short, or written by another version of fedpriv."

@@ -41,14 +41,14 @@ class Line:
 
 
 def thin(points: Sequence[T], at_most: int) -> list[T]:
-    """Every k-th of `points` and the last, no more than `at_most` + 1."""
+    """Return every k-th of `points` and the last, no more than `at_most` + 1."""
     step = max(1, math.ceil(len(points) / at_most))
     kept = list(points[::step])
     return kept if (len(points) - 1) % step == 0 else [*kept, points[-1]]
 
 
 def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
-    """Heights at least `gap` apart, near the wanted ones and in their order.
+    """Place heights at least `gap` apart, near the wanted ones and in their order.
 
     They lie within [0, top] where there is room; else they run out above `top`.
     """
@@ -64,7 +64,7 @@ def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
 
 
 def standalone(svg: str) -> str:
-    """A chart of `line_chart` as a file of its own, which brings its colours."""
+    """Make a chart of `line_chart` a file of its own, which brings its colours."""
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     opening = f'<svg {names} style="{css_colours()} background: #fff" '
     return svg.replace("<svg ", opening, 1) + "\n"
@@ -82,7 +82,7 @@ def line_chart(
     across: str = "round",
     places: Callable[[float], str] = "{:,.0f}".format,
 ) -> str:
-    """An ``<svg>`` element of `lines` over rounds, or over something else.
+    """Draw an ``<svg>`` element of `lines` over rounds, or over something else.
 
     Args:
         name: tells this chart's element ids from those of other charts on the page.
@@ -139,7 +139,7 @@ def _draw(axes: Axes, line: Line) -> None:
 
 
 def _dress(axes: Axes, plot: tuple[int, int], ticks: Callable[[float], str] | None) -> None:
-    """Quiet axes: a base line, level lines and few numbers."""
+    """Make the axes quiet: a base line, level lines and few numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.patch.set_visible(False)
@@ -181,7 +181,7 @@ def _label_ends(axes: Axes, plot: tuple[int, int], lines: Sequence[Line]) -> Non
 
 
 def _plain(places: Sequence[float]) -> Callable[[float], str]:
-    """Numbers with as many decimals as tell the places of the ticks apart, and no more."""
+    """Show numbers with as many decimals as tell the ticks apart, and no more."""
     step = abs(places[1] - places[0]) if len(places) > 1 else 1.0
     decimals = next((d for d in range(9) if math.isclose(round(step, d), step)), 9)
     return lambda value: f"{value:,.{decimals}f}"
@@ -205,7 +205,7 @@ def _limits(ys: Sequence[float], from_zero: bool) -> tuple[float, float]:
 
 
 def _for_page(svg: str, description: str) -> str:
-    """Matplotlib's file as an element of a page: no prolog, no metadata, CSS colours."""
+    """Turn Matplotlib's file into an element of a page: no prolog, no metadata, CSS colours."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)

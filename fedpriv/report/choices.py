@@ -15,12 +15,12 @@ SHOWN = 8  # rounds of a controller
 
 @dataclass(frozen=True)
 class Decision:
-    """What a controller decided for a round.
+    """A controller's decision for a round.
 
     Attributes:
-        least, middle, most: of the groups' clip norms, each divided by what it was at first.
-        share: of the job's budget; None where every round has the same.
-        rate: by which the sample rate is multiplied.
+        least, middle, most: those of the groups' clip norms, each divided by its first value.
+        share: the share of the job's budget; None if every round has the same.
+        rate: the factor on the sample rate.
     """
 
     round: int
@@ -33,11 +33,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class Choices:
-    """Of a whole job; empty or None where there was nothing to choose.
+    """The choices of a whole job; empty or None if there was nothing to choose.
 
     Attributes:
-        groups: of parameters, that a controller divides the noise among.
-        decisions: of some of the rounds, the first and the last among them.
+        groups: the groups of parameters among which a controller divides the noise.
+        decisions: the decisions of some rounds, the first and the last among them.
         denoised: share of matrices in which a signal was found, and would have been by chance.
         evolved: new synthetic records, the mean entropy of the selections, their share of the time.
     """
@@ -52,7 +52,7 @@ class Choices:
 
 
 def choices(rounds: Sequence[Round]) -> Choices:
-    """What was chosen in these rounds."""
+    """Return what was chosen in these rounds."""
     groups, decisions = _controlled(rounds)
     return Choices(groups, decisions, _denoised(rounds), _evolved(rounds))
 

@@ -17,7 +17,7 @@ WIDE, NARROW = (880, 300), (372, 260)
 
 
 def charts(directory: RunDirectory) -> dict[str, list[str]]:
-    """The SVG elements of each chart, a wide and a narrow one where the page needs both."""
+    """Return the SVG elements of each chart, a wide and a narrow one where the page needs both."""
     rounds = directory.rounds
     if not rounds:
         return {"loss": [], "epsilon": [], "bytes": [], "seconds": []}
@@ -82,7 +82,7 @@ def _loss_lines(directory: RunDirectory) -> list[Line]:
 
 
 def _epsilon_lines(directory: RunDirectory) -> list[Line]:
-    """ε spent by site; sites whose curves are the same share a line."""
+    """Return ε spent by site; sites whose curves are the same share a line."""
     curves: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for name in directory.site_names:
         curve = _spent(name, directory.rounds)
@@ -109,7 +109,7 @@ def _epsilon_lines(directory: RunDirectory) -> list[Line]:
 
 
 def _committed_line(directory: RunDirectory) -> list[Line]:
-    """The level of the largest claim, which no curve may cross."""
+    """Return the level of the largest claim, which no curve may cross."""
     worst = max((report.epsilon_committed for report in directory.reports), default=None)
     if worst is None:
         return []
@@ -118,7 +118,7 @@ def _committed_line(directory: RunDirectory) -> list[Line]:
 
 
 def _spent(name: str, rounds: Sequence[Round]) -> tuple[tuple[float, float], ...]:
-    """(round, ε spent): a round without the site's figure costs it nothing new."""
+    """Return (round, ε spent): a round without the site's figure costs it nothing new."""
     points, spent = [(rounds[0].round - 1.0, 0.0)] if rounds[0].round == 1 else [], None
     for row in rounds:
         site = row.sites.get(name)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def upper(value: float) -> str:
-    """An upper bound to three decimals or two significant digits, rounded up."""
+    """Write an upper bound to three decimals or two significant digits, rounded up."""
     exact = Decimal(repr(value))
     if exact == 0:
         return "0"
@@ -19,12 +19,12 @@ def upper(value: float) -> str:
 
 
 def lower(value: float) -> str:
-    """What is left, to three decimals, rounded down."""
+    """Write what is left, to three decimals, rounded down."""
     return f"{Decimal(repr(value)).quantize(Decimal('0.001'), ROUND_FLOOR)}"
 
 
 def small(value: float) -> str:
-    """A δ to three significant digits, rounded up, such as 1e-5."""
+    """Write a δ to three significant digits, rounded up, such as 1e-5."""
     exact = Decimal(repr(value))
     places = exact.adjusted() - 2
     digits = exact.quantize(Decimal(1).scaleb(places), ROUND_CEILING)
@@ -33,14 +33,14 @@ def small(value: float) -> str:
 
 
 def score(value: float | None) -> str:
-    """A loss, accuracy or AUC to three decimals."""
+    """Write a loss, accuracy or AUC to three decimals."""
     if value is None:
         return "–"
     return f"{value:.3f}" if math.isfinite(value) else "not finite"
 
 
 def worse(before: float | None, after: float | None) -> str:
-    """What to say of a model whose loss is higher than before any training; nothing of another."""
+    """Say that a model's loss is higher than before any training; nothing of another."""
     if before is None or after is None or not (after > before or math.isnan(after)):
         return ""
     return (
@@ -51,9 +51,9 @@ def worse(before: float | None, after: float | None) -> str:
 
 
 def worse_by_now(before: float, rounds: Sequence[Mapping[str, Any]]) -> str:
-    """What to say of a model that the last round, as in metrics.jsonl, finds worse than it was.
+    """Say that the last round, as in metrics.jsonl, finds the model worse than it was.
 
-    Of a look at the sites' held-out records: worse than at the first by more than twice the noise
+    For a look at the sites' held-out records: worse than at the first by more than twice the noise
     of their difference.
     """
     now, then = score(rounds[-1]["eval_loss"]), score(before)
@@ -73,18 +73,18 @@ def worse_by_now(before: float, rounds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def last_loss(rounds: Sequence[Mapping[str, Any]]) -> float | None:
-    """The loss after the last round that was evaluated, of rows as in metrics.jsonl."""
+    """Return the loss after the last evaluated round, of rows as in metrics.jsonl."""
     losses = (row["eval_loss"] for row in reversed(rounds))
     return next((loss for loss in losses if loss is not None), None)
 
 
 def give_or_take(mean: float, deviation: float) -> str:
-    """A mean and the standard deviation of the noise in it."""
+    """Write a mean and the standard deviation of the noise in it."""
     return f"{score(mean)} ± {score(deviation)}"
 
 
 def look_line(look: Mapping[str, Any] | None) -> str:
-    """What a look at the sites' held-out records came to, as in metrics.jsonl; in a few words."""
+    """Say in a few words what a look at the sites' held-out records found, as in metrics.jsonl."""
     if look is None:
         return ""
     if look["loss"] is None:
@@ -95,7 +95,7 @@ def look_line(look: Mapping[str, Any] | None) -> str:
 
 
 def amount(count: float) -> str:
-    """Bytes in the unit a person would use (powers of 1000)."""
+    """Write bytes in the unit a person would use (powers of 1000)."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"
@@ -104,7 +104,7 @@ def amount(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in the two largest units that say it."""
+    """Write a duration in the two largest units that say it."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -113,7 +113,7 @@ def duration(seconds: float) -> str:
 
 
 def ranges(numbers: Iterable[int], at_most: int = 12) -> str:
-    """Whole numbers in order, those in a row as a range: 1–4, 7."""
+    """Write whole numbers in order, those in a row as a range: 1–4, 7."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:
@@ -125,7 +125,7 @@ def ranges(numbers: Iterable[int], at_most: int = 12) -> str:
 
 
 def when(moment: date) -> str:
-    """A moment as a person writes it, in UTC where the zone is known; of a date, the day alone."""
+    """Write a moment as a person does, in UTC where the zone is known; of a date, the day alone."""
     if not isinstance(moment, datetime):
         return f"{moment.day} {moment:%B %Y}"
     if moment.tzinfo is not None:

@@ -138,20 +138,20 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
 
 
 def _spent(site: SiteView) -> tuple[object, ...]:
-    """What the first table says of a site."""
+    """Return what the first table says of a site."""
     one = site.report
     figures = one.epsilon_spent, one.epsilon_committed, one.budget, one.delta
     return (*figures, one.unit, one.private, site.sample_rate, site.noise_multiplier)
 
 
 def _lives(reports: Sequence[BudgetReport]) -> list[tuple[str, str]]:
-    """What this job takes of budgets for life, each with the sites it is true of."""
+    """Return what this job takes of budgets for life, each with the sites it is true of."""
     held = [report for report in reports if report.life is not None]
     return [(in_words(life), sites) for life, sites in shared(held, "life")] if held else []
 
 
 def _for_one(reports: Sequence[BudgetReport]) -> str:
-    """What the largest claim means for one unit of its site."""
+    """Say what the largest claim means for one unit of its site."""
     worst = max(reports, key=lambda report: received.claims_of(report)[-1].committed, default=None)
     if worst is None:
         return ""
@@ -171,7 +171,7 @@ def _took_part(site: Participation) -> tuple[object, ...]:
 
 
 def _claimed_twice(report: BudgetReport) -> tuple[object, ...]:
-    """What is said of one that adds up with others."""
+    """Return what is said of a report of a site that adds up with others."""
     trusted = report.max_colluding, report.epsilon_committed, report.budget
     alone = report.epsilon_alone_spent, report.epsilon_alone_committed, report.budget_alone
     return (*trusted, *alone)
@@ -206,7 +206,7 @@ def _range(values: Iterable[float]) -> str:
 
 
 def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | None]]:
-    """(name, before, after) of what was measured on the held-out records."""
+    """Return (name, before, after) of what was measured on the held-out records."""
     before, after = directory.run.baseline, directory.last_evaluation
     names = score_names(directory.run.model.task)
     rows = [(n, getattr(before, f, None), getattr(after, f, None)) for f, n in names.items()]
@@ -219,7 +219,7 @@ def _worse(directory: RunDirectory) -> str:
 
 
 def _trainable(trainable: Any) -> str:
-    """A count of parameters, or of the named tensors, in words."""
+    """Say a count of parameters, or of the named tensors, in words."""
     if isinstance(trainable, int):
         return f"{trainable:,} trainable parameters"
     if isinstance(trainable, (list, dict)):

@@ -25,7 +25,7 @@ FORMAT = "fedpriv-ledger-2"
 
 
 def export_ledger(ledger: Ledger) -> dict[str, Any]:
-    """Every row of a ledger; what they add up to is for the reader to find."""
+    """Export every row of a ledger; the reader adds them up."""
     rows = ledger.rows()
     return {
         "format": FORMAT,
@@ -97,7 +97,7 @@ def check_within(history: History, path: Path) -> None:
 
 
 def reported_head(report: Path, dataset_id: str) -> Head:
-    """The head in a signed budget report.
+    """Return the head in a signed budget report.
 
     Raises:
         ConfigError: it can't be read.
@@ -115,7 +115,7 @@ def reported_head(report: Path, dataset_id: str) -> Head:
 
 
 def is_export(path: Path) -> bool:
-    """Whether a file looks like what `export_ledger` made, rather than like a ledger.
+    """Tell whether a file looks like what `export_ledger` made, rather than like a ledger.
 
     Raises:
         LedgerError: it can't be read.
@@ -128,7 +128,7 @@ def is_export(path: Path) -> bool:
 
 
 def exported_rows(content: bytes, path: Path) -> list[Row]:
-    """The rows of an export, with their hashes checked.
+    """Return the rows of an export, with their hashes checked.
 
     Args:
         path: where it is from, for messages.
@@ -160,17 +160,17 @@ def exported_rows(content: bytes, path: Path) -> list[Row]:
 
 
 def canonical_export(rows: Sequence[Row]) -> bytes:
-    """The one form of an export of these rows, with nothing beside them."""
+    """Return the one form of an export of these rows, with nothing beside them."""
     listed = [{"kind": row.kind, "body": row.body, "hash": row.hash} for row in rows]
     head = {"rows": len(rows), "hash": rows[-1].hash}
     return canonical_json({"format": FORMAT, "head": head, "rows": listed})
 
 
 def parse_head(text: str) -> Head:
-    """A head that somebody wrote as ``ROWS:HASH``.
+    """Parse a head that somebody wrote as ``ROWS:HASH``.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is no head.
     """
     rows, _, digest = text.partition(":")
     if not re.fullmatch(r"[1-9][0-9]{0,17}", rows) or len(digest) != 64:

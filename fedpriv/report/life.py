@@ -14,9 +14,9 @@ class LifeBudget:
     """One claim of one site, over all jobs that its ledger has paid for so far.
 
     Attributes:
-        claim: which, where the site has two.
-        left: of what the ledger's rule can ever let through, what no plan has taken.
-        spent_share, allocated_share: of the budget, in [0, 1]; the first is part of the second.
+        claim: the claim's name, if the site has two.
+        left: the part of all that the ledger's rule can allow that no plan has taken.
+        spent_share, allocated_share: shares of the budget, in [0, 1]; the first is in the second.
     """
 
     report: BudgetReport
@@ -30,7 +30,7 @@ class LifeBudget:
 
 
 def life_budgets(reports: Sequence[BudgetReport]) -> list[LifeBudget]:
-    """A line for every claim of every report."""
+    """Return a line for every claim of every report."""
     return [_line(report, claim) for report in reports for claim in claims_of(report)]
 
 

@@ -72,7 +72,7 @@ def why_first(terms: Terms) -> str:
 
 
 def share(of: float) -> str:
-    """A share in per cent, with three digits."""
+    """Write a share in per cent, with three digits."""
     return f"{100 * of:.3g}%"
 
 
@@ -91,7 +91,7 @@ def for_one(unit: str, delta: float, epsilons: Mapping[str, float]) -> str:
 
 
 def right_at_most(epsilon: float, delta: float) -> str:
-    """The share of right guesses that ε and δ allow, of even chances; rounded up.
+    """Return the share of right guesses that ε and δ allow, of even chances; rounded up.
 
     Source:
         Kairouz, Oh and Viswanath 2015, "The Composition Theorem for Differential Privacy":

@@ -16,14 +16,14 @@ TIMES = 50.0  # and as many times as long as the last page took: at most a fifti
 
 
 class LiveReport:
-    """Writes the report of a run that goes on, though not after every round.
+    """Writes the report of a running job, though not after every round.
 
     A browser reads the page again by itself for as long as it says that the job runs. Whatever
     goes wrong with it is logged once and ends nothing.
 
     Args:
-        run_dir: of the run.
-        clock: seconds, from anywhere on.
+        run_dir: the run's directory.
+        clock: gives seconds, from any start.
     """
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:

@@ -36,7 +36,7 @@ COLOURS = {  # role: on a light page, on a dark one
 
 
 def score_names(task: str) -> dict[str, str]:
-    """Each score's name for people, by its field."""
+    """Return each score's name for people, by its field."""
     return {
         "eval_loss": "Held-out loss",
         "eval_accuracy": "Next-token accuracy" if task == "causal-lm" else "Accuracy",
@@ -46,13 +46,13 @@ def score_names(task: str) -> dict[str, str]:
 
 
 def css_colours(*, dark: bool = False) -> str:
-    """The roles as CSS variables."""
+    """Return the roles as CSS variables."""
     return " ".join(f"--{role}: {pair[dark]};" for role, pair in COLOURS.items())
 
 
 @cache
 def templates(*packages: str) -> Environment:
-    """The templates of the report, and before them those of packages whose pages look like it."""
+    """Return the report's templates, and before them those of packages whose pages look like it."""
     import jinja2
 
     found = jinja2.Environment(

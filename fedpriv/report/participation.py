@@ -16,12 +16,12 @@ PIECES = 120  # of a strip; more can't be told apart
 
 @dataclass(frozen=True)
 class Participation:
-    """One site.
+    """The participation of one site.
 
     Attributes:
-        took_part: rounds.
+        took_part: the number of rounds.
         missed: what happened instead, and in which rounds, in words.
-        pieces: of a strip over all rounds: how many rounds, and ok, missed or away.
+        pieces: the pieces of a strip over all rounds: their length, and ok, missed or away.
         last: the figures that came with its last reply; the site's word, and not signed.
     """
 
@@ -33,14 +33,14 @@ class Participation:
 
 
 def participation(directory: RunDirectory) -> list[Participation]:
-    """Of every site that was asked in a round."""
+    """Return the participation of every site that was asked in a round."""
     rounds = directory.rounds
     asked = sorted({name for row in rounds for name in row.sites})
     return [_of(name, rounds) for name in asked]
 
 
 def older_reports(directory: RunDirectory) -> list[str]:
-    """Sites that said they had spent more than their signed report states.
+    """Return sites that said they had spent more than their signed report states.
 
     They signed it before the job went on, such as when it was interrupted, and no newer one came.
     """
@@ -75,7 +75,7 @@ def _of(name: str, rounds: Sequence[Round]) -> Participation:
 
 
 def _pieces(statuses: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Rounds in a row that look alike; where they are too many, of each stretch the worst."""
+    """Yield rounds in a row that look alike; where they are too many, the worst of each stretch."""
     kinds = [{"ok": "ok", NOT_ASKED: "away"}.get(status, "missed") for status in statuses]
     runs = [(len(list(same)), kind) for kind, same in groupby(kinds)]
     if len(runs) > PIECES:

@@ -15,11 +15,11 @@ RECENT = 10  # rounds that tell how long the next ones take
 
 @dataclass(frozen=True)
 class Progress:
-    """Of a job that runs.
+    """The progress of a running job.
 
     Attributes:
-        left: seconds, as the last rounds went; None where that is not known, or not public.
-        written: when this was found.
+        left: the estimated seconds left; None if they are not known, or not public.
+        written: the time of the estimate.
     """
 
     done: int
@@ -30,7 +30,7 @@ class Progress:
 
 
 def progress_of(run: Run, rounds: Sequence[Round]) -> Progress | None:
-    """How far a job is; None if it does not run."""
+    """Return how far a job is; None if it does not run."""
     if run.status != "running":
         return None
     recent, done = rounds[-RECENT:], len(rounds)

@@ -59,12 +59,12 @@ class StatedClaim(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """Of the names of its fields."""
+        """The prefix of the names of its fields."""
         return "epsilon_alone_" if self.alone else "epsilon_"
 
 
 def claims_of(report: BudgetReport) -> list[StatedClaim]:
-    """The claim, and after it the one alone, where there is one."""
+    """Return the claim, and after it the one alone, if the report has it."""
     of_all = report.epsilon_spent, report.epsilon_allocated, report.epsilon_committed
     found = [StatedClaim(False, *of_all, report.budget)]
     if report.budget_alone is not None:
@@ -75,7 +75,7 @@ def claims_of(report: BudgetReport) -> list[StatedClaim]:
 
 
 def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
-    """Σε and Σδ over sites: what holds for a person whose data is in all of them.
+    """Return Σε and Σδ over sites: what holds for a person whose data is in all of them.
 
     Basic composition over the sites' ledgers. `epsilon` sums the committed figures, which
     are the claim; `epsilon_spent` sums the executed ones. It covers one unit in each site.
@@ -94,5 +94,5 @@ def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
 
 
 def _sum(values: Iterable[float]) -> float:
-    """The sum of the decimals that the files show: three times 1e-5 is 3e-5."""
+    """Return the sum of the decimals that the files show: three times 1e-5 is 3e-5."""
     return float(sum(Decimal(repr(value)) for value in values))

@@ -31,7 +31,7 @@ class RunJob(Part):
 
 
 class SiteState(StrEnum):
-    """How a site stands in a round; after `REFUSED` a colon and the reason follow."""
+    """The state of a site in a round; after `REFUSED` a colon and the reason follow."""
 
     OK = "ok"
     READY = "ready"
@@ -54,7 +54,7 @@ class RunModel(Part):
 
 
 class Preparing(Part):
-    """What run.json is sure to hold before the model is loaded and the sites agree."""
+    """The sure content of run.json before the model is loaded and the sites agree."""
 
     status: str
 
@@ -104,7 +104,7 @@ class SiteRound(Part):
 
 
 class DenoisedRound(Part):
-    """Matrices of a round's gradient in which a signal was found, of how many; by chance too."""
+    """Numbers of a round's matrices: with a signal, in all, and expected by chance."""
 
     on: int = Field(ge=0)
     matrices: int = Field(ge=0)
@@ -181,7 +181,7 @@ class RunDirectory:
 
     @property
     def is_private(self) -> bool:
-        """Whether what is made of it need not be stamped NOT PRIVATE."""
+        """Whether what is made of the run needs no stamp NOT PRIVATE."""
         return self.run.private and all(report.private for report in self.reports)
 
     @property
@@ -190,7 +190,7 @@ class RunDirectory:
 
 
 def read_run(run_dir: Path) -> RunDirectory:
-    """Everything a report needs of `run_dir`.
+    """Read everything that a report needs of `run_dir`.
 
     Raises:
         RunError: `run_dir` is no run directory, or one without what its status promises.

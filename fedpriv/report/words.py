@@ -57,17 +57,17 @@ DISTINCT = "{by} states that units which look like some of data set {other} are 
 
 @dataclass(frozen=True)
 class Basis:
-    """What the sentences of a report follow from.
+    """The values that the sentences of a report follow from.
 
     Attributes:
-        adaptive: the claim is about a plan whose noise was chosen between its steps.
-        strict: all that the claim is about was computed strictly, and whatever is still to come.
+        adaptive: whether the claim is about a plan whose noise was chosen between its steps.
+        strict: whether all that the claim is about was, and will be, computed strictly.
         max_colluding: the least of the secure sums that the claim is about; None without one.
-        lost_sums: secure sums may be among the plans that were lost with a copy of the ledger.
+        lost_sums: whether secure sums may be among the plans lost with a copy of the ledger.
         distinct: data set of another ledger, and who states that its look-alikes are others.
-        grown: the declared size was raised, or delta lowered.
-        one_run: the ledger is of one run, made for it.
-        at_ticks: replies leave at public ticks, of all that the claim is about.
+        grown: whether the declared size was raised, or delta lowered.
+        one_run: whether the ledger was made for one run.
+        at_ticks: whether all replies that the claim is about leave at public ticks.
     """
 
     rule: AnyRule
@@ -82,7 +82,7 @@ class Basis:
 
 
 def words(of: Basis) -> dict[str, Any]:
-    """The sentences of a report, by its fields."""
+    """Return the sentences of a report, by its fields."""
     assumptions = (
         *ASSUMPTIONS,
         ALONE if of.strict else BESIDE_OTHERS,

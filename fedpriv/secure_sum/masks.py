@@ -31,15 +31,15 @@ _PAD = 16  # update_into may ask for a cipher block more than it writes
 
 
 def mask(share: Share, name: str, ephemeral: Ephemeral, members: MemberSet) -> Masked:
-    """A site's share as it may be sent, (P,), of the set's number of bits.
+    """Mask a site's share, (P,), of the set's number of bits, so that it may be sent.
 
-    Only the sum over all members of the set, modulo 2^bits, tells anything of the shares. Of a
-    set of one there is nothing to hide behind: what comes back is the share, so its own noise has
-    to be all that the claim needs.
+    Only the sum over all members of the set, modulo 2^bits, tells anything of the shares. In a set
+    of one there is nothing to hide behind: what comes back is the share, so its own noise has to be
+    all that the claim needs.
 
     Args:
         share: (P,) in steps of the grid, with its noise. It is only read.
-        name: this site's.
+        name: this site's name.
         ephemeral: the key of the site's entry in the set. It is forgotten here, whatever happens:
             two shares under the same streams would tell their difference.
         members: after `MemberSet.check`.
@@ -74,7 +74,7 @@ def mask(share: Share, name: str, ephemeral: Ephemeral, members: MemberSet) -> M
 def _streams(
     name: str, ephemeral: Ephemeral, members: MemberSet
 ) -> list[tuple[CipherContext, bool]]:
-    """A keystream for each other member, and whether it is added."""
+    """Return a keystream for each other member, and whether it is added."""
     own = {member.name: member.key for member in members.members}.get(name)
     if own != ephemeral.public:
         raise SetError("Expected this site's own key in the set.")

@@ -22,9 +22,9 @@ class MemberSet(Section):
     """The sites whose shares are added up in a slot, as the server names them.
 
     Attributes:
-        slot_id: as the site that looks at it knows it; never the server's word.
-        members: in the order of their names.
-        bits: of a value: sums are modulo 2^bits.
+        slot_id: the slot's id as this site knows it; never the server's word.
+        members: the members, in the order of their names.
+        bits: the bits of a value: sums are modulo 2^bits.
     """
 
     slot_id: SlotId

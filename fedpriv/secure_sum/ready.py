@@ -27,12 +27,12 @@ _LABEL = "fedpriv-ready-1"
 
 
 class SlotId(Section):
-    """What a sum is about: the same at every site that is in it.
+    """The subject of a sum: the same at every site in it.
 
     Attributes:
-        proposal: digest of the job's proposal, with its noise, clip norm and roster.
-        slot: of the job.
-        request: digest of the step request, with the vector that gradients are taken at.
+        proposal: the digest of the job's proposal, with its noise, clip norm and roster.
+        slot: the job's slot.
+        request: the digest of the step request, with the vector that gradients are taken at.
     """
 
     proposal: Digest
@@ -58,7 +58,7 @@ class Ephemeral(Secret):
         self.public: str = self._key.public_key().public_bytes_raw().hex()
 
     def agree(self, public: str) -> bytes:
-        """The secret (32 bytes) that this key and another site's `public` (hex) have in common.
+        """Return the secret (32 bytes) that this key and another site's `public` (hex) share.
 
         Raises:
             SetError: `public` is of low order: everybody knows that secret.
@@ -77,7 +77,7 @@ class Ephemeral(Secret):
 
 
 class Member(Section):
-    """A site of a set: what it says when it is ready, and what the others then see of it."""
+    """A site of a set: what it says when ready, and what the others then see of it."""
 
     name: Name
     key: RawKey = Field(description="X25519, raw, in hex: for this slot alone")
@@ -87,7 +87,7 @@ class Member(Section):
 def sign_member(
     signing_key: Ed25519PrivateKey, slot_id: SlotId, name: str, ephemeral: Ephemeral
 ) -> Member:
-    """What a site says when it is ready for a slot.
+    """Sign what a site says when it is ready for a slot.
 
     Privacy:
         Leaves the site; nothing in it comes from records.

@@ -61,7 +61,7 @@ class Roster(Section):
 
     @classmethod
     def of(cls, entries: Iterable[RosterEntry], predecessor: str | None = None) -> Self:
-        """A roster of these entries, in any order.
+        """Make a roster of these entries, in any order.
 
         Raises:
             ConfigError: too few or too many, or a name or a key twice.
@@ -73,11 +73,11 @@ class Roster(Section):
 
     @property
     def digest(self) -> str:
-        """By which a site's file names it."""
+        """The digest by which a site's file names the roster."""
         return sha256(canonical_json(self.model_dump(mode="json")))
 
     def key_of(self, name: str) -> str | None:
-        """The public key of a site, in hex; None where it is not in the roster."""
+        """Return the public key of a site, in hex; None where it is not in the roster."""
         return next((entry.public_key for entry in self.entries if entry.name == name), None)
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class Roster(Section):
 
 
 class Accepted(Section):
-    """The roster that an administrator said yes to, after the one that the site's file states."""
+    """The roster that an administrator accepted, after the one that the site's file states."""
 
     stated: Digest
     roster: Roster
@@ -102,13 +102,13 @@ def accepted(path: Path, stated: Roster) -> Roster:
 
 
 def read(path: Path, digest: str | None = None) -> Roster:
-    """The roster in `path`.
+    """Read the roster in `path`.
 
     Args:
-        digest: of the one that it has to be; None: any.
+        digest: the digest that it must have; None: any.
 
     Raises:
-        ConfigError: there is none, it is malformed, or it is another; names file, key and value.
+        ConfigError: there is no roster, it is malformed, or another; names file, key and value.
     """
     roster = _read(path, Roster)
     if digest is not None and roster.digest != digest:
@@ -128,10 +128,10 @@ def write(path: Path, roster: Roster) -> None:
 
 
 def read_entry(path: Path) -> RosterEntry:
-    """The entry in `path`, as a site sent it.
+    """Read the entry in `path`, as a site sent it.
 
     Raises:
-        ConfigError: there is none, or it is malformed; names file, key and value.
+        ConfigError: there is no entry, or it is malformed; names file, key and value.
     """
     return _read(path, RosterEntry)
 

@@ -28,7 +28,7 @@ def successor(old: Roster, entries: Iterable[RosterEntry], without: Iterable[str
 
 
 def changes(old: Roster, new: Roster) -> Iterator[str]:
-    """What people have to compare before they say yes to a successor: these keys, no others."""
+    """Yield what people must compare before they approve a successor: these keys, no others."""
     before = {entry.name: entry.public_key for entry in old.entries}
     after = {entry.name: entry.public_key for entry in new.entries}
     for name in sorted(before.keys() | after.keys()):

@@ -18,7 +18,7 @@ class Total:
 
     Args:
         size: P, the number of values.
-        bits: of a value.
+        bits: the bits of a value.
     """
 
     def __init__(self, size: int, bits: Bits) -> None:
@@ -40,14 +40,14 @@ class Total:
             np.add(part, values, out=part)
 
     def signed(self) -> Share:
-        """The sum, (P,), between −2^(bits−1) and 2^(bits−1)."""
+        """Return the sum, (P,), between −2^(bits−1) and 2^(bits−1)."""
         whole = np.empty(self._sum.size, np.int64)
         for place, values in self.signed_blocks():
             whole[place] = values
         return whole
 
     def signed_blocks(self) -> Iterator[tuple[slice, Share]]:
-        """Pairs of a place and the values of `signed` there, so that few are held at a time."""
+        """Yield pairs of a place and the values of `signed` there, so that few are in memory."""
         centred = self._sum.view(self._sum.dtype.str.replace("u", "i"))
         for start in range(0, self._sum.size, BLOCK):
             place = slice(start, min(start + BLOCK, self._sum.size))

@@ -29,11 +29,11 @@ class Answering:
     """A site model with its tokenizer.
 
     Args:
-        folder: of the site model.
-        writes: whether it is to write, or to label.
+        folder: the site model's folder.
+        writes: whether it must write, or label.
 
     Attributes:
-        field: of a record, which holds the text.
+        field: the field of a record that holds the text.
 
     Raises:
         ConfigError: the folder is none of such a site model, or a file in it was changed.

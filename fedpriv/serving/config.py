@@ -15,12 +15,12 @@ from fedpriv.serving.folder import AGAIN
 class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """Describe a site model: several adapters on one base that answer together.
 
-    What is asked of the base model, such as `vocab_size`, is answered by the base's configuration.
+    The base's configuration answers for the base model, such as its `vocab_size`.
 
     Attributes:
         base: the configuration of the base model.
-        weights: name of an adapter, which is that of its folder → weight of its probabilities.
-        pooling: of a classifier, as in `[model]`.
+        weights: name of an adapter, and of its folder → weight of its probabilities.
+        pooling: a classifier's, as in `[model]`.
 
     Raises:
         ConfigError: the weights are not above 0 with the sum 1.

@@ -24,10 +24,10 @@ AGAIN = "Make the site model again: fedpriv-client personalise."
 
 
 class SiteModelFacts(Section):
-    """What `site_model.json` says.
+    """The content of `site_model.json`.
 
     Attributes:
-        site, job: whose it is, and of which job's adapter.
+        site, job: the site that owns it, and the job of its adapter.
         place: machine and folder where it was made.
         files: path → digest of each file.
     """
@@ -39,7 +39,7 @@ class SiteModelFacts(Section):
 
 
 def site_models(state_dir: Path) -> Path:
-    """Where the site models are, one for each job."""
+    """Return where the site models are, one for each job."""
     return state_dir / "site-model"
 
 

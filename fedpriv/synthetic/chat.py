@@ -14,7 +14,7 @@ ANSWER = 1024  # tokens, at most
 def chat(
     model: Callable[[], AbstractContextManager[Model]], *, temperature: float, longest: int
 ) -> Callable[[Sequence[str], str], list[str]]:
-    """An `Ask` of such a model.
+    """Return an `Ask` of such a model.
 
     Args:
         model: lends it, with a tokenizer that has a chat template.
@@ -32,7 +32,7 @@ def chat(
 
 
 def asked(tokenizer: Any, instruction: str) -> list[int]:
-    """The tokens of what a user says, up to where the model answers."""
+    """Return the tokens of what a user says, up to where the model answers."""
     messages = [{"role": "user", "content": instruction}]
     found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
     return list(found["input_ids"])

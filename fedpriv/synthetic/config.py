@@ -14,19 +14,17 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class GeneratorSection(Section):
-    """Who makes new synthetic records, and how it is asked."""
+    """The generator of new synthetic records."""
 
     kind: Literal["model", "local", "endpoint"] = Field(
         "model",
-        description="The model that is trained (model); another one on the server's machine, which"
-        " stays as it is (local); or an OpenAI-compatible service that the coordinator runs or"
-        " trusts (endpoint).",
+        description="The trained model (model), a fixed one on the server's machine (local), or"
+        " an OpenAI-compatible service that the coordinator runs or trusts (endpoint).",
     )
     model: str | None = Field(
         None,
         min_length=1,
-        description="The model's folder or hub name (local), or its name at the service"
-        " (endpoint).",
+        description="local: folder or hub name. endpoint: name at the service.",
     )
     url: str | None = Field(
         None,
@@ -36,38 +34,35 @@ class GeneratorSection(Section):
     key_env: str = Field(
         "OPENAI_API_KEY",
         min_length=1,
-        description="endpoint: the environment variable that holds its key.",
+        description="endpoint: environment variable with its key.",
     )
     answers: Path | None = Field(
         None,
-        description="endpoint: folder where its answers are kept, also for other runs. Without it,"
-        " they are in the run's own folder.",
+        description="endpoint: folder for its answers, shared by runs. Without it, the run's own"
+        " folder.",
     )
     timeout: float = Field(
         120.0, gt=0, le=86_400, description="endpoint: seconds to wait for an answer."
     )
-    temperature: float = Field(
-        1.0, gt=0, le=100, description="Temperature at which tokens are sampled."
-    )
+    temperature: float = Field(1.0, gt=0, le=100, description="Sampling temperature of tokens.")
     keep: tuple[Share, Share] = Field(
         (0.25, 0.75),
-        description="For a generator without instructions: the least and the largest share of a"
-        " seed's tokens that a variation keeps.",
+        description="Generator without instructions: least and largest share of a seed's tokens"
+        " in a variation.",
     )
     describe: str | None = Field(
         None,
         min_length=1,
-        description='For a generator that takes instructions: what a record is, such as "a'
-        ' discharge letter"; never learned from records.',
+        description='Generator with instructions: what a record is, such as "a discharge'
+        ' letter". Never learned from records.',
     )
     prompt: str | None = Field(
         None,
         min_length=1,
-        description="For records with a prompt and a completion: the prompt of every record that is"
-        " made, the same for all.",
+        description="Prompt of all generated records with prompt and completion.",
     )
     label_prior: dict[str, Annotated[float, Field(ge=0)]] = Field(
-        {}, description="Classification only: public shares of the labels. Without them, all alike."
+        {}, description="Classification: public shares of the labels. Without it, equal shares."
     )
 
     @model_validator(mode="after")
@@ -88,8 +83,8 @@ class SyntheticSection(ProjectionSection):
 
     data: Path | None = Field(
         None,
-        description="File of public records to begin with, columns as in [data], of which the first"
-        " `size` are used. Without it, the generator makes them.",
+        description="First public records, columns as in [data]; the first `size` are used."
+        " Without it, the generator makes them.",
     )
     generator: GeneratorSection | None = Field(
         None, description="Who makes new records. Without it, the set stays as it begins."
@@ -98,29 +93,27 @@ class SyntheticSection(ProjectionSection):
         2,
         ge=2,
         le=100,
-        description="One record in so many is kept as a seed; the others become variations.",
+        description="One record in this many stays as seed; the others become variations.",
     )
     every: int = Field(
         1,
         ge=1,
-        description="Rounds from one change of the set to the next; without a generator, none is"
-        " made.",
+        description="Rounds between changes of the set. Without a generator, none.",
     )
     selection_temperature: float = Field(
         1.0,
         gt=0,
         le=1e6,
-        description="Temperature of the softmax over |coefficients| by which seeds are drawn.",
+        description="Temperature of the softmax over |coefficients| that draws the seeds.",
     )
     warm_start: int = Field(
         0,
         ge=0,
         le=100_000,
-        description="Passes over the set before the first round, in batches of 8. They cost no"
-        " privacy.",
+        description="Passes over the set before round 1, in batches of 8, without privacy cost.",
     )
     warm_start_lr: float = Field(
-        3e-3, gt=0, le=1e6, description="Learning rate of them, by adamw; it falls to nothing."
+        3e-3, gt=0, le=1e6, description="Learning rate of these passes (adamw), falling to 0."
     )
 
     @model_validator(mode="after")
@@ -132,11 +125,11 @@ class SyntheticSection(ProjectionSection):
         return self
 
     def files(self) -> dict[str, Path]:
-        """The files of public records, by key."""
+        """Return the files of public records, by key."""
         return {} if self.data is None else {"synthetic.data": self.data}
 
     @property
     def projection(self) -> ProjectionSection:
-        """What of it a site has to know."""
+        """The part of it that a site has to know."""
         known = ProjectionSection.model_fields
         return ProjectionSection(**{name: getattr(self, name) for name in known})

@@ -46,7 +46,7 @@ def said_first(messages: object) -> str:
 
 
 def _start(tokenizer: Any, prompt: str, longest: int, *, chat: bool) -> list[int]:
-    """As a record begins; of one that is too long the end, which leaves half for the answer."""
+    """Begin as a record does; of one that is too long take the end, with half for the answer."""
     tokens = asked(tokenizer, prompt) if chat else tokens_of(tokenizer, prompt, special=True)
     tokens = tokens or beginning(tokenizer)
     return tokens if len(tokens) < longest else tokens[-(longest // 2) :]

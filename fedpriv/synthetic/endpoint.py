@@ -32,11 +32,11 @@ _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 def endpoint(
     settings: GeneratorSection, *, longest: int, cache: Path, pause: float = PAUSE
 ) -> Callable[[Sequence[str], str], list[str]]:
-    """An `Ask` of such a service.
+    """Return an `Ask` of such a service.
 
     Args:
         longest: tokens of a record, which are enough of an answer.
-        cache: folder of answers by what was asked, so that a job that goes on asks nothing twice.
+        cache: folder of answers by what was asked, so that a resumed job asks nothing twice.
 
     Raises:
         ConfigError: its address can't be one.
@@ -76,7 +76,7 @@ def endpoint(
 
 
 def _answer(client: httpx.Client, url: str, body: dict[str, Any], cache: Path, pause: float) -> str:
-    """The text of an answer, "" where it has none.
+    """Return the text of an answer, "" where it has none.
 
     Raises:
         RoundError: the service does not answer, or refuses.

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evolved:
-    """What became of the set in a round.
+    """The change of the set in a round.
 
     Attributes:
-        digest: of the set that the next round has.
-        made: records that are new in it.
-        entropy: of the selection, see `Selection`.
-        seconds: that making them took.
+        digest: the digest of the next round's set.
+        made: the number of new records in it.
+        entropy: the entropy of the selection, see `Selection`.
+        seconds: the time that making them took.
     """
 
     digest: str
@@ -47,12 +47,12 @@ class Evolution:
         first: the set of the first round, public.
         spec, tokenizer: how a record is read.
         generator: makes new records; None for a set that stays as it is.
-        seed: of the selections, public.
+        seed: the seed of the selections, public.
 
     Attributes:
         current: the set that the next request is about.
         previous: the one before.
-        examples: of the current set, one a record; None for one without a token to predict.
+        examples: those of the current set, one a record; None for one without a target.
 
     Privacy:
         Post-processing of released coefficients, the released model and public records.
@@ -78,7 +78,7 @@ class Evolution:
         self.current = found
 
     def change(self, held: str | None) -> SetChange:
-        """What makes the current set of one with this digest; all of it where that is not known."""
+        """Return what makes the current set of the one with this digest; if unknown, all of it."""
         known = [one.value for one in (self.current, self.previous) if one is not None]
         base = next((one for one in known if one.digest == held), None)
         return SetChange.between(base, require_privatised(self.current, "current"))
@@ -124,14 +124,14 @@ class Evolution:
 
     @property
     def records(self) -> Privatised[Sequence[Record]]:
-        """Of the current set, for a checkpoint."""
+        """The records of the current set, for a checkpoint."""
         return post_process(lambda current: current.records, self.current)
 
 
 def first_set(
     settings: SyntheticSection, given: Sequence[Record], generator: Generator | None, seed: int
 ) -> SyntheticSet:
-    """The records that are given, and where they are too few, the generator's.
+    """Return the given records, and where they are too few, the generator's.
 
     Args:
         given: public.
@@ -155,7 +155,7 @@ def first_set(
 def _grown(
     generator: Generator, seed: str, before: SyntheticSet, chosen: Selection
 ) -> SyntheticSet:
-    """The seeds at their places, and variations of them at the others'."""
+    """Return the seeds at their places, and variations of them at the others'."""
     seeds = [before.records[place] for place in chosen.seeds]
     kept = set(chosen.seeds)
     free = [place for place in range(len(before)) if place not in kept]

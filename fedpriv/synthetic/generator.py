@@ -18,20 +18,20 @@ class Generator(Protocol):
     """Makes records of public settings, of a seed, and of records that are public already."""
 
     def random(self, count: int, seed: str) -> list[Record]:
-        """As many records, of nothing but the task."""
+        """Make as many records, of nothing but the task."""
         ...
 
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
-        """One variation of each record, in order."""
+        """Make one variation of each record, in order."""
         ...
 
 
 def new_records(
     count: int, known: Sequence[Record], make: Callable[[int, int], list[Record]]
 ) -> list[Record]:
-    """`count` records that are usable, and unlike those known and each other.
+    """Make `count` records that are usable, and unlike those known and each other.
 
-    What a generator returns that is empty, no text, too long or a repetition is made again.
+    A record that a generator returns empty, too long, repeated or not as text is made again.
 
     Args:
         make: (how many more, the number of the attempt) → records.
@@ -61,7 +61,7 @@ def _key(record: Record) -> tuple[tuple[str, str], ...]:
 
 
 def is_usable(record: Record) -> bool:
-    """Whether every field is text that can be sent, and one that is learned from is not blank."""
+    """Tell whether every field is text that can be sent, and no field to learn from is blank."""
     for field, text in record.items():
         if not isinstance(text, str) or len(text) > MAX_TEXT or not _is_text(text):
             return False

@@ -41,7 +41,7 @@ class InstructedGenerator:
         self._labels, self._prompt = dict(labels), prompt
 
     def random(self, count: int, seed: str) -> list[Record]:
-        """As many records of the description and a tone.
+        """Make as many records of the description and a tone.
 
         Raises:
             RoundError: records have prompts, and none is set.
@@ -61,7 +61,7 @@ class InstructedGenerator:
         ]
 
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
-        """Another of each, with the same label or prompt."""
+        """Make another of each, with the same label or prompt."""
         draw = Random(seed)
         asked = [self._instruction(record, record.get("label"), draw) for record in records]
         answers = self._ask(asked, seed)

@@ -47,7 +47,7 @@ class LanguageModelGenerator:
         self._max_length = max_length
 
     def random(self, count: int, seed: str) -> list[Record]:
-        """Samples from the beginning of a text, or after the prompt that is set.
+        """Sample from the beginning of a text, or after the prompt that is set.
 
         Raises:
             RoundError: records have prompts, and none is set.
@@ -63,7 +63,7 @@ class LanguageModelGenerator:
         return [{**given, self._text: text} for text in made]
 
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
-        """The same prompt, the beginning of the same text, and another end."""
+        """Keep the same prompt and the beginning of the same text, and write another end."""
         draw = random.Random(seed)
         with self._model() as (model, tokenizer):
             starts, prompts = [], []
@@ -79,7 +79,7 @@ class LanguageModelGenerator:
         return [{**record, self._text: text} for record, text in zip(records, made, strict=True)]
 
     def _prompt(self, tokenizer: Any, record: Record) -> list[int]:
-        """What a text is written after; of a long prompt its end alone, as when it is read."""
+        """Return what a text is written after; of a long prompt its end alone, as it is read."""
         if not record.get("prompt"):
             return beginning(tokenizer)
         prompt = tokens_of(tokenizer, record["prompt"], special=True)
@@ -93,7 +93,7 @@ class LanguageModelGenerator:
         seed: str,
         prompts: Sequence[int] | None = None,
     ) -> list[str]:
-        """The text of each start and what comes after it, without its prompt."""
+        """Return the text of each start and what comes after it, without its prompt."""
         hidden = prompts or [len(start) for start in starts]
         settings, longest = self._settings, self._max_length
         sampled = sample(
@@ -115,7 +115,7 @@ def sample(
     temperature: float,
     seed: str,
 ) -> list[list[int]]:
-    """New tokens after each start (of at least one token), drawn one by one.
+    """Draw new tokens after each start (of at least one token), one by one.
 
     Args:
         longest: tokens of a start and what comes after it; one is made at least.
@@ -127,7 +127,7 @@ def sample(
 
 
 def greedy(model: Any, tokenizer: Any, starts: Sequence[Sequence[int]], longest: int) -> list[str]:
-    """The likeliest token each time after each start, as text, so that it is always the same.
+    """Write the likeliest token each time after each start, as text: it is always the same.
 
     Args:
         longest: see `sample`.
@@ -145,7 +145,7 @@ def _go_on(
     at_once: int,
     how: Mapping[str, Any],
 ) -> list[list[int]]:
-    """A batch of starts of alike lengths at a time; keys and values of what was read are kept."""
+    """Continue a batch of starts of alike lengths at a time; keys and values are kept."""
     made: list[list[int]] = [[] for _ in starts]
     order = sorted(range(len(starts)), key=lambda i: len(starts[i]))
     for first in range(0, len(order), at_once):
@@ -167,13 +167,13 @@ def _go_on(
 
 
 def beginning(tokenizer: Any) -> list[int]:
-    """What a text begins with: a model needs one token to go on from."""
+    """Return what a text begins with: a model needs one token to continue."""
     bos = tokenizer.bos_token_id
     return [tokenizer.eos_token_id if bos is None else bos]
 
 
 def tokens_of(tokenizer: Any, text: str, *, special: bool) -> list[int]:
-    """The tokens of a text, without an end where more may follow."""
+    """Return the tokens of a text, without an end where more may follow."""
     ids = list(tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
     if special and ids and ids[-1] == tokenizer.eos_token_id:
         ids = ids[:-1]
@@ -182,7 +182,7 @@ def tokens_of(tokenizer: Any, text: str, *, special: bool) -> list[int]:
 
 @contextmanager
 def _seeded(seed: str, device: torch.device) -> Iterator[None]:
-    """Public randomness for a while; torch's own is as it was afterwards."""
+    """Use public randomness for a while, and restore torch's own afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(random.Random(seed).getrandbits(32))

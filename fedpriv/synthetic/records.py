@@ -29,7 +29,7 @@ MAX_BYTES = 8 * MAX_SET  # of a change, as JSON in UTF-8
 
 
 def characters(records: Iterable[Mapping[Any, str]]) -> int:
-    """Of all fields of some records."""
+    """Count the characters of all fields of some records."""
     return sum(len(text) for record in records for text in record.values())
 
 
@@ -37,15 +37,15 @@ class SyntheticSet:
     """N records, in order.
 
     Attributes:
-        records: field → text of each.
-        digest: of all of them.
+        records: the text of each, by field.
+        digest: the digest of all of them.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.records = tuple({field: one[field] for field in sorted(one)} for one in records)
 
     def __len__(self) -> int:
-        """N."""
+        """Return N."""
         return len(self.records)
 
     @cached_property
@@ -55,7 +55,7 @@ class SyntheticSet:
     def examples(
         self, spec: DataSpec, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[Example | None, ...]:
-        """One example of each record, its first window; None for one that has nothing to predict.
+        """Return one example of each record, its first window; None without anything to predict.
 
         Raises:
             ProtocolError: the records don't have the fields of the job, or an unknown label.
@@ -81,13 +81,13 @@ class SyntheticSet:
 
 
 class SetChange(Body):
-    """What makes one set of another, or of nothing. Made of released values and public ones.
+    """The change that makes one set of another, or of nothing; of released and public values.
 
     Attributes:
-        base: digest of the set that is changed; None where all records are here.
-        digest: of the set after it.
-        size: of that set.
-        records: what is new, by its place.
+        base: the digest of the changed set; None if all records are here.
+        digest: the digest of the set after it.
+        size: the size of that set.
+        records: the new records, by their places.
     """
 
     base: Digest | None
@@ -115,7 +115,7 @@ class SetChange(Body):
 
     @classmethod
     def between(cls, old: SyntheticSet | None, new: SyntheticSet) -> Self:
-        """From the set that a site has to the one that it is to have."""
+        """Return the change from the set that a site has to the one that it must have."""
         held = old.records if old is not None and len(old) == len(new) else ()
         changed: Any = {  # pydantic sees to the fields
             place: dict(record)
@@ -126,7 +126,7 @@ class SetChange(Body):
         return cls(base=base, digest=new.digest, size=len(new), records=changed)
 
     def apply(self, held: SyntheticSet | None) -> SyntheticSet:
-        """The set after it; the one that is held, if it is that already.
+        """Return the set after the change; the held set, if it is that already.
 
         Raises:
             SyntheticSetError: it changes a set that is not held, or does not make what it says.

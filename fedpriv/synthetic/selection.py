@@ -12,10 +12,10 @@ Coefficients = np.ndarray[Any, np.dtype[np.floating[Any]]]
 
 @dataclass(frozen=True)
 class Selection:
-    """What was drawn.
+    """The result of a draw.
 
     Attributes:
-        seeds: places of the records that are kept, ascending, none twice.
+        seeds: the places of the kept records, ascending, none twice.
         entropy: of the distribution they were drawn by, over that of a uniform one: at 1, the
             coefficients had no say.
     """

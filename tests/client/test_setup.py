@@ -88,7 +88,7 @@ def test_answers_make_a_file_a_ledger_and_a_look_at_everything(clinic: Path) -> 
     assert len(ledgers(file)) == 1
     assert (clinic.parent / "clinic.witness").exists()
     assert "24 units declared" in said.stdout
-    assert "as a person states it" in said.stdout  # what a key means is said before it is asked
+    assert "stated by a person" in said.stdout  # what a key means is said before it is asked
 
 
 def test_a_wrong_answer_is_asked_again_and_nothing_is_half_written(clinic: Path) -> None:

@@ -42,5 +42,5 @@ class Settings:
         )
 
     def job(self) -> JobConfig:
-        """What the federation file says."""
+        """Return what the federation file says."""
         return load_job(self.federation, self.overrides)

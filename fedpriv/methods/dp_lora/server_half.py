@@ -13,29 +13,29 @@ class DpLoraServer:
     """As `ServerMethod`.
 
     Args:
-        trained: P, how many parameters are trained.
+        trained: P, the number of trained parameters.
     """
 
     def __init__(self, trained: int) -> None:
         self.values = trained
 
     def start(self, parameters: Vector) -> Vector:
-        """The parameters themselves."""
+        """Return the parameters themselves."""
         return parameters
 
     def change(self, held: str | None) -> SetChange | None:
-        """Sites hold no public records."""
+        """Change nothing: sites hold no public records."""
         return None
 
     def gradient(self, mean: Aggregate) -> Aggregate:
-        """The mean itself."""
+        """Return the mean itself."""
         return mean
 
     def advance(self, number: int) -> Evolved | None:
-        """There is nothing to change."""
+        """Advance nothing: there is nothing to change."""
         return None
 
 
 def server_half(context: ServerContext) -> DpLoraServer:
-    """The half of a job."""
+    """Make the half of a job."""
     return DpLoraServer(context.trained)

@@ -21,8 +21,8 @@ class DpLora:
     """A unit's vector is the mean of its records' gradients, clipped once. As `GroupedMethod`.
 
     Args:
-        terms: of the groups, in a job with a controller.
-        decision: of that controller, for one request.
+        terms: the terms of the groups, in a job with a controller.
+        decision: that controller's decision, for one request.
     """
 
     public_records = 0
@@ -39,19 +39,19 @@ class DpLora:
         return DpLora(self._terms, decision)
 
     def held_bytes(self, trained: int) -> int:
-        """Nothing is held."""
+        """Return 0: nothing is held."""
         return 0
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
-        """Nothing is computed beforehand."""
+        """Return the length of a release; nothing is computed beforehand."""
         return worker.gradients.size + (0 if self._terms is None else self._terms.extra)
 
     def start(self, parameters: Vector) -> Vector:
-        """The parameters themselves."""
+        """Return the parameters themselves."""
         return parameters
 
     def at(self, parameters: Vector, moved: Vector) -> Vector:
-        """They are what is moved."""
+        """Return what is moved: the parameters."""
         return moved
 
     def clipped_sum(
@@ -62,7 +62,7 @@ class DpLora:
         clip_norm: float,
         numerics: Numerics = "default",
     ) -> ClippedSum:
-        """Σ over units of clip(mean over the unit's records of ∇ℓ), (P,); see `sum_of_units`."""
+        """Sum over units clip(mean over the unit's records of ∇ℓ), (P,); see `sum_of_units`."""
         worker.vector.write(parameters)
         size, vectors = worker.gradients.size, None
         if self._terms is not None and self._decision is not None:

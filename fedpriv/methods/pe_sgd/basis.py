@@ -59,10 +59,10 @@ class Basis:
         self._engine.stream(losses, len(members), take)
 
     def products(self, losses: Losses, batch_size: int) -> Tensor:
-        """c = H Gᵀ (B, N), of the gradients H (B, P) of each record's own loss.
+        """Compute c = H Gᵀ (B, N), of the gradients H (B, P) of each record's own loss.
 
-        A row at a time, from memory of its own: where a row begins in a batch decides how it is
-        aligned, and that how it is rounded.
+        It goes a row at a time, from memory of its own: where a row begins in a batch decides how
+        it is aligned, and that how it is rounded.
 
         Raises:
             NotPrivateError: as `GradientEngine.stream`.
@@ -79,7 +79,7 @@ class Basis:
         return total
 
     def combine(self, coefficients: Tensor) -> Tensor:
-        """Gᵀ z (P,) of z (N,), in float64."""
+        """Compute Gᵀ z (P,) of z (N,), in float64."""
         row = coefficients.double().cpu()[None]  # (1, N)
         found = row.new_empty(1, self._engine.size)
         for start, block in self._blocks.items():
@@ -96,10 +96,10 @@ class Basis:
 
 
 def _home(engine: GradientEngine, size: int) -> torch.device:
-    """Where a basis is kept: on the device, unless it is large there.
+    """Choose where a basis is kept: on the device, unless it is large there.
 
     Privacy:
-        Decided by sizes alone. How much of a device is free tells of earlier private steps, and
+        Sizes alone decide. How much of a device is free tells of earlier private steps, and
         where a product is computed decides how it is rounded.
     """
     if engine.device.type != "cuda":

@@ -31,8 +31,8 @@ class ProjectionSection(Section):
     )
     bound: Literal["normalised", "clipped"] = Field(
         "normalised",
-        description="Every unit's coefficients are brought to the length clip_norm (normalised), or"
-        " shortened to it where they are longer (clipped).",
+        description="Scale each unit's coefficients to length clip_norm (normalised), or only"
+        " longer ones (clipped).",
     )
 
     def check_fits(self, trained: int) -> None:

@@ -54,7 +54,7 @@ class Projection:
             self._shrunk = self._vectors / values  # (N, N)
 
     def coefficients(self, products: Tensor) -> Tensor:
-        """z = (G Gᵀ + λI)⁻¹ c for every row c of `products` (…, N), in float64."""
+        """Compute z = (G Gᵀ + λI)⁻¹ c for every row c of `products` (…, N), in float64."""
         products = products.double()
         if self._shrunk is None:
             return torch.zeros_like(products)
@@ -63,10 +63,10 @@ class Projection:
 
 
 def normalised(vectors: Tensor, norm: float) -> Tensor:
-    """Every row (B, N) at length `norm`, in float64; a row of 0 or one that is not finite as 0.
+    """Scale every row (B, N) to length `norm`, in float64; a row of 0, or not finite, becomes 0.
 
-    What clipping would leave of a long enough row. A coefficient's scale depends on the ridge and
-    the model, so a fixed bound would clip all or nothing; its direction is what is asked.
+    It is what clipping would leave of a long enough row. A coefficient's scale depends on the ridge
+    and the model, so a fixed bound would clip all or nothing; its direction is what is asked.
     """
     vectors = vectors.double()
     largest = vectors.abs().amax(1, keepdim=True)  # first, so that no square over- or underflows

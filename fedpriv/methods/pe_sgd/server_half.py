@@ -41,7 +41,7 @@ class PeSgdServer:
 
     @staticmethod
     def settings(config: JobConfig) -> Mapping[str, Any]:
-        """What sites have to know of the set; see `ProjectionSection`."""
+        """Return what sites have to know of the set; see `ProjectionSection`."""
         assert config.synthetic is not None  # whoever calls has seen to it
         # What is lifted from coefficients has noise of another size in every direction.
         if config.denoise != DenoiseSection():
@@ -61,15 +61,15 @@ class PeSgdServer:
         return config.synthetic.projection.model_dump(mode="json")
 
     def start(self, parameters: Vector) -> Vector:
-        """No move in the span, (N,)."""
+        """Return no move in the span, (N,)."""
         return np.zeros(self.values, dtype=np.float32)
 
     def change(self, held: str | None) -> SetChange | None:
-        """What makes the set of now of the one that a site has."""
+        """Return what turns the set that a site has into the present one."""
         return self.public_set.change(held)
 
     def gradient(self, mean: Aggregate) -> Aggregate:
-        """What a mean of coefficients stands for.
+        """Return the gradient that a mean of coefficients stands for.
 
         Privacy:
             Post-processing: the set is public, the values and the mean were released.
@@ -84,7 +84,7 @@ class PeSgdServer:
         return Aggregate(gradient, 0.0, mean.units)
 
     def lifted(self, worker: Worker, parameters: Vector, mean: Vector) -> Lifted:
-        """The gradient (P,) of coefficients (N,) at these values, and they themselves."""
+        """Return the gradient (P,) of coefficients (N,) at these values, and the coefficients."""
         worker.vector.write(parameters)
         of_set = batches(worker, self.public_set.examples)
         weights = torch.from_numpy(mean).double()
@@ -101,7 +101,7 @@ class PeSgdServer:
             return None
 
     def _scale(self) -> float:
-        """From the mean to the sum of a step: of local ones, to what they were made of at SGD."""
+        """Return the factor from a mean to the sum of its step; for local steps, as at SGD."""
         proposal, local = self.context.proposal, self.context.proposal.local
         units = self._units / proposal.round_steps
         return units if local is None else units / (local.optimizer.lr * local.count)

@@ -45,7 +45,7 @@ class PeSgd:
         self._span: Span | None = None
 
     def held_bytes(self, trained: int) -> int:
-        """Of the set's gradients."""
+        """Return the bytes of the set's gradients."""
         self.settings.check_fits(trained)
         return self.settings.size * trained * 4
 
@@ -63,16 +63,16 @@ class PeSgd:
 
     @property
     def span(self) -> Span:
-        """What was prepared."""
+        """The span that was prepared."""
         assert self._span is not None  # prepare comes first
         return self._span
 
     def start(self, parameters: Vector) -> Vector:
-        """No move in the span, (N,)."""
+        """Return no move in the span, (N,)."""
         return np.zeros(self.public_records, dtype=np.float32)
 
     def at(self, parameters: Vector, moved: Vector) -> Vector:
-        """The parameters, moved by these multiples of the gradients that were prepared."""
+        """Return the parameters, moved by these multiples of the gradients that were prepared."""
         found: Vector = parameters + self.span.combine(torch.from_numpy(moved))
         return found
 
@@ -84,7 +84,7 @@ class PeSgd:
         clip_norm: float,
         numerics: Numerics = "default",
     ) -> ClippedSum:
-        """Σ over units of their vectors, (N,); see `sum_of_units`."""
+        """Sum the units' vectors, (N,); see `sum_of_units`."""
         span = self.span
 
         def vectors(products: Tensor) -> Tensor:
@@ -102,12 +102,12 @@ class PeSgd:
         )
 
     def bounded(self, vectors: Tensor, clip_norm: float) -> Tensor:
-        """Every row at that length; or as it is, to be clipped."""
+        """Bring every row to that length; or leave it as it is, to be clipped."""
         return normalised(vectors, clip_norm) if self.settings.bound == "normalised" else vectors
 
 
 def projection_of(proposal: Proposal) -> ProjectionSection:
-    """What a proposal says of the set.
+    """Read what a proposal says of the set.
 
     Raises:
         ProtocolError: it says something else, or asks for local steps that would leave the span.

@@ -30,7 +30,7 @@ class Span:
 
     Attributes:
         basis: G (N, P).
-        projection: onto it.
+        projection: the projection onto it.
     """
 
     def __init__(
@@ -42,24 +42,24 @@ class Span:
         self.projection = Projection(self.basis.gram, ridge)
 
     def is_of(self, records: Sequence[Example | None], parameters: Vector, ridge: float) -> bool:
-        """Whether another one of these would be the same."""
+        """Tell whether another span of these would be the same."""
         known, values, strength = self._made_of
         return strength == ridge and np.array_equal(values, parameters) and known == records
 
     def products(self, batch: Batch) -> Tensor:
-        """Of the gradients of a batch with those of the set, (B, N) float64."""
+        """Multiply the gradients of a batch with those of the set, (B, N) float64."""
         losses = partial(record_losses, batch=batch)
         return self.basis.products(losses, len(batch)).double()
 
     def combine(self, coefficients: Tensor) -> Vector:
-        """The gradient (P,) of coefficients (N,)."""
+        """Return the gradient (P,) of coefficients (N,)."""
         return as_vector(self.basis.combine(coefficients))
 
 
 def span_of(
     worker: Worker, records: Sequence[Example | None], parameters: Vector, ridge: float
 ) -> Span:
-    """As `Span`, or the last one that this worker made, if it is the same.
+    """Make a `Span`, or return the last one that this worker made, if it is the same.
 
     In a simulation all sites that a worker serves ask for the same one in a round.
 
@@ -76,6 +76,6 @@ def span_of(
 
 
 def as_vector(value: Tensor) -> Vector:
-    """As it is sent and optimised."""
+    """Return it as it is sent and optimised."""
     found: Vector = value.to(torch.float32).cpu().numpy()
     return found

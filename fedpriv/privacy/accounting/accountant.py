@@ -100,7 +100,7 @@ class OnlineAccountant:
             self._composition.add(_pair(event), event.count)
 
     def epsilon(self) -> float:
-        """Upper bound of ε at δ of the steps taken; see `epsilon_upper`."""
+        """Return an upper bound of ε at δ of the steps taken; see `epsilon_upper`."""
         bound = epsilon_from_rdp(self._curve, self._delta)[0]
         if bound == 0 or bound > _MAX_EPSILON or self._composition is None:
             return bound
@@ -108,7 +108,7 @@ class OnlineAccountant:
 
 
 def epsilon_upper(events: Sequence[Event], delta: float) -> float:
-    """Upper bound of ε at δ for the composition of `events`.
+    """Return an upper bound of ε at δ for the composition of `events`.
 
     Args:
         events: what was or will be released, in any order. None of them: ε = 0.
@@ -131,7 +131,7 @@ def epsilon_upper(events: Sequence[Event], delta: float) -> float:
 
 
 def epsilon_of_group(event: Event, delta: float, units: int) -> float:
-    """Upper bound of ε for adding or removing `units` units at once, as of one person's records.
+    """Return an upper bound of ε for adding or removing `units` units at once, as of one person.
 
     Each is in a step on its own, and together they move a sum by up to `units` sensitivities.
 
@@ -147,7 +147,7 @@ def epsilon_of_group(event: Event, delta: float, units: int) -> float:
 
 
 def epsilon_replace_one(event: Event, delta: float) -> float:
-    """Upper bound of ε for the other relation: one unit replaced, the size staying the same.
+    """Return an upper bound of ε for the other relation: one unit replaced, the size unchanged.
 
     Raises:
         AccountingError: when δ is outside (0, 1).
@@ -177,7 +177,7 @@ def _epsilon_of_pair(pair: SubsampledGaussian, count: int, delta: float) -> floa
 
 
 def _canonical(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Equal steps merged and sorted; all Gaussians without subsampling made into one."""
+    """Merge and sort equal steps; make one Gaussian of all without subsampling."""
     counts: dict[tuple[float, float], int] = {}
     for event in events:
         key = float(event.sample_rate), float(event.noise_multiplier)
@@ -193,10 +193,10 @@ def _canonical(events: Sequence[Event]) -> tuple[Event, ...]:
 
 @lru_cache(maxsize=4096)
 def _epsilon(events: tuple[Event, ...], delta: float) -> float:
-    """The least of two bounds: of all events, and of those that are not too rare to matter.
+    """Return the lesser of two bounds: of all events, and of those that are not too rare to matter.
 
-    With a chance of at most Σ count · sample_rate the unit is in a step of the rare ones at all,
-    so what they tell is within that in total variation, which is taken from δ.
+    The unit is in a rare step at all with a chance of at most Σ count · sample_rate. What these
+    steps tell is within that in total variation, which is taken from δ.
     """
     rare, missed = set(), 0.0
     for event in sorted(events, key=lambda event: event.count * event.sample_rate):

@@ -14,7 +14,7 @@ from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
 
 
 def calibrate_noise(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
-    """The least noise multiplier with which `steps` equal steps cost at most ε.
+    """Return the least noise multiplier with which `steps` equal steps cost at most ε.
 
     Args:
         epsilon: target ε > 0.
@@ -79,7 +79,7 @@ def calibrate_noise(epsilon: float, delta: float, sample_rate: float, steps: int
 
 
 def bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float | None:
-    """The value nearest to `wanted` that fits, in logarithms to 1e-5; None if `safe` does not."""
+    """Return the fitting value nearest to `wanted`, to 1e-5 in logarithms; None if `safe` fails."""
     if fits(wanted):
         return wanted
     if not fits(safe):
@@ -91,7 +91,7 @@ def bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float |
 
 
 def rounded(fits: Callable[[float], bool], value: float, sign: int) -> float:
-    """To four significant digits, towards sign · ∞, and on until it fits: ε may jitter."""
+    """Round to four significant digits, towards sign · ∞, and on until it fits: ε may jitter."""
     result = sign * _round_up(sign * value)
     while not fits(result):
         result = sign * _round_up(sign * result * (1 + sign * 0.0005))
@@ -99,13 +99,13 @@ def rounded(fits: Callable[[float], bool], value: float, sign: int) -> float:
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Raises: AccountingError, when a target is not positive and finite."""
+    """Check that a target ε is positive and finite; else raise AccountingError."""
     if not 0 < epsilon < math.inf:
         raise AccountingError(f"Expected epsilon={epsilon!r} > 0 and finite.")
 
 
 def _round_up(value: float) -> float:
-    """To four significant digits, towards +∞."""
+    """Round to four significant digits, towards +∞."""
     digits = 3 - math.floor(math.log10(abs(value)))
     slack = 1 - math.copysign(1e-12, value)
     return float(round(math.ceil(value * 10**digits * slack) / 10**digits, max(digits, 0)))

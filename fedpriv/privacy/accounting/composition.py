@@ -102,7 +102,7 @@ class Composition:
         self._directions = (_Sum(), _Sum())  # remove, add
 
     def _rounding_shows(self, epsilon: float) -> bool:
-        """Is what is allowed for rounding a share of δ that matters?"""
+        """Tell whether the allowance for rounding is a share of δ that matters."""
         return math.isinf(epsilon) or any(
             self._allowance(total.spread, total.log_moment, epsilon) > 1e-3 * self._delta
             for total in self._directions
@@ -120,9 +120,9 @@ class Composition:
         self._steps += count
 
     def epsilon(self) -> float:
-        """Upper bound of ε at δ of what was added, the larger of remove and add.
+        """Return an upper bound of ε at δ of the added events, the larger of remove and add.
 
-        Infinite where the grid can't give one: δ below what is cut off.
+        It is infinite where the grid can't give a bound: δ is below what is cut off.
         """
         if not self._steps:
             return 0.0
@@ -157,7 +157,7 @@ class Composition:
         return float(losses[node]) + min(max(between, -h), 0.0)
 
     def _allowance(self, spread: float, log_moment: float, losses: Any) -> Any:
-        """What rounding may take from δ at each ε of `losses`: an L2 error times L2 weights."""
+        """Return what rounding may take from δ at each ε of `losses`: L2 error times L2 weights."""
         unit = float(np.finfo(self._dtype).eps)
         error = _ULPS * unit * math.log2(self._nodes) * (spread + 1)
         norm = math.sqrt(-math.expm1(-2 * self._tilt * self._cell))
@@ -244,12 +244,12 @@ class _Sum:
 
 
 def _fast_length(nodes: int) -> int:
-    """The least 2ᵏ, 3·2ᵏ, 5·2ᵏ, 9·2ᵏ or 15·2ᵏ that is enough."""
+    """Return the least of 2ᵏ, 3·2ᵏ, 5·2ᵏ, 9·2ᵏ and 15·2ᵏ that is at least `nodes`."""
     return min(m << max(0, (-(-nodes // m) - 1).bit_length()) for m in (1, 3, 5, 9, 15))
 
 
 def _discounted(weights: Float, cell: float) -> Float:
-    """Σ_{j ≥ i} w_j exp(−(j − i)·cell) for each i, by doubling."""
+    """Return Σ_{j ≥ i} w_j exp(−(j − i)·cell) for each i, by doubling."""
     total, shift = weights.copy(), 1
     while shift < len(total) and cell * shift < 800:
         total[:-shift] += math.exp(-cell * shift) * total[shift:]

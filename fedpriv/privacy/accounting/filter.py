@@ -50,9 +50,9 @@ class RdpFilter:
 
     Args:
         order: α, an integer from 2 to 512, fixed before the first slot.
-        sample_rate: q of the plan in (0, 1], the largest rate of a slot.
-        noise_multiplier: σ of the plan, > 0.
-        steps: T, of which the budget is, and the most slots that there are.
+        sample_rate: q, the plan's rate in (0, 1], the largest rate of a slot.
+        noise_multiplier: σ, the plan's noise, > 0.
+        steps: T, the number of steps that the budget is for, and the most slots.
 
     Raises:
         AccountingError: for values outside these ranges.
@@ -82,7 +82,7 @@ class RdpFilter:
         Event(self.sample_rate, self.noise_multiplier, self.steps)
 
     def event(self, noise: float = 1.0, rate: float = 1.0) -> Event:
-        """One slot at `noise` times the plan's noise and `rate` times its rate.
+        """Return one slot at `noise` times the plan's noise and `rate` times its rate.
 
         Raises:
             AccountingError: the rate is not in (0, 1], the noise is not positive and finite, or
@@ -102,7 +102,7 @@ class RdpFilter:
         return Event(sample_rate, noise_multiplier, 1)
 
     def debit(self, noise: float = 1.0, rate: float = 1.0) -> float:
-        """ρ_α of one such slot in nats, rounded up; infinite if there is hardly any noise.
+        """Return ρ_α of one such slot in nats, rounded up; infinite if there is hardly any noise.
 
         Raises:
             AccountingError: as `event`.
@@ -118,7 +118,7 @@ class RdpFilter:
         return debit if math.isinf(debit) else rounded_up(Fraction(debit) * self.steps)
 
     def noise_for(self, debit: float, rate: float = 1.0) -> float:
-        """The least relative noise of which the debit is at most `debit`, to 12 digits.
+        """Return the least relative noise whose debit is at most `debit`, to 12 digits.
 
         Args:
             debit: in nats, > 0; more is never taken.
@@ -151,13 +151,13 @@ class RdpFilter:
         return high
 
     def noise_of(self, share: float, rate: float = 1.0) -> float:
-        """The least relative noise of a slot that costs at most a share of the budget.
+        """Return the least relative noise of a slot that costs at most a share of the budget.
 
         Slots whose shares add up to 1 are all paid for, whatever was rounded.
 
         Args:
             share: in (0, 1].
-            rate: relative to the plan's, in (0, 1].
+            rate: relative to the plan's rate, in (0, 1].
 
         Raises:
             AccountingError: as `noise_for`.
@@ -165,7 +165,7 @@ class RdpFilter:
         return self.noise_for(share * self.budget / ULP**2, rate)
 
     def epsilon(self, delta: float) -> float:
-        """ε at δ of the whole budget, converted at this order; an upper bound.
+        """Return ε at δ of the whole budget, converted at this order; an upper bound.
 
         Raises:
             AccountingError: when δ is outside (0, 1).
@@ -174,7 +174,7 @@ class RdpFilter:
 
 
 def best_order(sample_rate: float, noise_multiplier: float, steps: int, delta: float) -> int:
-    """The order at which a filter of a plan costs least, were all of its budget used.
+    """Return the order at which a plan's filter costs least if all of its budget is used.
 
     Raises:
         AccountingError: for an argument outside its range.
@@ -189,7 +189,7 @@ def best_order(sample_rate: float, noise_multiplier: float, steps: int, delta: f
 def calibrate_filtered(
     epsilon: float, delta: float, sample_rate: float, steps: int, order: int | None = None
 ) -> tuple[float, int]:
-    """The least noise multiplier with which a filter of `steps` slots costs at most ε.
+    """Return the least noise multiplier with which a filter of `steps` slots costs at most ε.
 
     Args:
         epsilon: target ε > 0.
@@ -236,7 +236,7 @@ def calibrate_filtered(
 
 
 def rounded_up(exact: Fraction) -> float:
-    """The nearest float64 that is no less; infinite beyond the largest."""
+    """Return the nearest float64 that is no less; infinite beyond the largest."""
     try:
         found = float(exact)
     except OverflowError:

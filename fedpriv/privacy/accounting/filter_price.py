@@ -11,13 +11,13 @@ from fedpriv.privacy.accounting.planning import Planned
 
 @dataclass(frozen=True)
 class Filtered:
-    """What a plan costs whose noise and rates are chosen slot by slot, beside fixed noise.
+    """The cost of a plan with noise and rates chosen slot by slot, beside fixed noise.
 
     Attributes:
         order: α of the filter with the noise below.
-        noise_multiplier: that the filter needs for the ε of the plan.
+        noise_multiplier: the noise that the filter needs for the ε of the plan.
         noise_percent: how much more that is than the plan's, in per cent.
-        epsilon: of a filter with the plan's own noise, at the best order for it or the one given;
+        epsilon: ε of a filter with the plan's own noise, at the best order for it or the one given;
             infinite where there is no bound.
         epsilon_percent: how much more that is than the ε of the plan, in per cent.
 
@@ -34,7 +34,7 @@ class Filtered:
 
 
 def filtered(planned: Planned, order: int | None = None) -> Filtered:
-    """What the same steps cost as an adaptive plan.
+    """Compute what the same steps cost as an adaptive plan.
 
     Args:
         order: α, where a ledger has fixed it; None for the best one.

@@ -22,7 +22,7 @@ def plan(
     batch: float | None = None,
     size: int | None = None,
 ) -> Planned:
-    """The one of ε, δ, sample rate, steps and noise that is left out, and what it all costs.
+    """Solve for the one of ε, δ, sample rate, steps and noise that is left out, and price the plan.
 
     Args:
         epsilon, delta, sample_rate, steps, noise_multiplier, batch, size: see `solve`.
@@ -54,7 +54,7 @@ def plan(
 
 
 def _as_arguments(text: str) -> str:
-    """``--sample-rate 0.05`` as ``sample_rate=0.05``."""
+    """Write ``--sample-rate 0.05`` as ``sample_rate=0.05``."""
 
     def argument(found: re.Match[str]) -> str:
         name, value = found[1].replace("-", "_"), found[2]

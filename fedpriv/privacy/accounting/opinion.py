@@ -24,25 +24,25 @@ _POINTS = 4e6  # of a grid, beyond which it is not asked
 
 
 class Opinion(NamedTuple):
-    """What it says of an ε: between `lower` and `upper`, about `estimate`."""
+    """Its opinion of an ε: between `lower` and `upper`, about `estimate`."""
 
     lower: float
     estimate: float
     upper: float
 
     def holds(self, epsilon: float) -> bool:
-        """Whether an ε is within the bounds, up to `TOLERANCE` of them."""
+        """Tell whether an ε is within the bounds, up to `TOLERANCE` of them."""
         return self.lower * (1 - TOLERANCE) <= epsilon <= self.upper * (1 + TOLERANCE)
 
 
 def name() -> str:
-    """Its name and version."""
+    """Return the name and version of prv-accountant."""
     return f"prv-accountant {version('prv-accountant')}"
 
 
 @lru_cache(maxsize=1024)
 def opinion(events: tuple[Event, ...], delta: float) -> Opinion:
-    """ε at δ of events by prv-accountant.
+    """Return ε at δ of events by prv-accountant.
 
     Raises:
         AccountingError: it can't compute this one.
@@ -72,7 +72,7 @@ def opinion(events: tuple[Event, ...], delta: float) -> Opinion:
 
 
 def _points(taken: Sequence[Event], ours: float, error: float, delta: float) -> float:
-    """About how many points its grid has."""
+    """Estimate how many points its grid has."""
     steps = sum(event.count for event in taken)
     least = min(event.noise_multiplier for event in taken)
     if least < 1e-3:

@@ -79,9 +79,9 @@ class Planned:
     Attributes:
         event: the steps.
         delta: δ of every figure.
-        target_epsilon: the ε that was asked for; None when ε is what was solved for.
+        target_epsilon: the requested ε; None if ε is what was solved for.
         solved_for: the field that was missing; None when the plan was only checked.
-        delta_is_default: nobody gave δ, and something else was missing.
+        delta_is_default: whether nobody gave δ, and something else was missing.
         size: declared number of units, if it was given.
     """
 
@@ -94,19 +94,19 @@ class Planned:
 
     @cached_property
     def epsilon(self) -> float:
-        """What the plan costs: an upper bound, for add/remove of one unit."""
+        """The cost of the plan: an upper bound, for add/remove of one unit."""
         return epsilon_upper([self.event], self.delta)
 
     def curve(self) -> list[tuple[int, float]]:
-        """(steps, ε) in tenths of the planned steps, to half as many again."""
+        """Return (steps, ε) in tenths of the planned steps, up to half as many again."""
         q, sigma, planned = self.event.sample_rate, self.event.noise_multiplier, self.event.count
         counts = sorted({math.ceil(tenths * planned / 10) for tenths in range(1, 16)})
         return [(count, epsilon_upper([Event(q, sigma, count)], self.delta)) for count in counts]
 
     def one_more_round(self) -> float:
-        """ε(T + 1) − ε(T).
+        """Return ε(T + 1) − ε(T).
 
-        Both on one grid: what two grids differ by may be as much as a step costs.
+        Both are on one grid: two grids may differ by as much as a step costs.
         """
         one = Event(self.event.sample_rate, self.event.noise_multiplier, 1)
         online = OnlineAccountant([self.event, one], self.delta)
@@ -116,7 +116,7 @@ class Planned:
         return online.epsilon() - planned
 
     def figures(self, records: Sequence[int] = DEFAULT_RECORDS) -> dict[str, Any]:
-        """The plan and what it means, ready for JSON. Where there is no finite bound: None.
+        """Return the plan and what it means, ready for JSON; None where there is no finite bound.
 
         Args:
             records: how many records people may have, each of them a unit of its own.
@@ -161,7 +161,7 @@ def solve(
     batch: float | None = None,
     size: int | None = None,
 ) -> Planned:
-    """A plan, from all but one of its five numbers or from all of them.
+    """Make a plan, from all but one of its five numbers or from all of them.
 
     Args:
         epsilon: target that the plan may cost at most.
@@ -230,13 +230,13 @@ def solve(
 
 @dataclass(frozen=True)
 class Looks:
-    """What the steps of a plan cost that look at held-out records.
+    """The cost of a plan's steps that look at held-out records.
 
     Attributes:
-        steps: that look.
-        training_steps: the others.
-        epsilon_without: of the others alone, with the noise of the plan.
-        noise_multiplier_without: that the others alone need for the ε of the plan.
+        steps: the number of steps that look.
+        training_steps: the number of the others.
+        epsilon_without: ε of the others alone, with the noise of the plan.
+        noise_multiplier_without: the noise that the others alone need for the ε of the plan.
     """
 
     steps: int
@@ -248,7 +248,7 @@ class Looks:
 def solve_with_looks(
     look_steps: int, *, steps: int | None = None, **given: Any
 ) -> tuple[Planned, Looks | None]:
-    """As `solve`, of a plan that has steps that look besides those that train.
+    """Solve as `solve` does, for a plan with steps that look besides those that train.
 
     Args:
         look_steps: steps of all looks together; 0 without any.

@@ -47,20 +47,20 @@ class SubsampledGaussian:
 
     @cached_property
     def p(self) -> list[tuple[float, float]]:
-        """Centre and log weight of the parts of P."""
+        """The centre and log weight of the parts of P."""
         return _binomial(self.removed, self.sample_rate)
 
     @cached_property
     def q(self) -> list[tuple[float, float]]:
-        """Centre and log weight of the parts of Q."""
+        """The centre and log weight of the parts of Q."""
         return [(-centre, weight) for centre, weight in _binomial(self.added, self.sample_rate)]
 
     def log_ratio(self, x: Float) -> Float:
-        """ℓ(x)."""
+        """Return ℓ(x)."""
         return self._log_density(self.p, x) - self._log_density(self.q, x)
 
     def _log_density(self, parts: list[tuple[float, float]], x: Float) -> Float:
-        """Up to the log density of N(0, σ²), which P and Q share."""
+        """Return the log density, up to that of N(0, σ²), which P and Q share."""
         variance = self.noise_multiplier**2
         terms = [weight + centre * (2 * x - centre) / 2 / variance for centre, weight in parts]
         total = np.asarray(terms[0], dtype=np.float64)
@@ -69,7 +69,7 @@ class SubsampledGaussian:
         return total
 
     def output(self, losses: Float) -> Float:
-        """The x at which ℓ(x) = loss, for ascending losses; cut where no mass is beyond."""
+        """Return the x at which ℓ(x) = loss, for ascending losses; cut where no mass is beyond."""
         if (self.removed, self.added) == (1, 0):
             return self._output_of_one(losses)
         low = np.full(losses.shape, -self.added - _NOWHERE * self.noise_multiplier)
@@ -81,7 +81,7 @@ class SubsampledGaussian:
         return high
 
     def _output_of_one(self, losses: Float) -> Float:
-        """In closed form; −∞ below the infimum of ℓ, log(1 − q)."""
+        """Return `output` in closed form; −∞ below the infimum of ℓ, log(1 − q)."""
         q, variance = self.sample_rate, self.noise_multiplier**2
         if q == 1:
             return variance * losses + 0.5
@@ -95,18 +95,18 @@ class SubsampledGaussian:
         return output
 
     def span(self, reach: float) -> tuple[float, float]:
-        """The losses between `reach` standard deviations outside the outermost centres."""
+        """Return the losses between `reach` standard deviations outside the outermost centres."""
         beyond = reach * self.noise_multiplier
         ends = self.log_ratio(np.array([-self.added - beyond, self.removed + beyond]))
         return float(ends[0]), float(ends[1])
 
     def masses(self, losses: Float) -> tuple[Float, Float]:
-        """What P and Q put below the first loss, between each two, and above the last."""
+        """Return what P and Q put below the first loss, between each two, and above the last."""
         x = self.output(losses)
         return self._masses(self.p, x), self._masses(self.q, x)
 
     def _masses(self, parts: list[tuple[float, float]], x: Float) -> Float:
-        """Differences of whichever tail is small, so that both tails keep their digits."""
+        """Subtract whichever tails are small, so that both tails keep their digits."""
         total = np.zeros(len(x) + 1)
         for centre, weight in parts:
             z = (x - centre) / self.noise_multiplier
@@ -116,7 +116,7 @@ class SubsampledGaussian:
         return total
 
     def log_moments(self, orders: Float, reach: float) -> Float:
-        """log E_P[exp(λℓ)] for each λ, over x within `reach`: to size a grid, not to bound."""
+        """Return log E_P[exp(λℓ)] for each λ, x within `reach`: to size a grid, not to bound."""
         z = np.linspace(-reach, reach, 201)
         log_mass = -(z**2) / 2
         log_mass -= logsumexp(log_mass)
@@ -132,7 +132,7 @@ class SubsampledGaussian:
 
 
 def _binomial(n: int, q: float) -> list[tuple[float, float]]:
-    """(k, log probability) of k successes of n; those that can happen."""
+    """Return (k, log probability) of k successes of n, for each k that can happen."""
     if q == 1:
         return [(float(n), 0.0)]
     return [

@@ -31,7 +31,7 @@ ORDERS: tuple[int, ...] = (
 def rdp(
     sample_rate: float, noise_multiplier: float, orders: Sequence[int] = ORDERS
 ) -> npt.NDArray[np.float64]:
-    """Rényi divergence of one step of the Poisson-subsampled Gaussian mechanism.
+    """Return the Rényi divergence of one step of the Poisson-subsampled Gaussian mechanism.
 
     Args:
         sample_rate: probability q in [0, 1] with which a unit is in the sample.
@@ -83,7 +83,7 @@ def _rdp(q: float, sigma: float, orders: tuple[int, ...]) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16)
 def _terms(orders: tuple[int, ...]) -> tuple[Float, Float, Float, npt.NDArray[np.int64]]:
-    """log C(α, k), k and α for k = 2…α, order after order, and where each order starts.
+    """Return log C(α, k), k and α for k = 2…α, order by order, and where each order starts.
 
     The terms k = 0 and 1 of log E[(dP/dQ)^α] are pure binomial and vanish once 1 is taken out.
     """
@@ -97,7 +97,7 @@ def _terms(orders: tuple[int, ...]) -> tuple[Float, Float, Float, npt.NDArray[np
 def epsilon_from_rdp(
     curve: npt.NDArray[np.float64], delta: float, orders: Sequence[int] = ORDERS
 ) -> tuple[float, int]:
-    """The least ε that a Rényi curve gives at δ, and the order that gives it.
+    """Return the least ε that a Rényi curve gives at δ, and the order that gives it.
 
     Args:
         curve: ε(α), one for each order, as `rdp` returns, summed over steps.

@@ -14,7 +14,7 @@ _LOG_CUT = math.log(2) - 800.0  # both sums, beyond 40 deviations
 
 
 def log_total_variation(members: int, deviation: float) -> float:
-    """ln of a bound on how far a sum of shares is from a rounded Gaussian sum, a coordinate.
+    """Bound how far a sum of shares is from a rounded Gaussian sum, as ln for a coordinate.
 
     For any real x_i and independent Y_i ~ N(0, s²), the sum of the n integers ⌊x_i + Y_i + ½⌋ is
     within 40·n·exp(−2π²s²(n−1)/n) + 2e⁻⁸⁰⁰ in total variation of

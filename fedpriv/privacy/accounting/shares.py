@@ -16,14 +16,14 @@ from fedpriv.privacy.usual import MAX_MEMBERS
 
 @dataclass(frozen=True)
 class Alone:
-    """A plan as it is for a site if every other one works with the server.
+    """A plan as it is for a site if every other site works with the server.
 
     Attributes:
-        sites: that may be in a sum, at most.
-        max_colluding: of them, with whom the claim with trust still holds.
-        shares: into how many the noise is divided, at most.
-        noise_multiplier: of one share.
-        epsilon: what the plan then costs: an upper bound, at its δ; infinite where none is finite.
+        sites: the most sites in a sum.
+        max_colluding: the number that may collude while the claim with trust holds.
+        shares: the most shares into which the noise is divided.
+        noise_multiplier: the noise of one share.
+        epsilon: the plan's cost then: an upper bound, at its δ; infinite if none is finite.
     """
 
     sites: int
@@ -34,7 +34,7 @@ class Alone:
 
 
 def shares_of(sites: int, max_colluding: int) -> int:
-    """k = max(1, |U| − t): into how many shares the noise of a set is divided.
+    """Return k = max(1, |U| − t), the number of shares into which the noise of a set is divided.
 
     At least k members of a set do not collude, or the set has a single share and each member
     adds all the noise, as without a secure sum.
@@ -43,10 +43,10 @@ def shares_of(sites: int, max_colluding: int) -> int:
 
 
 def share_of(noise_multiplier: float, shares: int) -> float:
-    """noise_multiplier / √shares, rounded down.
+    """Return noise_multiplier / √shares, rounded down.
 
     Source:
-        Variances of independent Gaussians add up, so so many shares have that of the whole.
+        Variances of independent Gaussians add up, so this many shares have the variance of all.
     """
     share = noise_multiplier / math.sqrt(shares)
     while Fraction(share) ** 2 * shares > Fraction(noise_multiplier) ** 2:
@@ -55,7 +55,7 @@ def share_of(noise_multiplier: float, shares: int) -> float:
 
 
 def alone(event: Event, delta: float, sites: int, max_colluding: int) -> Alone:
-    """What the steps of a secure sum cost a site whom nobody else's noise protects.
+    """Compute what a secure sum's steps cost a site that nobody else's noise protects.
 
     Raises:
         ConfigError: fewer sites than two, or as many that collude.

@@ -14,7 +14,7 @@ from fedpriv.privacy.usual import MAX_STEPS
 def calibrate_steps(
     epsilon: float, delta: float, sample_rate: float, noise_multiplier: float
 ) -> int:
-    """The most equal steps that cost at most ε, up to `MAX_STEPS`; 0 if one costs more.
+    """Return the most equal steps that cost at most ε, up to `MAX_STEPS`; 0 if one costs more.
 
     Raises:
         AccountingError: for an argument outside its range.
@@ -35,7 +35,7 @@ def calibrate_steps(
 
 
 def calibrate_rate(epsilon: float, delta: float, noise_multiplier: float, steps: int) -> float:
-    """The largest sample rate with which `steps` steps cost at most ε, to 4 digits, down.
+    """Return the largest sample rate with which `steps` steps cost at most ε, to 4 digits, down.
 
     Raises:
         AccountingError: for an argument outside its range, or when no rate above 1e-9 will do.
@@ -58,7 +58,7 @@ def calibrate_rate(epsilon: float, delta: float, noise_multiplier: float, steps:
 def calibrate_delta(
     epsilon: float, sample_rate: float, noise_multiplier: float, steps: int
 ) -> float:
-    """The least δ at which `steps` steps cost at most ε, to 4 digits, up.
+    """Return the least δ at which `steps` steps cost at most ε, to 4 digits, up.
 
     Raises:
         AccountingError: for an argument outside its range, or when δ would be above 0.5.

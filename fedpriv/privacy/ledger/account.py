@@ -46,7 +46,7 @@ class SlotChoice:
             )
 
     def event(self, plan: Plan) -> Event:
-        """A slot of a plan as it was asked for.
+        """Return a slot of a plan as it was asked for.
 
         Raises:
             AccountingError: as `Account.check`, for a choice that is out of range.
@@ -63,11 +63,11 @@ class Account:
     """A plan as it stands in a ledger.
 
     Attributes:
-        reserved: slots that were paid for.
+        reserved: the number of slots paid for.
         closed: no further slot can be: the administrator closed it, or ("lost") the ledger was
             restored from an older copy, so that slots nobody knows of may have been used.
-        choices: of an adaptive plan, how many of these slots asked for what.
-        debited: what that took of the Rényi budget of an adaptive plan, exactly.
+        choices: how many of these slots asked for what, in an adaptive plan.
+        debited: the exact amount that took of the Rényi budget of an adaptive plan.
     """
 
     plan: Plan
@@ -77,10 +77,10 @@ class Account:
     debited: Fraction = Fraction(0)
 
     def charged(self, *, refunds: bool) -> int:
-        """How many of its slots count, under a rule that `refunds` unreserved ones or not.
+        """Return how many of its slots count, under a rule that `refunds` unreserved ones or not.
 
-        A closed plan of which no slot was ever reserved has released nothing and counts for
-        nothing under any rule.
+        A closed plan that never reserved a slot has released nothing and counts for nothing under
+        any rule.
         """
         if self.closed != "closed":
             return self.plan.steps
@@ -88,12 +88,12 @@ class Account:
 
     @property
     def kept(self) -> float | None:
-        """Of a closed adaptive plan, what a filter keeps: the debits. None: whatever it charged."""
+        """What a filter keeps of a closed adaptive plan: the debits. None: whatever it charged."""
         return self.kept_if_closed if self.closed == "closed" else None
 
     @property
     def kept_if_closed(self) -> float | None:
-        """The same, were it closed now."""
+        """The same, if the plan is closed now."""
         return None if self.plan.order is None else rounded_up(self.debited)
 
     def check(self, choice: SlotChoice, slots: int = 1, tolerance: float = 0.0) -> None:
@@ -130,24 +130,24 @@ class Account:
             )
 
     def take(self, choice: SlotChoice) -> None:
-        """One more slot was reserved."""
+        """Count one more reserved slot."""
         self.reserved += 1
         if self.plan.filter is not None:
             self.choices[choice] += 1
             self.debited += Fraction(self.plan.filter.debit(choice.noise, choice.rate))
 
     def epsilon_debited(self, delta: float) -> float:
-        """ε at δ of what was debited, converted at the order of an adaptive plan; infinite else."""
+        """Return ε at δ of all debits, at the order of an adaptive plan; infinite for others."""
         if self.plan.order is None:
             return math.inf
         curve = np.array([rounded_up(self.debited)])
         return epsilon_from_rdp(curve, delta, (self.plan.order,))[0]
 
     def events(self) -> list[Event]:
-        """The reserved slots as events, one for each that differs.
+        """Return the reserved slots as events, one for each kind.
 
-        Where very many differ, they are grouped, and each counts as one that has no more noise and
-        no lower rate, which costs no less.
+        If very many differ, they are grouped. Each then counts as one with no more noise and no
+        lower rate, which costs no less.
         """
         if self.plan.filter is None:
             return [self.plan.event(self.reserved)] if self.reserved else []
@@ -161,7 +161,7 @@ class Account:
 
 
 def _grouped(choices: Counter[SlotChoice], width: float) -> Counter[SlotChoice]:
-    """Each with its noise rounded down and its rate up, to multiples of `width` of logarithms."""
+    """Round each slot's noise down and its rate up, to multiples of `width` of logarithms."""
     grouped: Counter[SlotChoice] = Counter()
     for choice, count in choices.items():
         noise = math.exp(width * math.floor(math.log(choice.noise) / width))

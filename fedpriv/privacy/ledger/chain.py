@@ -172,7 +172,7 @@ class Chain:
             return Head(len(self._hashes) - 1, self._hashes[-1])
 
     def rows(self, after: int = 0) -> list[Row]:
-        """Every row after so many, oldest first.
+        """Return every row after the first `after`, oldest first.
 
         Raises:
             LedgerCorruptError: one has no fields, or can't be read any more.
@@ -192,7 +192,7 @@ class Chain:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of what is written in a `with` block or none; durable when the block ends.
+        """Write all of a `with` block or none; it is durable when the block ends.
 
         Raises:
             LedgerError: the file can't be written; nothing of the block was.
@@ -219,7 +219,7 @@ class Chain:
                 raise
 
     def _reload(self) -> None:
-        """What the file holds, after a fault; a file that can't be read is closed."""
+        """Read the file again after a fault; close a file that can't be read."""
         try:
             self._hashes = [GENESIS]
             self._check()
@@ -256,10 +256,10 @@ class Chain:
         )
 
     def reply(self, job: str, slot: int) -> bytes | None:
-        """A reply of the outbox, or None if it is not kept.
+        """Return a reply of the outbox, or None if it is not kept.
 
         Raises:
-            LedgerCorruptError: it can't be read, or is none.
+            LedgerCorruptError: it can't be read, or is no reply.
         """
         query = "SELECT reply FROM outbox WHERE job = ? AND slot = ?"
         with self.lock:
@@ -319,7 +319,7 @@ def _unreadable(path: Path, error: Exception) -> LedgerCorruptError:
 
 
 def corrupt(path: Path, what: str) -> LedgerCorruptError:
-    """The error for rows that don't add up."""
+    """Return the error for rows that don't add up."""
     return LedgerCorruptError(
         f"{path}: {what}. Nothing is released from it; restore the newest copy."
     )
@@ -344,7 +344,7 @@ def check_seen(path: Path, hashes: Sequence[str], seen: Head, who: str) -> None:
 
 
 def row_hash(previous: str, kind: str, body: bytes) -> str:
-    """SHA-256 over the hash of the row before, the kind, and the body as canonical JSON."""
+    """Return SHA-256 over the hash of the row before, the kind, and the body as canonical JSON."""
     return hashlib.sha256(b"\n".join((previous.encode(), kind.encode(), body))).hexdigest()
 
 
@@ -366,9 +366,9 @@ def _check_header(path: Path) -> None:
 
 
 def _lock(path: Path, *, reading: bool) -> int:
-    """A descriptor of the file that holds a lock on it, for this process alone.
+    """Open the file with a lock on it, for this process alone, and return the descriptor.
 
-    Whoever looks at a ledger holds it for a moment; whoever spends waits for that.
+    A process that looks at a ledger holds the lock for a moment; one that spends waits for that.
 
     Raises:
         LedgerInUseError: another process, or another part of this one, has it.

@@ -24,9 +24,9 @@ class Priced:
     """Steps that choose, with the job's rate and noise.
 
     Attributes:
-        epsilon: of these steps by themselves; None where there is no finite bound.
-        epsilon_with_job: of them and the job together.
-        share: of a budget for life under the rule `rdp`; None without one.
+        epsilon: ε of these steps by themselves; None without a finite bound.
+        epsilon_with_job: ε of them and the job together.
+        share: the share of a budget for life under the rule `rdp`; None without one.
     """
 
     steps: int
@@ -37,15 +37,15 @@ class Priced:
 
 @dataclass(frozen=True)
 class Choosing:
-    """The prices.
+    """The prices of choosing settings.
 
     Attributes:
         budget: ε for life, if it was given.
-        order: α of the rule `rdp` for that budget.
-        job_share: of the job itself.
-        jobs: how many such jobs fit in the budget, up to `life.MANY`.
+        order: α, the order of the rule `rdp` for that budget.
+        job_share: the share of the job itself.
+        jobs: the number of such jobs that fit in the budget, up to `life.MANY`.
         trial: a job of a tenth of the steps.
-        look: at held-out records; None under a secure sum, which has none.
+        look: a look at held-out records; None under a secure sum, which has none.
         repeated: the job, `REPEATED` times.
     """
 

@@ -24,11 +24,11 @@ ALONE = "if all other sites of a secure sum worked with the server"
 
 @dataclass(frozen=True)
 class Claim:
-    """What a rule makes of plans, with a budget of its own.
+    """A claim that a rule makes of plans, with a budget of its own.
 
     Attributes:
         budget: ε for life.
-        alone: nobody else's noise counts.
+        alone: whether nobody else's noise counts.
 
     Privacy:
         Public numbers of plans only.
@@ -41,14 +41,14 @@ class Claim:
 
     @property
     def limit(self) -> Amounts:
-        """What there is in all, in the rule's currency."""
+        """All that the claim may take, in the rule's currency."""
         return self.rule.limit(self.budget, self.delta)
 
     def cost(self, plan: Plan, steps: int, kept: float | None = None) -> Amounts:
-        """What so many charged steps of a plan take of it.
+        """Return what a number of charged steps of a plan takes of this claim.
 
         Args:
-            kept: of a closed adaptive plan, what its slots were debited; see `Account.kept`.
+            kept: what the slots of a closed adaptive plan were debited; see `Account.kept`.
         """
         return self.rule.cost(self._charged(plan), steps, self.delta, kept)
 
@@ -98,18 +98,18 @@ class Claim:
             )
 
     def allocated(self, used: Amounts) -> float:
-        """ε of the plans accepted so far, as the rule charges them."""
+        """Return ε of the plans accepted so far, as the rule charges them."""
         return self.rule.allocated(used, self.delta)
 
     def committed(self, used: Amounts) -> float:
-        """ε for life, an upper bound."""
+        """Return ε for life, an upper bound."""
         return max(self.rule.claim(used, self.budget, self.delta), self.allocated(used))
 
     def spent(self, accounts: Iterable[Account]) -> float:
-        """ε of the reserved slots.
+        """Return ε of the reserved slots.
 
-        The numerical accountant composes events that were fixed before. Where some were chosen by
-        what was released, it has nothing to say, and what was debited counts, by the rule.
+        The numerical accountant composes events that were fixed before. It says nothing of slots
+        that were chosen by what was released. There the debits count, by the rule.
         """
         held = [account for account in accounts if account.reserved]
         if all(account.plan.order is None for account in held):
@@ -125,7 +125,7 @@ class Claim:
         return self.allocated(tuple(map(math.fsum, zip(*costs, strict=True))))
 
     def events(self, accounts: Iterable[Account]) -> list[Event]:
-        """The reserved slots as events, one per plan, and of an adaptive one per choice."""
+        """Return the reserved slots as events: one per plan, or per choice of an adaptive one."""
         return [
             event
             for account in accounts
@@ -134,7 +134,7 @@ class Claim:
 
     @property
     def words(self) -> str:
-        """Which of the two it is."""
+        """The name of this one of the two claims."""
         return f"Alone, {ALONE}" if self.alone else "With trust in the other sites"
 
     def _charged(self, plan: Plan) -> Plan:

@@ -47,7 +47,7 @@ class Figures:
     grown: bool = _of_history("grown")
 
     def request_of(self, job: str, slot: int) -> str | None:
-        """The digest of the request that a slot is reserved for; None if it is not."""
+        """Return the digest of the request that a slot is reserved for; None if there is none."""
         with self._chain.lock:
             return self._history.requests.get((job, slot))
 
@@ -63,22 +63,22 @@ class Figures:
             return self._history.figures()
 
     def plan(self, job: str) -> Plan | None:
-        """The plan of a job, if the ledger holds one."""
+        """Return the plan of a job, if the ledger holds one."""
         with self._chain.lock:
             account = self._history.accounts.get(job)
             return None if account is None else account.plan
 
     def slots(self, job: str) -> list[tuple[int, bool]]:
-        """Reserved slots of a job in order, each with whether it was released."""
+        """Return the reserved slots of a job in order, each with whether it was released."""
         with self._chain.lock:
             return self._history.slots(job)
 
     def slot_events(self, job: str) -> list[tuple[int, Event]]:
-        """Reserved slots of a job that has a plan, each with the event that was paid for it."""
+        """Return the reserved slots of a job that has a plan, each with the event paid for it."""
         with self._chain.lock:
             return self._history.slot_events(job)
 
     def filter_use(self, job: str) -> dict[str, Any] | None:
-        """Of a job that has a plan; see `History`."""
+        """Return the filter use of a job that has a plan; see `History`."""
         with self._chain.lock:
             return self._history.filter_use(job)

@@ -42,7 +42,7 @@ ALLOCATED = "the plans accepted so far in full, less what the rule gives back of
 class Snapshot(NamedTuple):
     """What plans had taken from a row on: all of them, and those that were open, in full.
 
-    And what the declared size and δ were. Amounts are those of the claim with trust, followed by
+    It has the declared size and δ, too. Amounts are those of the claim with trust, followed by
     those of the claim alone where the ledger has a budget for it.
     """
 
@@ -57,7 +57,7 @@ class History:
     """The state that rows lead to, taken in one after the other.
 
     Args:
-        kind, body: of the first row, which holds the terms.
+        kind, body: those of the first row, which holds the terms.
 
     Attributes:
         accounts: job → its plan and how far it is.
@@ -66,10 +66,10 @@ class History:
         choices: reserved slot of an adaptive plan → what it asked for.
         releases: released slot → digest of the reply.
         tags: released slot of a secure sum → tag of its set.
-        lost: heads that were seen of copies that are lost, and that are accounted for.
+        lost: the heads of lost copies that were seen and are accounted for.
         distinct: statements that look-alikes of another ledger's units are other people: the data
             set of that ledger, and who says so.
-        grown: the declared size was raised, or δ lowered, since the ledger was made.
+        grown: whether the declared size was raised, or δ lowered, since the ledger was made.
 
     Raises:
         ValueError: a row that can't follow those before it.
@@ -140,7 +140,7 @@ class History:
         self.approvals[job] = approvals
 
     def _check_kind(self, plan: Plan) -> None:
-        """Raises: BudgetError, when a plan is none that the terms can hold, whatever it costs."""
+        """Raise BudgetError for a plan that the terms can't hold, whatever it costs."""
         if isinstance(self.terms.rule, EnvelopeRule):
             self.terms.rule.check_dominates(plan)
         check_second_budget(plan, self.terms.budget_alone)
@@ -153,12 +153,12 @@ class History:
             sums[index] += sign * Fraction(amount)
 
     def _cost(self, plan: Plan, steps: int, kept: float | None = None) -> Amounts:
-        """What so many steps of a plan take, under every claim."""
+        """Return what a number of steps of a plan takes, under every claim."""
         claims = self.terms.claims
         return tuple(amount for claim in claims for amount in claim.cost(plan, steps, kept))
 
     def _of(self, claim: int, amounts: Sequence[Fraction]) -> Amounts:
-        """The part of all amounts that is of one claim."""
+        """Return the part of all amounts that belongs to one claim."""
         size = len(amounts) // len(self.terms.claims)
         return tuple(map(float, amounts[claim * size : (claim + 1) * size]))
 
@@ -180,7 +180,7 @@ class History:
             self.choices[key] = choice
 
     def chosen(self, key: Slot) -> SlotChoice:
-        """What a reserved slot asked for."""
+        """Return what a reserved slot asked for."""
         return self.choices.get(key, AS_PLANNED)
 
     def _release(self, job: str, slot: int, reply: str, tag: str | None = None) -> None:
@@ -203,11 +203,11 @@ class History:
         self._charge(self._used, account, 1)
 
     def _restored(self, rows: int, heads: list[str], lost: list[float]) -> None:
-        """An older copy goes on: whatever was open, or was taken in the lost one, is spent.
+        """Continue an older copy: all that was open, or was taken in the lost copy, is spent.
 
         Args:
             rows: of the newest head that was seen of the lost copy.
-            heads: the hashes of its last rows, of all that this copy does not have, oldest first.
+            heads: the hashes of its last rows, all that this copy lacks, oldest first.
             lost: what was taken in them.
         """
         if not all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in lost):
@@ -237,14 +237,14 @@ class History:
         self.grown = True
 
     def allocated_with(self, plan: Plan) -> tuple[float, float | None]:
-        """`epsilon_allocated`, and of the claim alone, with one more plan, which is not taken in.
+        """Return `epsilon_allocated`, and that of the claim alone, if one more plan were taken in.
 
-        Decided at the door only: rows that were accepted once are read back whatever a later
+        The check is at the door only: rows that were accepted once are read back, whatever a later
         accountant makes of them. (The slots of an adaptive plan are added up again when they are
         read, and may then be over its budget by `DIGITS` of it.)
 
         Raises:
-            BudgetError: it is over what is left, or its job is known.
+            BudgetError: the plan is over what is left, or its job is known.
         """
         claims = self.terms.claims
         if plan.job in self.accounts:
@@ -280,7 +280,7 @@ class History:
 
     @property
     def limit(self) -> Amounts:
-        """What there is in all, in the rule's currency: of the claim with trust, then alone."""
+        """All that plans may take, in the rule's currency: of the claim with trust, then alone."""
         return limit_of(self.terms)
 
     @property
@@ -294,11 +294,11 @@ class History:
 
     @property
     def used(self) -> Amounts:
-        """What plans have taken of it, of each claim as in `limit`."""
+        """The part of it that plans have taken, of each claim as in `limit`."""
         return tuple(map(float, self._used))
 
     def used_by(self, jobs: Iterable[str]) -> Amounts:
-        """What the plans of some jobs take of it now."""
+        """Return what the plans of some jobs take of the budget now."""
         taken = [Fraction(0)] * len(self.limit)
         for job in jobs:
             self._charge(taken, self.accounts[job], 1)
@@ -306,7 +306,7 @@ class History:
 
     @property
     def kept(self) -> Amounts:
-        """What of it no closing gives back."""
+        """The part of it that no closing gives back."""
         kept = list(self._used)
         for account in self.accounts.values():
             if not account.closed:
@@ -315,7 +315,7 @@ class History:
         return tuple(map(float, kept))
 
     def snapshot(self, rows: int) -> Snapshot:
-        """What plans had taken when there were so many rows."""
+        """Return what plans had taken when there were `rows` rows."""
         return self._snapshots[bisect_right(self._snapshots, rows, key=lambda one: one.rows) - 1]
 
     @property
@@ -335,7 +335,7 @@ class History:
 
     @property
     def max_colluding(self) -> int | None:
-        """The least of any secure sum that the claims are about; None without one.
+        """The smallest number of any secure sum that the claims are about; None without one.
 
         The claim with trust is lost as soon as in one of them more collude than it allows for.
         """
@@ -344,7 +344,7 @@ class History:
 
     @property
     def numerics(self) -> frozenset[str]:
-        """In which plans computed, or may still compute, what the claim is about.
+        """The numerics in which plans computed, or may still compute, what the claim is about.
 
         After a copy was lost, nobody knows what its plans were.
         """
@@ -374,7 +374,7 @@ class History:
 
     @property
     def epsilon_spent(self) -> float:
-        """An upper bound over the reserved slots only; see `SPENT` for what it is worth.
+        """An upper bound over the reserved slots only; `SPENT` says what it is worth.
 
         After a copy was lost, nobody knows which slots were, and all that is allocated counts.
         """
@@ -392,12 +392,12 @@ class History:
 
     @property
     def is_over(self) -> bool:
-        """Whether plans have taken more than there is; a later accountant's digits apart."""
+        """Whether plans have taken more than the limit; a later accountant's digits apart."""
         return any(used > 1.01 * limit for used, limit in zip(self.used, self.limit, strict=True))
 
     @property
     def guarantee(self) -> str:
-        """What `epsilon_committed` covers."""
+        """A text: what `epsilon_committed` covers."""
         if self.is_over:
             return (
                 f"NOT KEPT: copies of the ledger were used by turns and took {self.used} of"
@@ -407,20 +407,20 @@ class History:
 
     @property
     def spent_events(self) -> list[Event]:
-        """The reserved slots as events, one per plan, and of an adaptive one per choice."""
+        """The reserved slots as events: one per plan, or per choice of an adaptive one."""
         return self.terms.claims[0].events(self.accounts.values())
 
     def slots(self, job: str) -> list[tuple[int, bool]]:
-        """Reserved slots of a job in order, each with whether it was released."""
+        """Return the reserved slots of a job in order, each with whether it was released."""
         return sorted((s, (j, s) in self.releases) for j, s in self.requests if j == job)
 
     def slot_events(self, job: str) -> list[tuple[int, Event]]:
-        """Reserved slots of a job in order, each with the event that was paid for it."""
+        """Return the reserved slots of a job in order, each with the event paid for it."""
         account = self.accounts[job]
         return [(s, self.chosen((job, s)).event(account.plan)) for s, _ in self.slots(job)]
 
     def filter_use(self, job: str) -> dict[str, Any] | None:
-        """What an adaptive plan may take at its order, in nats, and what its slots have."""
+        """Return what an adaptive plan may take at its order, in nats, and what its slots took."""
         account = self.accounts[job]
         found = account.plan.filter
         if found is None:
@@ -434,7 +434,7 @@ class History:
         return any(account.plan.order is not None for account in self._counted)
 
     def figures(self) -> dict[str, Any]:
-        """What the rows add up to, each number with what it means. Public."""
+        """Return what the rows add up to, each number with what it means. Public."""
         released = Counter(job for job, _ in self.releases)
         second = self._alone is not None
         return {
@@ -464,27 +464,27 @@ class History:
 
 
 def limit_of(terms: Terms) -> Amounts:
-    """What terms have in all; see `History.limit`."""
+    """Return all that terms have; see `History.limit`."""
     return tuple(amount for claim in terms.claims for amount in claim.limit)
 
 
 def budgets(terms: Terms) -> str:
-    """The budget, and the second one where there is one."""
+    """Return the budget, and the second one where there is one."""
     second = "" if terms.budget_alone is None else f", and alone {terms.budget_alone:g}"
     return f"{terms.budget:g}{second}"
 
 
 def _means_alone(guarantee: str) -> dict[str, str]:
-    """What the figures of the claim alone cover."""
+    """Return what the figures of the claim alone cover."""
     covers = {"spent": SPENT, "allocated": ALLOCATED, "committed": guarantee}
     return {f"epsilon_alone_{key}": f"{ALONE}: {text}" for key, text in covers.items()}
 
 
 def _fields(body: object) -> dict[str, Any]:
-    """The fields of a row.
+    """Return the fields of a row.
 
     Raises:
-        ValueError: its body has none.
+        ValueError: its body has no fields.
     """
     if not isinstance(body, dict):
         raise ValueError("a row has no fields")

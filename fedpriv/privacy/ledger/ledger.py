@@ -86,8 +86,8 @@ class Ledger(Figures):
     Use `Ledger.create` or `Ledger.open`. Methods may be called from any thread.
 
     Attributes:
-        room: entered while something is written to the disk, with the bytes of the reply in it.
-        approvals: gives what is to be kept of those who approved a plan, when it is accepted.
+        room: entered during each write to the disk, with the bytes of the reply in it.
+        approvals: gives what to keep of those who approved a plan, when it is accepted.
     """
 
     def __init__(self, chain: Chain, witness: Witness | None = None) -> None:
@@ -176,7 +176,7 @@ class Ledger(Figures):
         self._witness.hold()
 
     def _known_witness(self, path: Path | None, *, writing: bool = False) -> Witness | None:
-        """The witness that the ledger was made with; None if it was made without one."""
+        """Return the witness that the ledger was made with; None if it was made without one."""
         if not self.terms.witnessed:
             if path is not None:
                 raise LedgerError(f"{self.path}: was made without a witness. Leave it out.")
@@ -219,12 +219,12 @@ class Ledger(Figures):
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The ledger's file."""
         return self._chain.path
 
     @property
     def terms(self) -> Terms:
-        """What it is about."""
+        """What the ledger is about."""
         return self._history.terms
 
     @property
@@ -239,16 +239,16 @@ class Ledger(Figures):
                 self._chain.check_witness(witness)
 
     def check(self, plan: Plan) -> float:
-        """The ε that would be allocated with `plan`; as `check_both`."""
+        """Return the ε that would be allocated with `plan`; as `check_both`."""
         return self.check_both(plan)[0]
 
     def check_both(self, plan: Plan) -> tuple[float, float | None]:
-        """The ε that would be allocated with `plan`, with trust and alone; writes nothing.
+        """Return the ε that would be allocated with `plan`, with trust and alone; write nothing.
 
         The second is None without a budget for it.
 
         Raises:
-            BudgetError: it does not fit, or the rule allows no further plan.
+            BudgetError: the plan does not fit, or the rule allows no further plan.
         """
         with self._chain.lock:
             known = self._history.accounts.get(plan.job)
@@ -279,10 +279,9 @@ class Ledger(Figures):
     def ask(
         self, plan: Plan, slots: range, request_digest: str, choice: SlotChoice = AS_PLANNED
     ) -> StoredReply | OpenSlots:
-        """What is to be done for a request: send a stored reply, or pay for slots. Writes nothing.
+        """Decide what to do for a request: send a stored reply, or pay for slots. Write nothing.
 
-        Whatever would be refused when the slots are paid for is refused here already, as far as it
-        is known.
+        What paying for the slots would refuse is refused here already, as far as it is known.
 
         Args:
             slots: consecutive, at least one, that make one reply.
@@ -307,7 +306,7 @@ class Ledger(Figures):
     def reserve(
         self, job: str, slot: int, request_digest: str, choice: SlotChoice = AS_PLANNED
     ) -> Reservation | bytes:
-        """As `reserve_all`, for one slot."""
+        """Reserve one slot, as `reserve_all` does."""
         found = self.reserve_all(job, range(slot, slot + 1), request_digest, choice)
         return found if isinstance(found, bytes) else found[0]
 
@@ -346,12 +345,11 @@ class Ledger(Figures):
             return [Reservation._of(self.terms, plan, s, request_digest, choice) for s in slots]
 
     def _known(self, job: str, slots: range, request_digest: str, choice: SlotChoice) -> Plan:
-        """The plan that holds the slots, after a check that they are this request's or nobody's.
+        """Return the plan that holds the slots, after a check that they are this request's or free.
 
         Raises:
-            SlotError: they are not; or were not released together, or the job is closed.
-            BudgetError, AccountingError: nobody has them, and they ask for what the plan does not
-                have, or not any more.
+            SlotError: they are another's, or were not released together, or the job is closed.
+            BudgetError, AccountingError: they are free, and the plan lacks what they ask for.
         """
         account = self._history.accounts.get(job)
         if account is None or not (slots and slots[0] >= 0 and slots[-1] < account.plan.steps):
@@ -378,7 +376,7 @@ class Ledger(Figures):
         return account.plan
 
     def _check_open(self, plan: Plan, slots: range) -> None:
-        """A share is given to one set; whoever asks for it has to name that set."""
+        """Check that no set holds the slots' share; else the request must name that set."""
         if plan.is_shared:
             raise SlotError(
                 f"{self.path}: {_named(slots)} of job {plan.job!r} has given its share to a sum."
@@ -386,7 +384,7 @@ class Ledger(Figures):
             )
 
     def release(self, reservation: Reservation, reply: bytes, tag: str | None = None) -> Head:
-        """As `release_all`, for one slot."""
+        """Release one slot, as `release_all` does."""
         return self.release_all([reservation], reply, tag)
 
     def release_all(
@@ -422,11 +420,11 @@ class Ledger(Figures):
             return self.head
 
     def share(self, job: str, slot: int, tag: str) -> StoredReply | None:
-        """The share that was released for a slot, to be sent again; None before it was.
+        """Return the share that was released for a slot, to be sent again; None before its release.
 
         Raises:
-            SlotError: it was released for another set, which it stays with for ever; or it is no
-                longer kept.
+            SlotError: it was released for another set, which it stays with for ever; or it is not
+                kept any more.
         """
         with self._chain.lock:
             self._check_and_tell_witness()
@@ -457,11 +455,11 @@ class Ledger(Figures):
 
     @property
     def history(self) -> History:
-        """What the rows add up to, for who has the ledger to themselves."""
+        """What the rows add up to, for a caller who has the ledger alone."""
         return self._history
 
     def rows(self) -> list[Row]:
-        """Every row, oldest first."""
+        """Return every row, oldest first."""
         return self._chain.rows()
 
     def check_outbox(self) -> None:
@@ -495,7 +493,7 @@ class Ledger(Figures):
 
     @contextmanager
     def _transaction(self, reply: int = 0) -> Iterator[None]:
-        """Rows and what they add up to change together or not at all; then the witness."""
+        """Change rows and what they add up to together or not at all; then tell the witness."""
         try:
             with self.room(reply), self._chain.transaction():
                 yield
@@ -512,7 +510,7 @@ class Ledger(Figures):
             raise corrupt(self.path, str(error)) from None
 
     def _check_and_tell_witness(self) -> None:
-        """Before anything is let out: the file is the one that was opened, the witness knows."""
+        """Check, before anything leaves, that the file is the one opened and the witness knows."""
         self._chain.check_file()
         if self._history.rows != self.head.rows:
             self._chain.close()
@@ -523,7 +521,7 @@ class Ledger(Figures):
                 self._witness.add(seen)
 
     def _sightings(self, after: int) -> list[Sighting]:
-        """The rows after so many, as a witness is told of them."""
+        """Return the rows after the first `after`, as a witness is told of them."""
         found = []
         for row in self._chain.rows(after):
             snapshot = self._history.snapshot(row.number)
@@ -544,10 +542,10 @@ def _named(slots: range) -> str:
 
 
 def read_history(rows: list[Row], path: Path) -> History:
-    """What rows add up to.
+    """Add up rows.
 
     Raises:
-        LedgerCorruptError: they don't.
+        LedgerCorruptError: they don't add up.
     """
     try:
         first, *rest = rows
@@ -561,7 +559,7 @@ def read_history(rows: list[Row], path: Path) -> History:
 
 @contextmanager
 def closed_on_error(ledger: Ledger) -> Iterator[Ledger]:
-    """A ledger that stays open, unless the block fails."""
+    """Keep a ledger open, unless the block fails."""
     try:
         yield ledger
     except BaseException:
@@ -577,7 +575,7 @@ def _forget(witness: Path, dataset_id: str) -> None:
 
 
 def _if_unborn(witness: Path) -> str:
-    """What to do about a witness of which there may never have been a ledger."""
+    """Say what to do about a witness whose ledger may never have existed."""
     with suppress(LedgerError):
         found = Witness.read(witness)
         if len(found.seen) == 1:

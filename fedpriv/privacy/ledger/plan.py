@@ -19,9 +19,9 @@ class Plan:
     """`steps` slots of one mechanism, committed together.
 
     Attributes:
-        job: id of the job, unique for this ledger.
+        job: the job's id, unique for this ledger.
         noise_multiplier: standard deviation of the noise over the sensitivity.
-        proposal: digest of all that was proposed, so that nothing of it changes afterwards.
+        proposal: the digest of all that was proposed, so that none of it can change.
         numerics: ``strict`` when sums and noise are exact integers on a grid that the plan fixes.
         max_colluding: how many of the sites in a secure sum may work with the server, or forget
             their noise, without the claim with trust being lost; None when the site adds all of
@@ -29,7 +29,7 @@ class Plan:
         shares: into how many parts the noise of a slot is divided at most; 1 when it is not.
         order: α of an adaptive plan, whose slots may ask for more or less noise, or for a lower
             rate, within the Rényi budget that the plan has at α; None when all are as planned.
-        ticks: when a reply leaves is a function of public settings (law 19).
+        ticks: whether public settings alone decide when a reply leaves (law 19).
 
     Raises:
         AccountingError: a value of the wrong type, or out of its range; or a plan that is adaptive
@@ -81,13 +81,13 @@ class Plan:
 
     @cached_property
     def filter(self) -> RdpFilter | None:
-        """What the slots of an adaptive plan are debited to; None for one that is not."""
+        """The filter that an adaptive plan's slots are debited to; None for another plan."""
         if self.order is None:
             return None
         return RdpFilter(self.order, self.sample_rate, self.noise_multiplier, self.steps)
 
     def epsilon(self, delta: float) -> float:
-        """What all of it costs by itself: of an adaptive plan, its Rényi budget at its order.
+        """Return what all of the plan costs by itself; if adaptive, its Rényi budget at its order.
 
         Raises:
             AccountingError: when δ is outside (0, 1).
@@ -97,14 +97,14 @@ class Plan:
 
     @property
     def alone(self) -> Plan:
-        """The plan as it is when nobody else's noise counts: that of the smallest share."""
+        """The plan as it is if nobody else's noise counts: with the noise of the smallest share."""
         if not self.is_shared:
             return self
         noise = share_of(self.noise_multiplier, self.shares)
         return replace(self, noise_multiplier=noise, max_colluding=None, shares=1)
 
     def as_row(self) -> dict[str, Any]:
-        """Its fields as a ledger keeps them: of a plan of an older kind, as they always were."""
+        """Return the fields as a ledger keeps them; those of older kinds of plan as they were."""
         fields = asdict(self)
         if not self.is_shared:
             del fields["max_colluding"], fields["shares"]
@@ -115,7 +115,7 @@ class Plan:
         return fields
 
     def event(self, steps: int | None = None) -> Event:
-        """All of its steps as planned, or as many as are given."""
+        """Return all of its steps as planned, or as many as are given."""
         return Event(
             self.sample_rate, self.noise_multiplier, self.steps if steps is None else steps
         )

@@ -18,8 +18,8 @@ class Reservation:
     one, as after a crash; what bounds that is `Ledger.release`, which takes one reply a slot.
 
     Attributes:
-        ledger: the dataset id of whose ledger paid.
-        private: randomness that anyone could repeat is not good enough for it.
+        ledger: the dataset id of the ledger that paid.
+        private: whether randomness that anyone could repeat is not good enough.
         choice: what the slot asked for, relative to the plan; of a plan that is not adaptive, what
             was planned.
     """
@@ -53,11 +53,11 @@ class Reservation:
 
     @property
     def event(self) -> Event:
-        """What was paid for, and nothing else may run: the rate and the noise of this slot."""
+        """The rate and the noise that were paid for; nothing else may run in this slot."""
         return self.choice.event(self.plan)
 
     def use(self) -> Plan:
-        """The plan that was paid for, once.
+        """Return the plan that was paid for, once.
 
         Raises:
             SlotError: it has bought a release before.

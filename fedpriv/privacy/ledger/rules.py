@@ -62,17 +62,17 @@ class PlanRule:
         return (1.0, plan.epsilon(delta)) if steps else (0.0, 0.0)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
-        """Raises: BudgetError, when the plan by itself can't be held."""
+        """Raise BudgetError for a plan that by itself can't be held."""
         epsilon = plan.epsilon(delta)
         if epsilon > budget:
             raise too_dear(plan, epsilon, budget, delta)
 
     def allocated(self, used: Amounts, delta: float) -> float:
-        """ε of the plans accepted so far, were all their slots used."""
+        """Return ε of the plans accepted so far, if all their slots are used."""
         return used[1]
 
     def claim(self, used: Amounts, budget: float, delta: float) -> float:
-        """ε for life: of the plan that took it; before there is one, any within the budget may."""
+        """Return ε for life: the accepted plan's; before there is one, the budget."""
         return used[1] if used[0] else budget
 
 
@@ -108,7 +108,7 @@ class EnvelopeRule:
         return (float(steps),)
 
     def check_dominates(self, plan: Plan) -> None:
-        """Raises: BudgetError, when steps of a plan are none that may fill the envelope."""
+        """Raise BudgetError for a plan whose steps may not fill the envelope."""
         if plan.sample_rate > self.sample_rate or plan.noise_multiplier < self.noise_multiplier:
             raise BudgetError(f"Steps of job {plan.job!r} are more dangerous than the envelope.")
 
@@ -159,12 +159,12 @@ class RdpRule:
 
     @property
     def alone(self) -> RdpRule:
-        """The filter of the claim alone; it is fixed as early as the other one."""
+        """The filter of the claim alone; it is fixed as early as the other filter."""
         return self if self.order_alone is None else RdpRule(self.order_alone)
 
     @classmethod
     def best(cls, budget: float, delta: float) -> RdpRule:
-        """The order at which a budget buys most of the Gaussian mechanism, ε(α) ∝ α."""
+        """Return the order at which a budget buys most of the Gaussian mechanism, ε(α) ∝ α."""
         return cls(max(ORDERS, key=lambda order: _capacity(order, budget, delta) / order))
 
     def limit(self, budget: float, delta: float) -> Amounts:
@@ -183,7 +183,7 @@ class RdpRule:
         return (steps * step * ULP,)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
-        """Every plan is as good as another for a filter."""
+        """Accept every plan: a filter holds any."""
 
     def allocated(self, used: Amounts, delta: float) -> float:
         if not used[0]:
@@ -215,10 +215,10 @@ class SumRule:
 
     @classmethod
     def of(cls, delta: float, plans: int) -> SumRule:
-        """An equal share of δ for each of so many plans, exactly no more than δ together.
+        """Give each of `plans` plans an equal share of δ, exactly no more than δ together.
 
         Raises:
-            LedgerError: more plans than anybody has.
+            LedgerError: more plans than `MAX_PLANS`.
         """
         if not 1 <= plans <= MAX_PLANS:
             raise LedgerError(f"Expected plans={shown(plans)} to be from 1 to {MAX_PLANS:g}.")
@@ -241,7 +241,7 @@ class SumRule:
         return (plan.epsilon(self.delta_per_plan), self.delta_per_plan)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
-        """What a plan costs is checked with all the others."""
+        """Accept every plan: its cost is checked with all the others."""
 
     def allocated(self, used: Amounts, delta: float) -> float:
         return used[0]
@@ -273,12 +273,12 @@ def new_rule(
     delta: float,
     budget_alone: float | None = None,
 ) -> Rule:
-    """The rule of a new ledger, as an administrator states it.
+    """Make the rule of a new ledger, as an administrator states it.
 
     Args:
         budget_alone: the second budget, for which ``rdp`` has the best order, too.
-        given: what was stated of `OPTIONS`. All that a rule has are needed, but for the order of
-            ``rdp``, of which the best is taken.
+        given: the stated ones of `OPTIONS`. A rule needs all of its own, except the order of
+            ``rdp``, for which the best is taken.
 
     Raises:
         ConfigError: its key is the option that is missing, or belongs to another rule; or no
@@ -308,16 +308,16 @@ def new_rule(
 
 
 def rule_of(fields: dict[str, Any]) -> Rule:
-    """The rule that `dataclasses.asdict` was taken of.
+    """Make the rule whose fields `dataclasses.asdict` gave.
 
     Raises:
-        LedgerError, KeyError, TypeError: it is none.
+        LedgerError, KeyError, TypeError: they are those of no rule.
     """
     return RULES[fields["name"]](**fields)
 
 
 def too_dear(plan: Plan, epsilon: float, budget: float, delta: float) -> BudgetError:
-    """The refusal of a plan that is over the budget."""
+    """Return the refusal of a plan that is over the budget."""
     filtered = "" if plan.order is None else f", as a filter at order {plan.order},"
     return BudgetError(
         f"{plan.steps} steps at rate {plan.sample_rate:g} and noise {plan.noise_multiplier:g}"
@@ -327,5 +327,5 @@ def too_dear(plan: Plan, epsilon: float, budget: float, delta: float) -> BudgetE
 
 
 def _capacity(order: int, budget: float, delta: float) -> float:
-    """The Rényi ε(α) that converts to `budget` at δ; see `epsilon_from_rdp`."""
+    """Return the Rényi ε(α) that converts to `budget` at δ; see `epsilon_from_rdp`."""
     return budget - math.log1p(-1 / order) + (math.log(delta) + math.log(order)) / (order - 1)

@@ -24,15 +24,15 @@ class Terms:
         declared_size: units in the population, as the administrator states it.
         unit: ``record`` or the id column whose rows are one unit.
         max_records_per_unit: how many records of a unit enter its vector.
-        delta: of the (ε, δ) claim, below 1 / declared_size.
+        delta: δ of the (ε, δ) claim, below 1 / declared_size.
         budget: ε for the whole life of the ledger.
-        simulated: made by a simulation; the network engine refuses it.
+        simulated: whether a simulation made it; the network engine refuses such a ledger.
         private: False when sampling or noise came from a seed (public data only).
         witnessed: a witness outside the backup is told of every row, and has to be named.
         rule: how plans become one claim; see `fedpriv.privacy.ledger.rules`.
         budget_alone: ε for life if nobody else's noise counts: what its people have left where all
             other sites of a secure sum work with the server. None: no such sum is paid for.
-        new: not read back from a ledger, which stays as it is whatever a later accountant says.
+        new: whether it is not read back from a ledger, which a later accountant can't change.
 
     Raises:
         LedgerError: terms that promise nothing, or that no plan could meet.
@@ -80,7 +80,7 @@ class Terms:
             )
 
     def _check_alone(self, budget: float) -> None:
-        """Raises: LedgerError, when there is no second claim with that budget."""
+        """Raise LedgerError if there can be no second claim with that budget."""
         number = type(budget) in (int, float)
         if not (number and self.budget <= budget <= sys.float_info.max):
             raise LedgerError(
@@ -92,7 +92,7 @@ class Terms:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The claim with trust, and, with a second budget, the one alone."""
+        """The claim with trust and, with a second budget, the claim alone."""
         trusting = Claim(self.rule, self.budget, self.delta)
         if self.budget_alone is None:
             return (trusting,)
@@ -100,7 +100,7 @@ class Terms:
         return trusting, Claim(rule, self.budget_alone, self.delta, alone=True)
 
     def as_row(self) -> dict[str, Any]:
-        """Its fields as a ledger keeps them: with one budget, those that there always were."""
+        """Return the fields as a ledger keeps them; with one budget, as they have always been."""
         fields = asdict(self)
         if self.budget_alone is None:
             del fields["budget_alone"]
@@ -115,5 +115,5 @@ class Terms:
 
 
 def new_dataset_id() -> str:
-    """A random name for a population: nothing about the records can be learned from it."""
+    """Make a random name for a population: it tells nothing about the records."""
     return secrets.token_hex(16)

@@ -64,7 +64,7 @@ _UNWRITABLE = (
 
 
 class Identity(NamedTuple):
-    """Something that a unit is known by.
+    """A mark by which a unit is known.
 
     Attributes:
         kind: `ID`, or the field that a text was read into; for the administrator's screen.
@@ -135,7 +135,7 @@ class UnitIndex:
                     raise self._overlap(dataset_id, refused.others) from None
 
     def knows(self, dataset_id: str) -> bool:
-        """Whether a ledger ever claimed units here.
+        """Tell whether a ledger ever claimed units here.
 
         Raises:
             LedgerError: as `claim`.
@@ -145,7 +145,7 @@ class UnitIndex:
             return connection.execute(query, (dataset_id,)).fetchone() is not None
 
     def covers(self, dataset_id: str, units: Iterable[Sequence[Identity]]) -> bool:
-        """Whether at least half of these units were claimed for a ledger; for its administrator.
+        """Tell a ledger's administrator whether at least half of these units were claimed for it.
 
         Raises:
             LedgerError: as `claim`.
@@ -196,7 +196,7 @@ class UnitIndex:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """The index, which has to be there, for one look or change."""
+        """Open the index, which must exist, for one look or change."""
         if not (self.path.exists() and self.key_path.exists()):
             raise self._corrupt("is missing, or its key is")
         with closing(_connect(self.path)) as connection:
@@ -286,7 +286,7 @@ class UnitIndex:
         )
 
     def _matches(self, connection: sqlite3.Connection, key: bytes, other: str) -> str:
-        """A code of the units that match another ledger, and by what, for somebody to repeat."""
+        """Return a code of the units that match another ledger, and by what, to be repeated."""
         digest = hmac.new(key, b"matches", "sha256")
         query = "SELECT DISTINCT tag, unit FROM matched WHERE other = ? ORDER BY tag, unit"
         for tag, unit in connection.execute(query, (other,)):
@@ -306,7 +306,7 @@ class UnitIndex:
         )
 
     def _key(self, connection: sqlite3.Connection) -> bytes:
-        """The site's secret, made before the first claim and the same ever after."""
+        """Return the site's secret, made before the first claim and the same ever after."""
         [used] = connection.execute("SELECT EXISTS (SELECT 1 FROM units)").fetchone()
         if used and not self.key_path.exists():
             raise self._corrupt(f"can't be read without its key {self.key_path.name}")
@@ -325,7 +325,7 @@ class UnitIndex:
 
     @contextmanager
     def _typed_errors(self) -> Iterator[None]:
-        """What SQLite and the disk say, as errors of the ledger."""
+        """Turn errors of SQLite and the disk into errors of the ledger."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # of what is in a damaged file
@@ -358,7 +358,7 @@ class _RefusedError(Exception):
 
 
 def _statements(connection: sqlite3.Connection, dataset_id: str) -> list[tuple[str, str]]:
-    """What was stated of a ledger, for it or for another: the other's data set, and by whom."""
+    """Return the statements about a ledger, for it or for another: the other's id, and by whom."""
     return connection.execute(
         "SELECT other, stated_by FROM refusals WHERE dataset_id = :own AND stated_by IS NOT NULL"
         " UNION SELECT dataset_id, stated_by FROM refusals WHERE other = :own"
@@ -368,7 +368,7 @@ def _statements(connection: sqlite3.Connection, dataset_id: str) -> list[tuple[s
 
 
 def _counted(connection: sqlite3.Connection, other: str) -> str:
-    """How many units match another ledger, and by what."""
+    """Say how many units match another ledger, and by what."""
     [units] = connection.execute(
         "SELECT count(DISTINCT unit) FROM matched WHERE other = ?", (other,)
     ).fetchone()
@@ -385,7 +385,7 @@ def _counted(connection: sqlite3.Connection, other: str) -> str:
 
 
 def _unit(key: bytes, identities: Sequence[Identity]) -> bytes:
-    """Which unit it is: the tag of its id, or of all of its texts."""
+    """Return which unit it is: the tag of its id, or of all of its texts."""
     contents = [identity.content for identity in identities]
     if identities and identities[0].kind == ID:
         contents = contents[:1]
@@ -411,7 +411,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def _exclusive(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of what is written in a `with` block or none, while no other process reads or writes."""
+    """Write all of a `with` block or none, while no other process reads or writes."""
     connection.execute("BEGIN EXCLUSIVE")
     try:
         yield

@@ -42,8 +42,8 @@ class Sighting:
     """A row as it was seen, and what plans had taken of the rule's currency by then.
 
     Attributes:
-        used: by all plans; `open` by those that were not closed, in full.
-        declared_size, delta: of the ledger's terms by then.
+        used: the amount used by all plans; `open`, by those that were not closed, in full.
+        declared_size, delta: those of the ledger's terms by then.
     """
 
     rows: int
@@ -59,14 +59,14 @@ class Sighting:
 
 
 def seal_key(ledger: Path, *, new: bool = True) -> bytes:
-    """The key that seals what a ledger tells its witness.
+    """Return the key that seals what a ledger tells its witness.
 
     Args:
         ledger: its file; the key lies beside it, and is backed up with it.
-        new: make it, where there is none.
+        new: make the key if there is none.
 
     Raises:
-        LedgerError: there is none, it can't be used, or others may read it.
+        LedgerError: there is no key, it can't be used, or others may read it.
     """
     path = ledger.resolve().parent / KEY
     if new:
@@ -86,8 +86,8 @@ class Witness:
     Use `Witness.start` or `Witness.read`.
 
     Attributes:
-        seen: what is in it, oldest row first.
-        sealed: how many lines, from the first on, were written by who has the key.
+        seen: the rows in it, oldest first.
+        sealed: the number of lines, from the first on, that the key's owner wrote.
     """
 
     def __init__(self, path: Path, dataset_id: str, start: str, key: bytes) -> None:
@@ -147,10 +147,10 @@ class Witness:
 
     @classmethod
     def read(cls, path: Path, key: bytes = b"") -> Witness:
-        """A line that a crash cut short is left out.
+        """Read a witness, without a line that a crash cut short.
 
         Args:
-            key: see `seal_key`; none where nothing is believed of it but which rows it saw.
+            key: see `seal_key`; none if nothing is believed of the witness but which rows it saw.
 
         Raises:
             LedgerError: no such file, or no witness.

@@ -59,12 +59,12 @@ class ClippedSum:
 
 
 def zeros(size: int, grid: Grid | None, device: str | torch.device = "cpu") -> Tensor:
-    """An empty sum, (P,)."""
+    """Return an empty sum, (P,)."""
     return torch.zeros(size, dtype=torch.int64 if grid else torch.float64, device=device)
 
 
 def clip_and_sum(rows: Tensor, clip_norm: float) -> Tensor:
-    """Σᵢ rowᵢ · min(1, C(1−1e-5)/‖rowᵢ‖) over `rows` (B, P), as (P,) float64.
+    """Return Σᵢ rowᵢ · min(1, C(1−1e-5)/‖rowᵢ‖) over `rows` (B, P), as (P,) float64.
 
     Norms, factors and sums are float64 whatever the rows are. `rows` is changed in place where
     a row is not finite: 0·NaN is NaN, so a factor of 0 is not enough.
@@ -97,7 +97,7 @@ def clip_and_sum(rows: Tensor, clip_norm: float) -> Tensor:
 
 
 def clip_to_grid(row: Tensor, grid: Grid) -> Tensor:
-    """One unit's clipped vector in whole steps of the grid, (P,) int64.
+    """Clip one unit's vector into whole steps of the grid, (P,) int64.
 
     Args:
         row: (1, P); changed in place as by `clip_and_sum`.

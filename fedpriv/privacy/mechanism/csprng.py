@@ -36,7 +36,7 @@ class RandomSource(Protocol):
         """True only where nobody outside the process can predict the words."""
 
     def uint64(self, n: int) -> UInt64:
-        """The next `n` words, (n,)."""
+        """Return the next `n` words, (n,)."""
 
     def bound(self, purpose: bytes) -> RandomSource:
         """Return a source whose words are for one computation, named by public bytes."""
@@ -78,7 +78,7 @@ class SystemCsprng(Secret):
         return SystemCsprng(purpose)
 
     def uint64(self, n: int) -> UInt64:
-        """The next `n` words of the keystream, (n,).
+        """Return the next `n` words of the keystream, (n,).
 
         Raises:
             AccountingError: when `n` is negative.
@@ -137,7 +137,7 @@ class InsecureRandomness:
         self._label = ", ".join(map(repr, (seed, *names)))
 
     def uint64(self, n: int) -> UInt64:
-        """The next `n` words of the stream, (n,).
+        """Return the next `n` words of the stream, (n,).
 
         Raises:
             AccountingError: when `n` is negative.

@@ -43,7 +43,7 @@ class PlanExecution:
     Rounding the result to float32 is post-processing.
 
     Args:
-        size: P, how many values a release has.
+        size: P, the number of values in a release.
 
     Raises:
         AccountingError: the noise for so many is more than float64 can hold, or strict numerics
@@ -82,7 +82,7 @@ class PlanExecution:
 
     @property
     def event(self) -> Event:
-        """What one step costs, as planned."""
+        """The cost of one step, as planned."""
         return self.plan.event(1)
 
     def check(self, event: Event) -> None:
@@ -104,7 +104,7 @@ class PlanExecution:
         csprng: RandomSource,
         went_on_after: Callable[[Exception], None],
     ) -> Privatised[Values]:
-        """One step: sample, sum, noise.
+        """Run one step: sample, sum, add noise.
 
         Args:
             population: how many units there are.
@@ -131,7 +131,7 @@ class PlanExecution:
         went_on_after: Callable[[Exception], None],
         members: int,
     ) -> NoisyShare:
-        """One step of a shared plan: sample, sum, and this site's share of the noise.
+        """Run one step of a shared plan: sample, sum, add this site's share of the noise.
 
         Args:
             members: |U|, of the set that the slot is for; this site is in it.
@@ -155,7 +155,7 @@ class PlanExecution:
     def release(
         self, total: ClippedSum, reservation: Reservation, csprng: RandomSource
     ) -> Privatised[Values]:
-        """A sum over a sample that was drawn by whoever calls, with the plan's noise.
+        """Add the plan's noise to a sum over a sample that the caller drew.
 
         Raises:
             AccountingError: as of `step`; or the sum was not clipped to the plan's norm, is not on
@@ -166,7 +166,7 @@ class PlanExecution:
         return self._noised(event, self._checked(total), csprng)
 
     def _use(self, reservation: Reservation, csprng: RandomSource, shared: bool = False) -> Event:
-        """What was paid for, once: the rate and the noise that the step has to have."""
+        """Use what was paid for, once: return the rate and the noise that the step must have."""
         require_secret(csprng, reservation.private)
         if self.plan.is_shared != shared:
             raise AccountingError("Expected a sum to be shared if the plan says so, and only then.")

@@ -51,7 +51,7 @@ class Grid:
 
     @cached_property
     def step(self) -> float:
-        """γ."""
+        """γ, the step of the grid."""
         return 2 * sum_step(self.clip_norm, self.size)
 
     @cached_property
@@ -61,12 +61,12 @@ class Grid:
 
 
 def sum_step(clip_norm: float, size: int) -> float:
-    """γ of the grid that a sum of `size` float64 coordinates is rounded to in default numerics.
+    """Return γ of the grid to which default numerics round a sum of `size` float64 coordinates.
 
-    The largest power of two with √P·γ ≤ MARGIN·C/2. Rounding moves a coordinate of either of two
-    sums by at most γ/2, so two sums that are C(1−MARGIN) apart are less than C(1−MARGIN/2) apart
-    after it. What is left, 5·10⁻⁶·C, is for the float64 additions before: n units in the sample err
-    by at most n²·2⁻⁵³·C, which is less for n up to 200,000.
+    It is the largest power of two with √P·γ ≤ MARGIN·C/2. Rounding moves a coordinate of either of
+    two sums by at most γ/2, so two sums that are C(1−MARGIN) apart are less than C(1−MARGIN/2)
+    apart after it. The rest, 5·10⁻⁶·C, is for the float64 additions before: n units in the sample
+    err by at most n²·2⁻⁵³·C, which is less for n up to 200,000.
 
     Privacy:
         Public, as `Grid` is.
@@ -79,7 +79,7 @@ def sum_step(clip_norm: float, size: int) -> float:
 
 
 def deviation(noise_multiplier: float, clip_norm: float, step: float) -> float:
-    """σC/γ, the standard deviation of the noise in steps, rounded up.
+    """Return σC/γ, the standard deviation of the noise in steps, rounded up.
 
     Raises:
         AccountingError: it is more than MAX_DEVIATION.
@@ -94,7 +94,7 @@ def deviation(noise_multiplier: float, clip_norm: float, step: float) -> float:
 
 
 def step_of(numerics: Numerics, clip_norm: float, size: int) -> float:
-    """γ, of which a plan's sums of `size` coordinates are whole multiples, whatever the numerics.
+    """Return γ: a plan's sums of `size` coordinates are whole multiples of it in any numerics.
 
     Raises:
         AccountingError: as `Grid`.
@@ -104,5 +104,5 @@ def step_of(numerics: Numerics, clip_norm: float, size: int) -> float:
 
 
 def grid_of(numerics: Numerics, clip_norm: float, size: int) -> Grid | None:
-    """The grid of a plan's sums of `size` coordinates; None in default numerics."""
+    """Return the grid of a plan's sums of `size` coordinates; None in default numerics."""
     return Grid(clip_norm, size) if numerics == "strict" else None

@@ -39,7 +39,7 @@ _MPMATH = threading.Lock()  # its cached constants are not safe to share between
 
 
 def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDArray[np.int64]:
-    """`n` independent copies of round(Y) for real Y ~ N(0, deviation²), without rounding error.
+    """Draw `n` independent copies of round(Y), real Y ~ N(0, deviation²), without rounding error.
 
     A word of 64 bits is a sign and the first 63 bits of a uniform t, the two-sided tail chance
     of |Y|: |Y| = −deviation·Φ⁻¹(t/2). Float64 gives |Y| with an error bounded by Z_ERROR, plus
@@ -100,7 +100,7 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
 
 
 class _Uncertain(NamedTuple):
-    """A number of which the bits that were drawn leave |Y| to be rounded to `low` … `high`."""
+    """A number whose drawn bits leave |Y| to be rounded to one of `low` … `high`."""
 
     place: int
     tail: int
@@ -130,7 +130,7 @@ def _magnitudes(
 
 
 def _bound(deviation: float, z: Any, middles: Any) -> Any:
-    """By how much |Y| may differ from its float64 value."""
+    """Bound by how much |Y| may differ from its float64 value."""
     # Φ⁻¹ moves by at most 1.26 for each unit of ln t. With t below 2^-63, |Y| may be as large
     # as that of t = 2^-65535, which is 301.4 deviations: z is 9.16 there, and 147 / ½ more.
     return deviation * (Z_ERROR * (1 + z) + 147 / middles)
@@ -138,9 +138,9 @@ def _bound(deviation: float, z: Any, middles: Any) -> Any:
 
 @contextmanager
 def _on_threads(n: int) -> Iterator[Callable[..., Iterable[list[_Uncertain]]]]:
-    """`map` for the parts of so many numbers: by as many threads as there are cores, if many.
+    """Yield `map` for the parts of `n` numbers: with as many threads as cores, if they are many.
 
-    They are the caller's alone, and end with it, so that none is missing after a fork.
+    The threads are the caller's alone, and end with it, so that none is missing after a fork.
     """
     threads = min(cores.usable(), _TOGETHER, n // (2 * _WORDS))
     if threads < 2:
@@ -155,9 +155,9 @@ def _shared_out(
     magnitudes: Callable[[slice], list[_Uncertain]],
     parts: Sequence[slice],
 ) -> list[list[_Uncertain]]:
-    """As `map`; where no thread can be started, such as while Python ends, by the caller's own.
+    """Map as `map` does; where no thread can start, such as while Python ends, in the caller's own.
 
-    A step was paid for by now. Doing a part again writes the same.
+    The step is already paid for. Doing a part again writes the same.
     """
     try:
         return list(pool.map(magnitudes, parts))
@@ -167,7 +167,7 @@ def _shared_out(
 
 
 def log_sampler_delta(values: int, epsilon: float) -> float:
-    """ln of what the error of `rounded_gaussian` adds to δ of a mechanism that is (ε, δ)-DP.
+    """Return ln of what the error of `rounded_gaussian` adds to δ of an (ε, δ)-DP mechanism.
 
     All of what is released is within values · 2^-65472 of the ideal mechanism in total variation,
     on either of two neighbouring populations, so δ grows by (1 + e^ε) times that: 10⁸ values in
@@ -178,7 +178,7 @@ def log_sampler_delta(values: int, epsilon: float) -> float:
 
 
 def _resolve(tail: int, low: int, high: int, deviation: float, csprng: RandomSource) -> int:
-    """round(|Y|), one of `low` … `high`, for a uniform t in [tail, tail + 1) · 2^-63."""
+    """Return round(|Y|), one of `low` … `high`, for a uniform t in [tail, tail + 1) · 2^-63."""
     bits = 63
     while low < high:
         k = (low + high) // 2
@@ -196,7 +196,7 @@ def _resolve(tail: int, low: int, high: int, deviation: float, csprng: RandomSou
 
 
 def _tail_chance(k: int, deviation: float, bits: int, significant: int) -> Any:
-    """2^bits · P(|Y| > k + ½), to so many significant bits and those that guard them."""
+    """Return 2^bits · P(|Y| > k + ½), to `significant` bits and those that guard them."""
     with _MPMATH:
         mp = _context(-(-significant // 64) * 64 + _GUARD)
         return mp.ldexp(mp.erfc((k + mp.mpf(0.5)) / (deviation * mp.sqrt(2))), bits)

@@ -38,10 +38,10 @@ _BLOCK = 2**20  # values that noise is drawn for at a time
 
 
 def plan_shares(plan: Plan, members: int) -> int:
-    """k for a set of a plan's sites.
+    """Return k for a set of a plan's sites.
 
     Raises:
-        AccountingError: each site adds all of the plan's noise; or so many sites can't be in a set.
+        AccountingError: each site adds all of the plan's noise; or a set can't have as many sites.
     """
     if plan.max_colluding is None:
         raise AccountingError("Expected a plan whose noise is shared.")
@@ -57,7 +57,7 @@ class SharedGrid:
 
     Args:
         shares: max(1, N − t), the most that the noise is ever divided into.
-        size: P, how many values a sum has.
+        size: P, the number of values in a sum.
 
     Raises:
         AccountingError: the noise is more than can be drawn; or so little that even in fine steps
@@ -86,7 +86,7 @@ class SharedGrid:
 
     @cached_property
     def fine(self) -> float:
-        """γ."""
+        """γ, the fine step."""
         return step_of(self.numerics, self.clip_norm, self.size)
 
     @cached_property
@@ -100,7 +100,7 @@ class SharedGrid:
         return math.ldexp(self.fine, self.shift)
 
     def deviation(self, shares: int) -> float:
-        """σC/(√k·γ), of the noise of one of k shares in fine steps, rounded up.
+        """Return σC/(√k·γ), of the noise of one of k shares in fine steps, rounded up.
 
         k times its square is at least (σC/γ)², exactly, so k shares have the noise of one site.
         """
@@ -112,7 +112,7 @@ class SharedGrid:
 
 
 def shared_grid(plan: Plan, size: int) -> SharedGrid:
-    """The grid on which a plan's sums of `size` values are shared.
+    """Return the grid on which a plan's sums of `size` values are shared.
 
     Raises:
         AccountingError: as `SharedGrid`.
@@ -149,7 +149,7 @@ def add_share(total: Whole, grid: SharedGrid, shares: int, csprng: RandomSource)
 
 
 def log_added_delta(plan: Plan, size: int, epsilon: float, *, alone: bool = False) -> float:
-    """ln of what sharing adds to δ of all that a plan releases.
+    """Return ln of what sharing adds to δ of all that a plan releases.
 
     (1 + e^ε)·T·P·(distance + k·e^LOG_SAMPLER_ERROR), at the k that makes it largest.
 

@@ -13,7 +13,7 @@ class NoisyShare(Secret):
 
     Attributes:
         values: z, (P,) int64.
-        members: |U|, of the set for which the noise was drawn.
+        members: |U|, the size of the set for which the noise was drawn.
 
     Privacy:
         Not privatised: the noise is a share of what was paid for, and the others add the rest.

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class TrustModel(Flag):
-    """Whose word a privacy claim rests on; of several, on all of them."""
+    """Whose word a privacy claim rests on; if several, on the word of all."""
 
     PUBLIC = 0  # nobody's: no private record had a part in it
     LOCAL = auto()  # the site's own: it added its noise itself, here
@@ -41,7 +41,7 @@ class Privatised(Generic[T]):
 
     Attributes:
         value: the value itself. What is computed from it is privatised too, with `post_process`.
-        trust_model: who has to be trusted for the claim.
+        trust_model: the parties that the claim trusts.
 
     Raises:
         RawValueError: always; the functions of this module make one.
@@ -62,17 +62,17 @@ def _make(value: T, trust_model: TrustModel) -> Privatised[T]:
 
 
 def released(value: T) -> Privatised[T]:
-    """The output of a mechanism. For mechanisms alone: what pays is theirs to see to."""
+    """Wrap the output of a mechanism. For mechanisms alone: they must see to the payment."""
     return _make(value, TrustModel.LOCAL)
 
 
 def received(value: T) -> Privatised[T]:
-    """What another party's message carries. For the code that takes it in alone."""
+    """Wrap what another party's message carries. For the code that takes it in alone."""
     return _make(value, TrustModel.RECEIVED)
 
 
 def aggregated(value: T) -> Privatised[T]:
-    """The sum of a set of sites, each of which added a share of the noise and hid its part of it.
+    """Wrap the sum of a set of sites, each of which added a share of the noise and hid its part.
 
     For the code that completes such sums alone. What one site sent is not privatised, and neither
     is a sum that lacks a site's part.
@@ -81,21 +81,21 @@ def aggregated(value: T) -> Privatised[T]:
 
 
 def restored(value: T) -> Privatised[T]:
-    """What was privatised when it was written. For the code that reads checkpoints alone."""
+    """Wrap what was privatised when it was written. For the code that reads checkpoints alone."""
     return _make(value, TrustModel.RESTORED)
 
 
 def public(value: T) -> Privatised[T]:
-    """What was made from public data and public seeds alone, such as an adapter at its start."""
+    """Wrap what was made from public data and public seeds alone, such as a first adapter."""
     return _make(value, TrustModel.PUBLIC)
 
 
 def post_process(
     compute: Callable[..., R], first: Privatised[Any], *others: Privatised[Any]
 ) -> Privatised[R]:
-    """`compute` of the values, which must read nothing private besides them.
+    """Apply `compute` to the values; it must read nothing private besides them.
 
-    It rests on the word of everyone whom one of the values rests on.
+    The result rests on the word of everyone whom one of the values rests on.
 
     Raises:
         RawValueError: one of the values is raw.
@@ -111,7 +111,7 @@ def post_process(
 
 
 def require_privatised(argument: Privatised[T], name: str) -> T:
-    """The value in `argument`, after a check that it is a privatised one.
+    """Return the value in `argument`, after a check that it is a privatised one.
 
     Args:
         name: of the argument, for the message.

@@ -18,7 +18,7 @@ _CHUNK = 2**20  # units at a time: 8 MB of words
 def poisson_sample(
     population: int, sample_rate: float, csprng: RandomSource
 ) -> npt.NDArray[np.int64]:
-    """Indices of the units in one step: each is in independently with probability q.
+    """Draw the indices of the units in one step: each is in independently with probability q.
 
     A unit is in when its 64-bit uniform word is below floor(q·2^64), which is exact for q = 1
     (everyone, every time) and for every q that is a multiple of 2^-64; otherwise its chance
