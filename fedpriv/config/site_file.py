@@ -389,7 +389,7 @@ class SiteFile(Section):
         if one is not None and not budget.per_job <= one <= alone:
             raise ValueError(
                 f"budget.per_job_alone: {one:g} is not between what one job may cost with trust in"
-                f" the others, {budget.per_job:g}, and what there is alone for life, {alone:g}"
+                f" the others, {budget.per_job:g}, and the budget alone for life, {alone:g}"
             )
         if alone < budget.epsilon:
             raise ValueError(

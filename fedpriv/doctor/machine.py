@@ -157,7 +157,7 @@ def name(address: str) -> str:
         found = socket.getaddrinfo(host.strip("[]"), int(number), type=socket.SOCK_STREAM)
     except OSError as error:
         raise NetworkError(
-            f"{host}: has no address here: {error.strerror}. Ask whoever keeps your DNS, or"
+            f"{host}: has no address here: {error.strerror}. Ask who keeps your DNS, or"
             " correct the name."
         ) from None
     return f"{host} is {', '.join(sorted({str(one[4][0]) for one in found}))}"

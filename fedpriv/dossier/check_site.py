@@ -53,8 +53,8 @@ def _check_signature(said: Statement) -> Iterator[Finding]:
         raise DossierError(f"{said.whose} is of {report.site!r} and of job {report.job!r}.")
     if report.delta >= 1 / report.declared_size:
         raise DossierError(
-            f"{said.whose} states δ = {report.delta:g} for {report.declared_size} units: whoever"
-            " publishes one of them as it is may claim as much, so it claims nothing."
+            f"{said.whose} states δ = {report.delta:g} for {report.declared_size} units."
+            " To publish one unit as it is would claim as much, so it claims nothing."
         )
     if not report.private:
         raise DossierError(f"{said.whose} is stamped NOT PRIVATE: it claims nothing.")

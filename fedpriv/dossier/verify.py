@@ -277,7 +277,7 @@ def _check_roster(facts: Facts, path: Path, roster: Roster | None) -> Iterator[F
     if roster.digest != shared.roster:
         raise SignerError(
             f"{path}: its sums are of the sites of the roster {shared.roster}, and the one that was"
-            f" given is {roster.digest}. Whoever is in another roster may hold other keys."
+            f" given is {roster.digest}. Sites of another roster may hold other keys."
         )
     yield holds(f"its sums are of the sites of the roster that was given, {roster.digest}")
     known, here = {one.name for one in roster.entries}, {site.name for site in facts.sites}

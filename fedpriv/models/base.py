@@ -166,7 +166,7 @@ def refuse_code(name: str, settings: Mapping[str, Any]) -> None:
     """
     if settings.get("quantization_config") or settings.get("compression_config"):
         raise NotPrivateError(
-            f"model.name: {name!r} is stored quantised. Whoever made it chose how"
+            f"model.name: {name!r} is stored quantised. Its maker chose how"
             " activations are rounded, and that may depend on the other records of a batch. Name"
             " the model in full precision, and set model.quantize to keep it in 8 or 4 bits."
         )

@@ -97,7 +97,7 @@ def _in_clear(authority: Path) -> str:
     if is_encrypted(authority.read_bytes()):
         return f"{authority} is under a passphrase"
     raise DoubtError(
-        f"{authority} is here in clear, and whoever reads it is the coordinator. Only provision"
+        f"{authority} is here in clear, and its reader can act as the coordinator. Only provision"
         " needs it: fedpriv provision FILE --encrypt-ca, or keep it on another machine"
     )
 

@@ -524,7 +524,7 @@ def test_a_secure_sum_is_of_the_roster_that_is_given(tmp_path: Path) -> None:
         "that east of the roster took no part" in t for t in texts(made, "word", roster=ROSTER)
     )
     other = Roster.of(ROSTER.entries[:2])
-    with pytest.raises(SignerError, match="Whoever is in another roster"):
+    with pytest.raises(SignerError, match="Sites of another roster"):
         made.verify(roster=other)
 
 
