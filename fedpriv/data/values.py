@@ -35,19 +35,19 @@ class Rule(NamedTuple):
 
 NOTHING = Rule(
     "nothing, NaN, `NULL`, `None`, `N/A`, `unknown`, `?`, `-`, blanks",
-    "no text, if it is none or NaN; else as it is written",
+    "no text if None or NaN, else as written",
     "has no unit id",
     "Every record needs the id of whom it belongs to: fill it in, or take the row out.",
 )
 ROUNDED = Rule(
-    "a number that was rounded: a float from 2^53 on (float32: 2^24), `1e+16`, `1.23E+05`",
-    "as it is written",
+    "a rounded number: a float from 2^53 on (float32: 2^24), `1e+16`, `1.23E+05`",
+    "as written",
     "has a unit id that is a rounded number",
     "Several ids become one such number. Export ids as text, or as integers.",
 )
 TWO_WAYS = Rule(
-    "a number that can be read in two ways: `1,000`, `1.000`, `1.234`, `12.50`, `12 345`",
-    "as it is written",
+    "a number that reads in two ways: `1,000`, `1.000`, `1.234`, `12.50`, `12 345`",
+    "as written",
     "has a unit id that other programs read as another number",
     "Write ids without separators between digits, and without zeros at the end of a fraction.",
 )
@@ -58,23 +58,23 @@ NO_ID = Rule(
     "Name the column that says whose the record is, or export it as text.",
 )
 DAMAGED = Rule(
-    "half a surrogate, U+FFFD, NUL or another control character within it",
-    "half a surrogate is a question mark",
+    "half a surrogate, U+FFFD, NUL, a control character inside",
+    "half a surrogate is `?`",
     "has a unit id with a character that was lost",
     "Export it again, as UTF-8.",
 )
 NO_TEXT = Rule(
-    "bytes, a list, a table, another object; text in a database that is not UTF-8",
+    "bytes, a list, a table, an object; database text that is not UTF-8",
     "holds {} where text is expected",
     "holds {} where text is expected",
     "Name a column of text, or export it as text in UTF-8.",
 )
 TABLE = (
-    Rule("text", "as it is written", "in NFKC, without quotes, spaces and what is not seen"),
-    Rule("`1`, `1.0`, `1.`, `+1`, `1e0`, as text or as a number", "`1` of a number", "`1`"),
-    Rule("`01`", "as it is written", "`01`, which is another than `1`"),
-    Rule("`12.5`, as text or as a number", "`12.5`", "`12.5`"),
-    Rule("a UUID", "as it is written", "in small letters, without braces"),
+    Rule("text", "as written", "in NFKC, without quotes, spaces, invisible characters"),
+    Rule("`1`, `1.0`, `1.`, `+1`, `1e0`, as text or number", "`1` of a number", "`1`"),
+    Rule("`01`", "as written", "`01`, not `1`"),
+    Rule("`12.5`, as text or number", "`12.5`", "`12.5`"),
+    Rule("a UUID", "as written", "small letters, no braces"),
     *(NOTHING, ROUNDED, TWO_WAYS, NO_ID, DAMAGED, NO_TEXT),
 )
 

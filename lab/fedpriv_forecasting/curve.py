@@ -25,7 +25,7 @@ start, where there are enough of them, have one coefficient more.
 Why the product: `benchmarks/forecast.py` compares curves by what they miss groups by that were left
 out. On measured notes the one with it misses by two thirds or less of what the other does for the
 ways that are worth most; for these it misses by no more on sentences and made-up
-tables, either (figures in docs/explanation/methods.md).
+tables, either.
 """
 
 from __future__ import annotations
