@@ -397,7 +397,7 @@ def resume(config: Config = SITE) -> None:
 
 @app.command()
 def jobs(config: Config = SITE, as_json: AsJson = False) -> None:
-    """The jobs that were proposed to this site: what they cost, and which wait for approval."""
+    """List the jobs proposed to this site: what they cost, and which wait for approval."""
     from fedpriv_client.decide import list_jobs
 
     list_jobs(_load(config), config, as_json=as_json)
@@ -475,6 +475,6 @@ def _order(config: Path, how: Callable[[Orders], Orders]) -> None:
 
 
 def main() -> None:
-    """The `fedpriv-client` command."""
+    """Run the `fedpriv-client` command."""
     set_environment()
     run(app)

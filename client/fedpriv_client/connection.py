@@ -177,7 +177,7 @@ class ServerConnection:
         self._client.close()
 
     def context(self) -> Context:
-        """What a ClientApp is called with; it holds nothing."""
+        """Return the context that a ClientApp is called with; it holds nothing."""
         node = self._connected()
         return Context(run_id=0, node_id=node, node_config={}, state=RecordDict(), run_config={})
 
@@ -237,7 +237,7 @@ def _ahead(response: httpx.Response) -> float | None:
 
 
 def _unreachable(address: str, error: httpx.TransportError) -> Exception:
-    """What lies behind a failed connection, by what OpenSSL says of it."""
+    """Find the cause of a failed connection, by what OpenSSL says of it."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__

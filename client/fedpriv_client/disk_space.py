@@ -76,12 +76,12 @@ class LedgerGrowth:
 
 
 def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> TokenFile:
-    """A file for the tokens of so many units, whatever a server proposes within the site's limits.
+    """Reserve a file for the tokens of so many units, for any proposal within the site's limits.
 
     It is allocated in full and used by one job after the other.
 
     Raises:
-        DataError: there is not so much, for the site's administrator.
+        DataError: the disk has too little space; the message is for the site's administrator.
 
     Privacy:
         Depends on the records, and so must never answer a server.
@@ -128,7 +128,7 @@ def files_taken(settings: SiteSettings) -> int:
 
 
 def _beside(settings: SiteSettings) -> set[Path]:
-    """The files that are written beside an answer, but for proposals."""
+    """Return the files that are written beside an answer, without the proposals."""
     own = last_report(settings, settings.terms.dataset_id)
     formats = settings.state_dir / FORMATS
     return {own, settings.report, account_file(settings), formats}
@@ -192,7 +192,7 @@ def _not_reserved(folder: Path, count: int, error: OSError) -> DataError:
 
 
 def _growing(settings: SiteSettings) -> list[Path]:
-    """The ledger, and its witness if that is on the same disk."""
+    """Return the ledger, and also its witness if that is on the same disk."""
     ledger, witness = settings.ledger, settings.witness
     with suppress(OSError):  # no folder yet
         if witness and witness.parent.stat().st_dev == ledger.parent.stat().st_dev:

@@ -31,14 +31,14 @@ _Known = tuple[str, int]  # kind and size
 
 
 def unpack(key: str, contents: Mapping[str, bytes], largest: int) -> Message:
-    """The message of an object id.
+    """Return the message of an object id.
 
     Args:
-        contents: its objects by id; each is what its id says.
-        largest: bytes, when all is written out.
+        contents: the message's objects by id; each id fits its object's content.
+        largest: most bytes of the message when it is written out in full.
 
     Raises:
-        ProtocolError: it is not a message of the shape above, or larger.
+        ProtocolError: the object is not a message of the shape above, or it is larger.
     """
 
     def assembled() -> object:

@@ -69,7 +69,7 @@ def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) 
 
 
 def in_words_of(file: SiteFile, terms: Terms) -> Iterator[tuple[str, str]]:
-    """What a ledger fixes, by name, with what that means."""
+    """Give by name what a ledger fixes, with what it means."""
     whose = "each by itself" if terms.unit == "record" else "all records of one together"
     alone = terms.budget_alone
     yield "data", str(where(file.data.records))
@@ -116,7 +116,7 @@ def check_unit(file: SiteFile) -> None:
 
 
 def _mistyped(file: SiteFile, terms: Terms) -> str | None:
-    """The one ledger of the site, if it may be undone and has other terms."""
+    """Return the only ledger of the site, if it may be undone and has other terms."""
     known = [*ledgers(file)]
     if len(known) == 1 and file.data.dataset_id is None:
         with suppress(LedgerError, ConfigError), unspent(file, known[0]) as ledger:

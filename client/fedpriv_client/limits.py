@@ -88,10 +88,10 @@ class Limits:
     max_colluding_at_least: int = 0
 
     def plan(self, proposal: Proposal, terms: Terms) -> Plan:
-        """The plan this site would commit to for a proposal.
+        """Return the plan that this site would commit to for a proposal.
 
         Raises:
-            LimitError: something the site does not allow.
+            LimitError: the proposal asks for something that the site does not allow.
         """
         for refusal in self.refusals(proposal, terms):
             raise refusal
@@ -173,12 +173,12 @@ class Limits:
         yield from self._foreign_targets((*named, *proposal.lora.modules_to_save))
 
     def calibrated(self, proposal: Proposal, terms: Terms) -> Plan:
-        """A proposal as a plan, whether or not it is allowed.
+        """Turn a proposal into a plan, whether or not the site allows it.
 
-        The noise is calibrated to the smaller of the proposed ε and the site's cap for a job,
-        at the proposed rate and steps and the site's own δ. Of a secure sum it is the same for all
-        sites, as proposed, and `check_cost` says whether that is enough. Where noise is adaptive
-        it is that of the filter's budget, at the ledger's order if it has one.
+        The noise is calibrated to the smaller of the proposed ε and the site's cap for a job, at
+        the proposed rate and steps and the site's own δ. In a secure sum the noise is the proposed
+        one, the same for all sites, and `check_cost` says whether it is enough. Adaptive noise is
+        that of the filter's budget, at the ledger's order if the ledger has one.
         """
         privacy, shared, order = proposal.privacy, proposal.shared, None
         epsilon, delta = min(privacy.epsilon, self.per_job), terms.plan_delta
@@ -209,10 +209,10 @@ class Limits:
         )
 
     def choice(self, plan: Plan, decision: Decision | None) -> SlotChoice:
-        """What a controller's decision means for a slot of a plan: noise and rate.
+        """Return what a controller's decision means for a slot of a plan: noise and rate.
 
         Raises:
-            LimitError: less noise than this site allows.
+            LimitError: the decision asks for less noise than this site allows.
             AccountingError: the decision asks for a share that buys nothing.
         """
         if plan.filter is None or decision is None or decision.share is None:

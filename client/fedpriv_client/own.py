@@ -66,11 +66,11 @@ class Opened:
 
 
 def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
-    """The adapter that was asked for, or the newest that a server handed over.
+    """Return the adapter that was asked for, or the newest that a server handed over.
 
     Raises:
-        ConfigError: there is none, it was changed, or it is of another base model or more than
-            the site allows.
+        ConfigError: there is none, it was changed, or it is of another base model or asks for
+            more than the site allows.
     """
     settings = site_settings(file, config)
     folder = adapter or _newest(adapters_folder(settings.state_dir))
@@ -143,7 +143,7 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
 
 
 def shown_held_out(file: SiteFile) -> str | None:
-    """What `data.held_out` is, so that it is noticed when models were trained by another."""
+    """Return `data.held_out` as text, to notice models that were trained with another value."""
     return None if file.data.held_out is None else str(file.data.held_out)
 
 
@@ -158,7 +158,7 @@ def own_cache(state_dir: Path) -> Path:
 
 
 def _newest(folder: Path) -> Path:
-    """The adapter that came last."""
+    """Return the adapter that came last."""
     found = sorted(folder.glob(f"[!.]*/{FACTS}"), key=lambda path: path.stat().st_mtime_ns)
     if not found:
         raise ConfigError(

@@ -260,7 +260,7 @@ def _line(epoch: Epoch) -> str:
 
 
 def summary(made: Made) -> str:
-    """What was made, for a person."""
+    """Describe what was made, for a person."""
     answer = made.models.answer
     shares = ", ".join(f"{name} {share:.2f}" for name, share in answer.weights.items())
     lines = [f"{kind}: {_how(one)}" for kind, one in made.models.trained.items()]

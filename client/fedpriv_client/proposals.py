@@ -176,7 +176,7 @@ def kept_proposals(state_dir: Path) -> Iterator[KeptProposal]:
 
 
 def _files(folder: Path) -> dict[Path, KeptProposal | None]:
-    """What is in each file, the oldest first; None of one that can't be read, before all others."""
+    """Read each file, the oldest first; None marks one that can't be read, before all others."""
     found: dict[Path, KeptProposal | None] = {}
     written: dict[Path, int] = {}
     for path in folder.glob(_NAMES):
@@ -189,7 +189,7 @@ def _files(folder: Path) -> dict[Path, KeptProposal | None]:
 
 
 def _beyond(share: Sequence[Path], new: int = 0) -> Sequence[Path]:
-    """The oldest of a share, without which another of so many bytes fits in; 0 for no other."""
+    """Return the oldest files of a share that must go so that `new` bytes fit; 0: nothing new."""
     sizes = [path.stat().st_size for path in share]
     gone = 0
     while sizes[gone:] and (

@@ -91,10 +91,10 @@ def until_tick(seconds: float) -> Iterator[None]:
 def at_ticks(
     method: Any, worker: Worker, job: SiteJob, vector: Vector, units: int, rate: float, terms: Terms
 ) -> Any:
-    """A prepared method whose sums are done at ticks, in a plan that has such.
+    """Wrap a prepared method so that its sums are done at ticks, if the plan has ticks.
 
     Args:
-        units: declared, of those that the sample is drawn from.
+        units: declared number of units that the sample is drawn from.
         rate: of the step.
 
     Privacy:
@@ -158,7 +158,7 @@ def most_units(declared: int, rate: float, terms: Terms) -> int:
 
 @cache
 def _quantile(units: int, rate: float, beta: float) -> int:
-    """The least k with P(Binomial(units, rate) > k) ≤ β."""
+    """Return the least k with P(Binomial(units, rate) > k) ≤ β."""
     from scipy.stats import binom
 
     # `isf` of scipy loses all digits of so small a chance.

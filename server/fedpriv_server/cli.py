@@ -133,6 +133,6 @@ queue_commands.add_to(app)
 
 
 def main() -> None:
-    """The `fedpriv-server` command."""
+    """Run the `fedpriv-server` command."""
     set_environment()
     run(app)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 def evaluation_records(
     config: JobConfig, tokenizer: PreTrainedTokenizerBase, folder: Path | None = None
 ) -> tuple[list[Example], list[Example]]:
-    """The examples to report on, and those to choose settings by: of another file, or a share.
+    """Load the examples to report on, and those to choose settings by: of another file, or a share.
 
     Args:
-        folder: has a cache while they are read; by default it is where temporary files are.
+        folder: where a cache is kept during reading; by default, where temporary files are.
 
     Raises:
         DataError: as `load_examples`.
@@ -50,7 +50,7 @@ def evaluation_records(
 def controller_records(
     config: JobConfig, tokenizer: PreTrainedTokenizerBase, folder: Path
 ) -> list[Example]:
-    """The examples by whose loss a controller is rewarded; none without any.
+    """Load the examples by whose loss a controller is rewarded; none if the job names none.
 
     Raises:
         DataError: as `load_examples`.
@@ -133,7 +133,7 @@ def evaluate(worker: Worker, examples: Sequence[Example], vector: Privatised[Vec
 def hardest_of(
     worker: Worker, examples: Sequence[Example], share: float, vector: Privatised[Vector]
 ) -> list[Example]:
-    """The share of public examples that has the largest losses with `vector`, none at a share of 0.
+    """Return the share of public examples with the largest losses at `vector`; none for share 0.
 
     Raises:
         RawValueError: the vector is raw.
@@ -153,10 +153,10 @@ def scores(
     tuning: Sequence[Example],
     hardest: Sequence[Example] = (),
 ) -> dict[str, float]:
-    """The scores on the examples that are reported, and the loss on those to choose settings by.
+    """Return the scores on the reported examples, and the loss on those to choose settings by.
 
     Args:
-        hardest: of those that are reported, see `hardest_of`.
+        hardest: the hardest of the reported examples, see `hardest_of`.
 
     Raises:
         RawValueError: the vector is raw.

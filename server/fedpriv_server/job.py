@@ -314,7 +314,7 @@ class Job:
         return number % self.config.evaluation.every == 0 or number == self.config.job.rounds
 
     def _metrics(self, number: int, started: float) -> dict[str, Any]:
-        """What is written of a round; the scores are taken here."""
+        """Return what is written of a round; the scores are taken here."""
         outcome, vector = self.strategy.outcome, self.update.vector
         shown: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
         if self._is_due(number):

@@ -187,9 +187,7 @@ class Queue:
         return [*sorted(ended, key=lambda job: job.id), *running, *waiting]
 
     def job(self, number: int) -> QueuedJob:
-        """Raises:
-        RunError: there is no such job.
-        """
+        """Return a job by its number. Raises RunError if there is no such job."""
         found = self._rows("id = ?", number)
         if not found:
             raise RunError(f"{self._path}: holds no job {number}. Type: fedpriv-server list")

@@ -73,9 +73,9 @@ class LongPoll:
         return self._visits[node] == visit
 
     def answer(self, node: int) -> None:
-        """The mailbox is looked into now: whatever comes after this rings again."""
+        """Note that the mailbox is looked into now: whatever comes after this rings again."""
         self._bells[node].clear()
 
     def answered(self, node: int) -> None:
-        """A message was taken, and there is another."""
+        """Note that a message was taken, and that there is another."""
         self._bells[node].set()

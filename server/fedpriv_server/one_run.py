@@ -26,5 +26,5 @@ class OneRunGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """A message to a node."""
+        """Make a message to a node."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)

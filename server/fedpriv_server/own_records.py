@@ -27,7 +27,7 @@ def written_columns(spec: DataSpec) -> dict[str, str]:
 
 
 def read_site(site: SiteRecords, spec: DataSpec, cache: Path) -> OwnRecords:
-    """The records of a site, those that it keeps apart by themselves.
+    """Read the records of a site, with its held-out records apart.
 
     Args:
         cache: where clear text may be written.

@@ -29,7 +29,7 @@ class Presence:
         self._heard: dict[int, float] = {}
 
     def heard(self, node: int) -> None:
-        """A node said something."""
+        """Note that a node said something."""
         with self._lock:
             self._heard[node] = self._clock()
 
@@ -46,7 +46,7 @@ class Presence:
                 self._heard[node] = self._clock()
 
     def forget(self, node: int) -> None:
-        """A node said goodbye: it is gone from now on, not in `patience` seconds."""
+        """Note that a node said goodbye: it is gone from now on, not in `patience` seconds."""
         with self._lock:
             self._heard.pop(node, None)
 

@@ -78,7 +78,7 @@ def provision(
 
 
 def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
-    """What there is, as JSON. Nothing in it is secret."""
+    """Describe what is provisioned, as JSON. Nothing in it is secret."""
     authority, server = made.authority, made.server
     return {
         "federation": authority.federation,
@@ -114,7 +114,7 @@ def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
 
 
 def _advice(made: Provisioned, now: datetime) -> list[str]:
-    """What the coordinator has to do next."""
+    """Say what the coordinator has to do next."""
     from fedpriv.pki.certificates import SOON
 
     sites = made.authority.site_keys.sites.values()
@@ -140,7 +140,7 @@ def _advice(made: Provisioned, now: datetime) -> list[str]:
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """What was done, the table, and the fingerprint to compare."""
+    """Print what was done, the table, and the fingerprint to compare."""
     for sentence in found["done"] or ["Nothing was missing."]:
         console.print(sentence, soft_wrap=True, markup=False)
     table = Table("", "key", "made", "expires", "status")

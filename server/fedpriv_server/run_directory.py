@@ -244,10 +244,10 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     def checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint, if there is one.
+        """Read the newest checkpoint, if there is one.
 
         Raises:
-            RunError: it can't be read or belongs to another job.
+            RunError: it can't be read, or it belongs to another job.
         """
         path = self._checkpoint_path
         if not path.exists():
@@ -303,7 +303,7 @@ class RunDirectory:
             ) from None
 
     def rounds(self, last: int) -> list[dict[str, Any]]:
-        """The metrics of the rounds up to `last`; later lines, and half of one, are dropped.
+        """Read the metrics of the rounds up to `last`; later lines, and half of one, are dropped.
 
         Raises:
             RunError: the file can't be read.
@@ -340,7 +340,7 @@ _SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
 
 
 def _metrics(line: bytes) -> dict[str, Any] | None:
-    """The metrics in a line; None of one that was cut short, or was never written by us."""
+    """Read the metrics in a line; None if the line was cut short or is not one of ours."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

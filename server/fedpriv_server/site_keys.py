@@ -86,7 +86,7 @@ class SiteKeys:
 
     @classmethod
     def read(cls, path: Path) -> SiteKeys:
-        """What `path` holds.
+        """Read the keys that `path` holds.
 
         Raises:
             EnrolmentError: it can't be read, is damaged, or contradicts itself.
@@ -111,7 +111,7 @@ class SiteKeys:
         return True
 
     def admissible(self, now: datetime | None = None) -> list[Site]:
-        """The sites that may take part: not revoked, not expired, not still awaited."""
+        """Return the sites that may take part: not revoked, not expired, not still awaited."""
         return [site for site in self.sites.values() if site.status(now) == "active"]
 
     def write(self, *sites: Site) -> None:

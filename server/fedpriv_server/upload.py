@@ -107,7 +107,7 @@ class Upload:
             return False
 
     def read(self) -> RecordDict:
-        """The content of the reply that was taken, arrays being read one by one when asked for.
+        """Return the content of the reply taken; its arrays are read one by one when asked for.
 
         Raises:
             Exception: of any kind; the objects are only known to have the right references.

@@ -189,7 +189,7 @@ class WeightedMean:
         return self._noise / self._expected**2
 
     def take(self) -> Privatised[Vector]:
-        """The mean, float32 (P,), made in the memory of the sum; what is added later is a new one.
+        """Return the mean, float32 (P,), in the sum's memory; a share added later begins a new sum.
 
         Raises:
             RoundError: no site was added.

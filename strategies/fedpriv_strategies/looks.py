@@ -75,7 +75,7 @@ class _Asked:
         return str(proposal.evaluation.after(self.number, proposal.rounds))
 
     def requests(self, nodes: Iterable[int]) -> list[Message]:
-        """The same question to every node; one that answered before gives the same reply."""
+        """Make the same question to every node; one that answered before gives the same reply."""
         rounds, arrays = self.rounds, as_arrays(self.rounds.update.vector)
         messages = []
         for node in nodes:
@@ -109,7 +109,7 @@ class _Asked:
         return False
 
     def _total(self, answer: StepReply, reply: Message, offer: Offer) -> Privatised[Vector]:
-        """The values (2,) in a reply.
+        """Read the values (2,) in a reply.
 
         Raises:
             ProtocolError: it is another reply, or larger than clipped vectors and noise can be.

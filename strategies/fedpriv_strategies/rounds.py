@@ -358,7 +358,7 @@ class Rounds:
         return hopeless
 
     def _check_enough(self, there: str, count: int, hopeless: int) -> None:
-        """Raises: RoundError, with what there is, if it is of fewer than `min_sites`."""
+        """Raise RoundError, with the sites' states, if `count` is less than `min_sites`."""
         if count < self._min_sites:
             raise RoundError(
                 f"{there}, {self._min_sites} are needed (job.min_sites). {self._states()}.",
@@ -371,7 +371,7 @@ class Rounds:
     def _note(
         self, offer: Offer, status: str, told: StepReply | None = None, noise: float | None = None
     ) -> None:
-        """What became of a site in this round, with the figures that came with its reply."""
+        """Note the status of a site in this round, with the figures that came with its reply."""
         self.outcome.sites[offer.site] = SiteRound(
             status=status,
             noise_multiplier=noise or offer.noise_multiplier,
@@ -413,7 +413,7 @@ class Rounds:
     def _released(
         self, kind: Kind, blocks: Privatised[Blocks], offer: Offer, number: int
     ) -> SiteSum:
-        """What a site says that it released, with the public figures that weight it.
+        """Return the sum that a site says it released, with the public figures that weight it.
 
         Raises:
             ProtocolError: the job asked for something else.
@@ -446,11 +446,11 @@ class Rounds:
         return self._chosen(decision.share, decision.rate, offer)
 
     def _chosen(self, share: float, rate: float, offer: Offer) -> tuple[float, float]:
-        """The noise and the sample rate that a decision of an adaptive job means at a site.
+        """Return the noise and the sample rate that a decision of an adaptive job means at a site.
 
         Raises:
-            ProtocolError: it pays by an order at which that buys nothing, or so little noise that
-                no site can; it would get more than its share of the weight.
+            ProtocolError: by the site's order the decision buys nothing, or means less noise than
+                any site can add, so that the site would get more than its share of the weight.
         """
         privacy, steps = self.proposal.privacy, self.proposal.steps
         if offer.order is None:
@@ -486,5 +486,5 @@ class Rounds:
         return self.method.values + (0 if self.control is None else self.control.extra)
 
     def _slot(self, number: int) -> int:
-        """The first of a round."""
+        """Return the first slot of a round."""
         return (number - 1) * self.proposal.round_steps

@@ -192,7 +192,7 @@ class SecureRounds(Rounds):
         return SetRequest(job_id=self.proposal.job_id, slot=slot, bits=bits, members=members)
 
     def _slot_id(self, number: int) -> SlotId:
-        """What the sum is about: the same request to every site, the witness apart."""
+        """Return what the sum is about: the same request to every site, except the witness."""
         slot = self._slot(number)
         request = StepRequest(
             job_id=self.proposal.job_id,
@@ -208,7 +208,7 @@ class SecureRounds(Rounds):
         check_member(answer.member, self._roster, slot_id)
 
     def _sum_of(self, members: Iterable[Member], bits: Bits | None = None) -> SumOfSet:
-        """The empty sum of a set, of sites whose terms are known."""
+        """Make the empty sum of a set of sites whose terms are known."""
         offers = {offer.site: offer for offer in self.offers.values()}
         names = [member.name for member in members]
         rate = self.proposal.privacy.sample_rate
@@ -261,9 +261,7 @@ class SecureRounds(Rounds):
         raise RoundError(f"Round {number}: {what}", may_heal=True)
 
     def _take_share(self, total: SumOfSet, offer: Offer, reply: Message, number: int) -> None:
-        """Raises:
-        ProtocolError: this share will never come.
-        """
+        """Add a site's share. Raises ProtocolError if this share will never come."""
         self.outcome.bytes_up += body_bytes(reply)
         if reply.has_error():
             self._note(offer, SiteState.NO_REPLY)

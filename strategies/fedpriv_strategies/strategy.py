@@ -37,7 +37,7 @@ PAUSE = 0.2  # seconds between two looks at who is there
 def update_of(
     config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
 ) -> Update:
-    """What moves at the server: along gradients, or along the moves that sites made of theirs."""
+    """Make the server's update: along gradients, or along the moves that sites made of theirs."""
     mover, denoise = config.optimizer, config.denoise
     if config.job.sync > 1:  # sites have done both by themselves
         mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()

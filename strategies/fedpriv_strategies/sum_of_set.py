@@ -73,10 +73,10 @@ class SumOfSet:
         return 1.05 * (self._clip_norm * units + noise)
 
     def take(self) -> Privatised[Vector]:
-        """The mean, float32 (P,), once no share is missing.
+        """Return the mean, float32 (P,), once no share is missing.
 
         Raises:
-            ProtocolError: it is larger than clipped vectors and noise can be: a site lied.
+            ProtocolError: the sum is larger than clipped vectors and noise can be: a site lied.
         """
         assert not self.missing
         step, square = self._grid.step, 0.0

@@ -57,9 +57,7 @@ class Signature:
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Signature:
-        """Raises:
-        KeyError, ValueError: a header is missing, or none that Flower sends.
-        """
+        """Read a signature. Raises KeyError, ValueError if a header is missing or not Flower's."""
         return cls(
             key=b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True),
             time=headers[TIMESTAMP_HEADER],
