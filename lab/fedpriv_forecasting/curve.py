@@ -141,11 +141,11 @@ class Curve:
     terms: Terms
 
     def row(self, setting: Setting) -> Array:
-        """x, what the coefficients are multiplied by."""
+        """Return x, which the coefficients are multiplied by."""
         return _row(setting, self.terms, self.warm)
 
     def leverage(self, setting: Setting) -> float:
-        """x (XᵀX)⁻¹ xᵀ: how far from the middle of what was measured."""
+        """Return x (XᵀX)⁻¹ xᵀ: how far a setting is from the middle of what was measured."""
         row = self.row(setting)
         return float(row @ self.inverse @ row)
 
@@ -160,7 +160,7 @@ class Curve:
         return interval(*self.gain(setting, one_site=one_site), self.freedom)
 
     def more(self, setting: Setting, other: Setting) -> tuple[float, float]:
-        """How much more the gain is at the other, and the variance of the curve alone."""
+        """Return how much more the gain is at the other, and the variance of the curve alone."""
         step = self.row(other) - self.row(setting)
         return float(step @ self.coefficients), float(step @ self.moves @ step)
 
@@ -169,7 +169,7 @@ class Curve:
         return interval(*self.more(setting, other), self.freedom)
 
     def outside(self, setting: Setting) -> list[str]:
-        """In which figures a setting is outside what was measured, in words; none if in none."""
+        """Say in which figures a setting is outside what was measured; none if in none."""
         if found := self.out_of_range(setting):
             return found
         known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
