@@ -53,7 +53,7 @@ def prv(events: list[Event]) -> float:
 
 
 def plds(events: list[Event]) -> float:
-    """The pessimistic estimate of dp-accounting at its default interval."""
+    """Return the pessimistic estimate of dp-accounting at its default interval."""
     total: Any = None
     for event in events:
         step = pld.from_gaussian_mechanism(

@@ -88,15 +88,15 @@ class Row:
 
 
 def kinds(task: Task) -> list[str]:
-    """The names of all that transformers has for a task."""
+    """Return the names of all architectures that transformers has for a task."""
     return sorted(_TASKS[task][1])
 
 
 def tiny_config(kind: str, vocabulary: int, **more: Any) -> Any:
-    """The configuration of a small model of that kind.
+    """Make the configuration of a small model of that kind.
 
     Raises:
-        ValueError: what the sizes of others are is none for it.
+        ValueError: the sizes of other small models make no configuration of this kind.
     """
     made: Any = CONFIG_MAPPING[kind]
     known = {**_small(made()), **_OWN.get(kind, {}), **more, "vocab_size": vocabulary}

@@ -118,7 +118,7 @@ def names(kind: Kind, point: Point, seed: int) -> tuple[str, str, str]:
 
 
 def chosen(arguments: argparse.Namespace) -> list[Kind]:
-    """The kinds of data that were asked for, with the points that they can have."""
+    """Return the kinds of data that were asked for, with the points that they can have."""
     kinds = [kind for name, kind in KINDS.items() if name in arguments.kinds]
     return [replace(kind, points=QUICK_POINTS) for kind in kinds] if arguments.quick else kinds
 
@@ -135,7 +135,7 @@ def size_of(arguments: argparse.Namespace) -> Size:
 
 
 def entries(arguments: argparse.Namespace, size: Size) -> list[Entry]:
-    """What is to measure, in this order: each point once, then further seeds of those that decide.
+    """Return what to measure, in order: each point once, then further seeds of those that decide.
 
     Writes the federations. Kinds take turns.
     """
@@ -166,7 +166,7 @@ def batches(all_of_them: Sequence[Entry], count: int) -> Iterator[Sequence[Entry
 
 
 def document(found: Measured, command: str) -> dict[str, Any]:
-    """The file of measurements; settings are those of runs that begin at the base model."""
+    """Make the file of measurements; settings are those of runs that begin at the base model."""
     kinds = {}
     for entry, row in sorted(found, key=lambda pair: not pair[0].point.warm_start):
         asked = entry.trials["federated"].config

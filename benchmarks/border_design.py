@@ -255,7 +255,7 @@ class Kind:
 
 
 def specialties(data: Path) -> Pools:
-    """The distinct notes by specialty, the largest first."""
+    """Read the distinct notes by specialty, the largest first."""
     path, found = data / "mtsamples" / "mtsamples.jsonl.gz", defaultdict[str, list[Row]](list)
     known = set()
     with _readable(path), gzip.open(path, "rt", encoding="utf-8") as stream:
@@ -268,7 +268,7 @@ def specialties(data: Path) -> Pools:
 
 
 def sentences(data: Path) -> Pools:
-    """The whole sentences of SST-2 by label."""
+    """Read the whole sentences of SST-2 by label."""
     folder = data / "sst2"
     with _readable(folder / "train.tsv.gz"):
         trained, _ = sst2.split(sst2.rows(folder, "train"), sst2.TUNING)
@@ -278,10 +278,7 @@ def sentences(data: Path) -> Pools:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """
-    Raises:
-        DataError: what is done meanwhile finds no such records there.
-    """
+    """Raise a DataError, which names the file, if the block finds no such records there."""
     try:
         yield
     except (OSError, EOFError, ValueError, KeyError) as error:
@@ -401,13 +398,13 @@ def left_over(pools: Sequence[Pools], drawn: random.Random) -> list[Row]:
 
 
 def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size: Size) -> Path:
-    """The records of all sites and of everyone, and the file of the federation.
+    """Write the records of all sites and of everyone, and the file of the federation.
 
     Args:
-        pools: all records of this kind; left as they are.
+        pools: all records of this kind; they are left as they are.
 
     Raises:
-        ConfigError: there are too few.
+        ConfigError: there are too few records.
     """
     drawn = random.Random(f"{kind.name} {point.sites} {point.records}")
     left = {name: drawn.sample(rows, len(rows)) for name, rows in pools.items()}

@@ -72,7 +72,7 @@ def parsed() -> argparse.Namespace:
 
 
 def write_federation(out: Path, point: Point) -> Path:
-    """The embedded federation, in which only those clinics hold notes out that are looked at."""
+    """Write the embedded federation, where only the clinics that are looked at hold notes out."""
     folder = EMBEDDED.parent
     lines, found = [], 0
     for line in EMBEDDED.read_text(encoding="utf-8").splitlines():
@@ -111,7 +111,7 @@ def shown(values: list[float]) -> str:
 
 
 def markdown(made: Gains, found: list[dict[str, Any]], names: list[str]) -> str:
-    """The table, a row a clinic."""
+    """Write the table, with a row for each clinic."""
     alone = {
         name: statistics.fmean(row["own"]["alone"][index] for row in found)
         for index, name in enumerate(names)

@@ -70,7 +70,7 @@ class Found:
 
 
 def worker_of(folder: Path, device: str, dtype: str, tokens: int, checkpointing: bool) -> Worker:
-    """A worker on the decoder whose adapter is not at its start, where lora_B is 0."""
+    """Make a worker on the decoder whose adapter is not at its start, where lora_B is 0."""
     compute = ComputeSection.model_validate(
         {"device": device, "dtype": dtype, "gradient_checkpointing": checkpointing}
     )

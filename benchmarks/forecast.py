@@ -89,7 +89,7 @@ def loss(p: Any, y: Any) -> float:
 
 
 def trained_from(start: Any, x: Any, y: Any, penalties: Sequence[float] = PENALTIES) -> Any:
-    """The best of several penalised fits, by the last fifth of the records."""
+    """Return the best of several penalised fits, by the last fifth of the records."""
     cut = int(0.8 * len(y))
     kept, of = x[:cut], y[:cut]
 
@@ -177,7 +177,7 @@ def at_others(
 
 
 def made_up(seed: int) -> Table:
-    """A table of groups, each with several ε and trusts."""
+    """Make up a table of groups, each with several ε and trusts."""
     random = np.random.default_rng(seed)
     groups: dict[tuple[int, int], None] = {}
     while len(groups) < GROUPS:
@@ -214,7 +214,7 @@ def made_up(seed: int) -> Table:
 
 
 def compared(name: str, tables: list[list[Point]]) -> Iterator[dict[str, Any]]:
-    """A row for each question, way and curve, over several tables of one kind."""
+    """Give a row for each question, way and curve, over several tables of one kind."""
     for asked in ASKED:
         question, way, over = asked
         for curve, terms in CURVES.items():
@@ -249,7 +249,7 @@ def row(
 
 
 def kinds_left_out(table: Table) -> Iterator[dict[str, Any]]:
-    """A row for each task and question of which three kinds or more were measured."""
+    """Give a row for each task and question that was measured for three kinds or more."""
     for task in dict.fromkeys(kind.task for kind in table.kinds.values()):
         names = [name for name, kind in table.kinds.items() if kind.task == task]
         for asked in ASKED:
@@ -260,7 +260,7 @@ def kinds_left_out(table: Table) -> Iterator[dict[str, Any]]:
 
 
 def uneven(tables: list[Table]) -> Iterator[dict[str, Any]]:
-    """A row for each way, of federations whose sites differ, by the curves of equal ones."""
+    """Give a row for each way: federations whose sites differ, by the curves of equal sites."""
     tried: dict[tuple[str, str], list[LeftOut | None]] = {
         (way, of): [] for way in WAYS for of in ("mean", "each site")
     }

@@ -31,5 +31,5 @@ def median(turns: list[Seconds], name: str) -> float:
 
 
 def ratio(turns: list[Seconds], name: str, to: str) -> float:
-    """The median of a case's seconds over another's in the same turn."""
+    """Return the median of a case's seconds over another's in the same turn."""
     return statistics.median(turn[name] / turn[to] for turn in turns)

@@ -280,7 +280,7 @@ def _taken(groups: list[Group], count: int, most: int | None = None) -> list[Row
 
 
 def pieces(kind: Kind, data: Path, sites: int, records: int) -> dict[str, list[Row]]:
-    """The records of every file of a federation, by the file's name. No group is in two of them.
+    """Divide the records among a federation's files, by file name. No group is in two of them.
 
     Outside sites are a third and two thirds of the way from the first site to the last. Their own
     records are of as many groups, so that few records are not one sentence with all its phrases.
@@ -327,7 +327,7 @@ def pieces(kind: Kind, data: Path, sites: int, records: int) -> dict[str, list[R
 
 
 def scored_sites(sites: int) -> tuple[int, ...]:
-    """The numbers of the sites whose own models are scored."""
+    """Return the numbers of the sites whose own models are scored."""
     return tuple(round((2 * i + 1) * (sites - 1) / (2 * SCORED)) for i in range(SCORED))
 
 

@@ -33,7 +33,7 @@ MARK = "<!-- {}: python benchmarks/joining.py DATA --tables -->"
 
 
 def measured(folder: Path) -> list[Point]:
-    """The points in a folder, in the order of their kinds and sizes."""
+    """Read the points in a folder, in the order of their kinds and sizes."""
     found: dict[tuple[Any, ...], list[Entry]] = defaultdict(list)
     for path in sorted(folder.glob("*-[0-9]*x[0-9]*-*-[0-9].json")):
         entry = json.loads(path.read_text(encoding="utf-8"))
@@ -52,13 +52,13 @@ def verdict(gains: Sequence[float]) -> str:
 
 
 def of(point: Point, losses: Losses, row: str) -> str:
-    """A row's mean over sites and seeds; nothing where it was not measured."""
+    """Write a row's mean over sites and seeds; nothing where it was not measured."""
     found = [loss for entry in point for loss in losses(entry).get(row, [])]
     return f"{statistics.fmean(found):.3f}" if found else ""
 
 
 def best(point: Point, losses: Losses, rows: Sequence[str]) -> str:
-    """The row with the lowest mean."""
+    """Return the row with the lowest mean."""
     known = [row for row in rows if row in losses(point[0])]
     return min(known, key=lambda row: float(of(point, losses, row)))
 
@@ -83,7 +83,7 @@ def _terms(point: Point) -> list[str]:
 
 
 def _of_few(count: str) -> Losses:
-    """A new site's losses with so many own records."""
+    """Return what reads a new site's losses with so many own records."""
     return lambda entry: {row: of[count] for row, of in entry["new"].items() if count in of}
 
 
@@ -108,7 +108,7 @@ def map_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def price_table(points: Sequence[Point]) -> list[list[str]]:
-    """What a site pays: privacy, traffic and work."""
+    """Make the table of what a site pays: privacy, traffic and work."""
     rows = [
         [
             "records, sites × records",
@@ -136,7 +136,7 @@ def price_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def own_table(points: Sequence[Point]) -> list[list[str]]:
-    """A site's own patients."""
+    """Make the table of a site's own patients."""
     losses: Losses = itemgetter("own")
     rows = [
         [
@@ -182,7 +182,7 @@ def others_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def new_table(points: Sequence[Point]) -> list[list[str]]:
-    """New sites: what is trained on few records of their own, from each start."""
+    """Make the table of new sites: trained on few records of their own, from each start."""
     rows = [
         [
             "records, sites × records",
@@ -206,7 +206,7 @@ def new_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def chosen_table(folder: Path) -> list[list[str]]:
-    """What was chosen, and from what; * marks the end of a grid."""
+    """Make the table of what was chosen, and from what; * marks the end of a grid."""
     rows = [
         [
             "records, sites × records",
@@ -257,17 +257,17 @@ TABLES = {
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
+    """Write a table in Markdown."""
     head, *others = rows
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in others)])
 
 
 def with_tables(folder: Path) -> Iterator[tuple[Path, str]]:
-    """The pages beside a folder of figures, each with its table anew.
+    """Give the pages beside a folder of figures, each with its table anew.
 
     Raises:
-        DataError: a page has no place for it.
+        DataError: a page has no place for the table.
     """
     points = measured(folder)
     for name, made in TABLES.items():
@@ -312,7 +312,7 @@ def forecast_table(folder: Path) -> dict[str, Any]:
 
 
 def shipped_table(folder: Path) -> dict[str, Any]:
-    """These points and those of the border, each kind by a name of its own, as they are shipped."""
+    """Join these points and the border's as they are shipped, each kind under its own name."""
     border = json.loads((folder.parent / "border.json").read_text(encoding="utf-8"))
     here = forecast_table(folder)
     kinds = {f"hospital-{name}": kind for name, kind in here["kinds"].items()}

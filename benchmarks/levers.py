@@ -44,7 +44,7 @@ FACTORS = (0.5, 1.0, 2.0)  # of the rate that the points of this kind have
 
 
 def levers(point: Point) -> dict[str, list[str]]:
-    """The rows: a name, and what it changes."""
+    """Return the rows: a name, and what it changes."""
     rate = sample_rate(point.kind, point.sites * point.records)
     clip = 10.0 if point.kind.name == "sentences" else 0.1
     public = ["synthetic.data=public.jsonl", f"synthetic.size={point.kind.apart.public}"]

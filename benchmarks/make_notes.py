@@ -100,13 +100,13 @@ def clinics(distinct: list[Row], folder: Path) -> None:
 
 
 def first_words(row: Row) -> str:
-    """The beginning of a note, with its last word whole."""
+    """Return the beginning of a note, with its last word whole."""
     text = row["transcription"]
     return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS].rpartition(" ")[0]
 
 
 def slug(specialty: str) -> str:
-    """The first word or two of a specialty's name, for the name of a site."""
+    """Return the first word or two of a specialty's name, for the name of a site."""
     words = re.findall(r"[a-z]+", specialty.partition("/")[0].partition(" - ")[0].lower())
     return "-".join(words[:2])
 

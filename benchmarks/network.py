@@ -53,7 +53,7 @@ ZEROS = "sha256:" + "0" * 64
 
 
 def certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """Authority, server certificate and key, for localhost."""
+    """Make authority, server certificate and key, for localhost."""
     from fedpriv.pki.certificates import certificate_pem
     from fedpriv.pki.keys import new_key, private_pem
     from fedpriv_server.issue import authority_certificate, server_certificate
@@ -70,10 +70,10 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, proposal: str) -> None:
-    """A site's process: the real connection, and an app that answers with noise.
+    """Run a site's process: the real connection, and an app that answers with noise.
 
     Args:
-        proposal: its digest.
+        proposal: the digest of the proposal.
     """
     import numpy as np
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -152,7 +152,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
 
 
 def crowd(first: int, keys: list[bytes], port: int, ca: Path, *others: Any) -> None:
-    """A process of several sites, a thread each."""
+    """Run a process of several sites, a thread for each."""
     set_environment()
     logging.disable()
     threading.stack_size(1 << 20)
@@ -163,7 +163,7 @@ def crowd(first: int, keys: list[bytes], port: int, ca: Path, *others: Any) -> N
 
 
 def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Path) -> None:
-    """The server's process: sends its port and keys, then what it measured."""
+    """Run the server's process: it sends its port and keys, then what it measured."""
     import numpy as np
 
     from fedpriv.heap import share_heap

@@ -176,7 +176,7 @@ ROWS = {  # what each takes
 
 
 def markdown(found: Losses) -> str:
-    """The table: mean over the clinics, and how much of what all three gain over two own."""
+    """Write the table: mean over the clinics, and share of the gain of all three over two own."""
     means = {row: statistics.fmean(at.values()) for row, at in found.items()}
     lines = ["| model | trained | loss | share of the gain |", "|---|---|---|---|"]
     for row, mean in means.items():

@@ -29,7 +29,7 @@ Words = Sequence[str]
 
 
 def texts(path: Path) -> list[Words]:
-    """The words of each record, of all its fields together."""
+    """Read the words of each record, of all its fields together."""
     with path.open(encoding="utf-8") as stream:
         records = [json.loads(line) for line in stream]
     return [re.findall(r"\w+", " ".join(record.values()).lower()) for record in records]
@@ -40,7 +40,7 @@ def runs(words: Words, length: int) -> list[tuple[str, ...]]:
 
 
 def first(records: list[Words], words: int) -> list[Words]:
-    """The first records that have so many words together; the last of them is cut."""
+    """Return the first records that have so many words together; the last of them is cut."""
     kept, left = [], words
     for record in records:
         if left <= 0:

@@ -141,7 +141,7 @@ class Momentum:
         self._mean: Any = 0.0
 
     def __call__(self, values: Array, gradient: Array, step: int) -> tuple[Array, Array]:
-        """New values, and the mean as it was used."""
+        """Return the new values, and the mean as it was used."""
         self._mean = BETA * self._mean + (1 - BETA) * gradient.astype(np.float64)
         whole = 1 - BETA**step
         mean = (self._mean / whole).astype(np.float32)

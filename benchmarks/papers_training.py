@@ -95,10 +95,10 @@ class Training(ABC):
 
     @abstractmethod
     def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
-        """The values that a row begins at, and how it makes a step."""
+        """Return the values that a row begins at, and how it makes a step."""
 
     def answer(self, row: str, values: Array) -> Array:
-        """What is scored: by default the values that were reached."""
+        """Return what is scored: by default the values that were reached."""
         return values
 
     def summed(
@@ -154,7 +154,7 @@ def tuned(training: Training, row: str) -> dict[str, float]:
 
 
 def write_records(folder: Path, point: Point, data: Path, model: str | None) -> Path:
-    """The point's federation of one site, and its records."""
+    """Write the point's federation of one site, and its records."""
     kind = KINDS[point.kind]
     groups = kind.groups(data)
     random.Random(0).shuffle(groups)
@@ -238,7 +238,7 @@ def measure(
 
 
 def show(path: Path, rows: Sequence[str], console: Console) -> None:
-    """The losses of a point."""
+    """Print the losses of a point."""
     found = json.loads(path.read_text())
     table = Table("row", "a fifth", "half", "end", "cosine", "along", "±", "rate", box=None)
     for row in (row for row in rows if row in found):
@@ -261,7 +261,7 @@ def show(path: Path, rows: Sequence[str], console: Console) -> None:
 
 
 def main(description: str, training_of: type[Training], points: Sequence[Point]) -> int:
-    """The command line of a study."""
+    """Run the command line of a study."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("papers"))

@@ -83,7 +83,7 @@ def make_units(folder: Path) -> UnitStore:
 
 
 def make_parts(worker: Worker, units: UnitStore, folder: Path) -> Cases:
-    """The step, and what comes before and after it."""
+    """Return the step, and what comes before and after it, as cases."""
     csprng, size = SystemCsprng(), worker.vector.size
     terms = Terms("0" * 32, RECORDS, "record", 1, 1e-5, 1e6, simulated=True)
     ledger = Ledger.create(folder / "ledger.db", terms)
@@ -143,7 +143,7 @@ def notes(worker: Worker, folder: Path) -> list[Any]:
 
 
 def strict_cases(folder: Path) -> Cases:
-    """A clipped sum over the same notes, default and strict."""
+    """Compare a clipped sum over the same notes, default and strict."""
     config = load_job(HOSPITALS)
     worker = make_worker(job_recipe(config))
     units = notes(worker, folder)
@@ -155,7 +155,7 @@ def strict_cases(folder: Path) -> Cases:
 
 
 def group_cases(folder: Path) -> Cases:
-    """A clipped sum over the same notes, whole and in groups: the adapters, and every matrix."""
+    """Compare a clipped sum over the same notes, whole and in groups: adapters, every matrix."""
     config = load_job(HOSPITALS)
     worker = make_worker(job_recipe(config))
     units, clip_norm = notes(worker, folder), config.privacy.clip_norm
@@ -180,7 +180,7 @@ def group_cases(folder: Path) -> Cases:
 
 
 def pe_sgd_cases(batch: int, size: int) -> Cases:
-    """A step by DP-LoRA and one by PE-SGD, over the same records."""
+    """Compare a step by DP-LoRA and one by PE-SGD, over the same records."""
     lora = LoraSection(r=4, alpha=8, target_modules="auto")
     worker = make_worker(ModelRecipe(ModelSection(max_length=TOKENS), lora, 0, ComputeSection()))
     noise = np.random.default_rng(2).normal(size=worker.vector.size) / 20
@@ -196,7 +196,7 @@ def pe_sgd_cases(batch: int, size: int) -> Cases:
 
 
 def made_up(records: int, seed: int) -> tuple[Example, ...]:
-    """Records of random tokens."""
+    """Make up records of random tokens."""
     drawn = np.random.default_rng(seed).integers(3, 4096, (records, TOKENS))
     return tuple(Example(row, [-100, *row[1:]]) for row in drawn.tolist())
 

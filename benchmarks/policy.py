@@ -88,13 +88,13 @@ def setting_of(groups: int, seed: int) -> Setting:
 def run(
     task: Task, section: ControllerSection | None, groups: int, rate: float, seed: int
 ) -> float:
-    """The last loss of a task, with one clip norm for all where there is no controller."""
+    """Return the last loss of a task, with one clip norm for all where there is no controller."""
     controller = None if section is None else make_controller(section, setting_of(groups, seed))
     return play(task, controller, groups, rate, seed)
 
 
 def play(task: Task, controller: Controller | None, groups: int, rate: float, seed: int) -> float:
-    """A task with a controller that may have learned before."""
+    """Run a task with a controller that may have learned before, and return its last loss."""
     random = np.random.default_rng(seed)
     update = Update(OptimizerSection(name="adamw", lr=rate), public(task.start.astype(np.float32)))
     control = None if controller is None else control_of(controller, task, groups)
@@ -114,7 +114,7 @@ def play(task: Task, controller: Controller | None, groups: int, rate: float, se
 
 
 def control_of(controller: Controller, task: Task, groups: int) -> ControllerRun:
-    """A controller at its work, rewarded by the logarithm of the task's own loss."""
+    """Start a controller that is rewarded by the logarithm of the task's own loss."""
     layout = Groups.of([f"g{index}" for index in range(groups)], [(SIZE,)] * groups, "matrices")
     terms = GroupTerms(
         by="matrices", count=groups, together=controller.together, bits=controller.bits
@@ -127,7 +127,7 @@ def control_of(controller: Controller, task: Task, groups: int) -> ControllerRun
 
 
 def pretrain(groups: int, episodes: int) -> State:
-    """A controller's state after so many tasks."""
+    """Return a controller's state after so many tasks."""
     section, carried = ControllerSection(name="sac"), None
     for episode in track(range(episodes), "learning"):
         controller = make_controller(section, setting_of(groups, episode))

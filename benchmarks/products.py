@@ -45,7 +45,7 @@ def product_cases(shape: tuple[int, int, int]) -> dict[str, Callable[[], Any]]:
 
 
 def loss_cases(shape: tuple[int, int, int]) -> dict[str, Callable[[], Any]]:
-    """The loss and its gradient by the logits, which a product has just written."""
+    """Compare two ways to the loss and its gradient by the logits, just written by a product."""
     records, length, vocabulary = shape
     hidden, head = torch.randn(records * length, 64), torch.randn(vocabulary, 64)
     labels = torch.randint(vocabulary, (records, length))
@@ -64,7 +64,7 @@ def loss_cases(shape: tuple[int, int, int]) -> dict[str, Callable[[], Any]]:
 
 
 def halves_cases(rows: int, width: int) -> dict[str, Callable[[], Any]]:
-    """A product in bfloat16, its parts, and what stands beside it; all in float32 on both sides."""
+    """Compare a product in bfloat16, its parts, and its rivals; all in float32 on both sides."""
     x, weight = torch.randn(rows, width), torch.randn(width, width)
     x16, weight16 = x.bfloat16(), weight.bfloat16()
     y16 = F.linear(x16, weight16)

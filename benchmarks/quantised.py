@@ -81,7 +81,7 @@ def gradients(worker: Worker) -> torch.Tensor:
 
 
 def loss(worker: Worker) -> float:
-    """The mean over the same records."""
+    """Return the mean loss over the same records."""
     batch = random_batch(worker, torch.ones(RECORDS, TOKENS, dtype=torch.int64), seed=0)
     with torch.no_grad():
         return float(record_losses(worker.model, batch).mean())
@@ -125,7 +125,7 @@ def in_a_process(folder: str, way: str) -> dict[str, float]:
 
 
 def stored(size: dict[str, int], scratch: Path) -> str:
-    """A random decoder, as a folder."""
+    """Store a random decoder as a folder."""
     import transformers
 
     folder = str(scratch / f"{size['width']}-{size['layers']}")
@@ -138,7 +138,7 @@ def stored(size: dict[str, int], scratch: Path) -> str:
 def of_size(
     size: dict[str, int], folder: str, found: dict[str, Any], repeats: int
 ) -> list[dict[str, Any]]:
-    """A row for each way to keep it.
+    """Return a row for each way to keep a model of this size.
 
     Args:
         found: `memory` of each way.

@@ -70,7 +70,7 @@ def make_federation(folder: Path, records: int, unit: str, rounds: int) -> Path:
 
 
 def own_bytes() -> int:
-    """What this process holds of its own."""
+    """Return how much memory this process holds of its own."""
     lines = Path("/proc/self/status").read_text().splitlines()
     [kilobytes] = [line.split()[1] for line in lines if line.startswith("RssAnon:")]
     return int(kilobytes) * 1024
@@ -151,7 +151,7 @@ def measure(records: int, unit: str, rounds: int) -> dict[str, Any]:
 
 
 def encode(records: int, unit: str) -> dict[str, Any]:
-    """What `encode_population` takes, and a sampled unit after it."""
+    """Measure what `encode_population` takes, and a sampled unit after it."""
     from transformers import AutoTokenizer
 
     from fedpriv.data.population import encode_population

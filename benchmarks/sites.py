@@ -72,7 +72,7 @@ def make_federation(folder: Path, model: Path, engine: str, sites: int, rounds: 
 
 
 def held(session: int) -> dict[str, int]:
-    """What the processes of a session hold: bytes together, and the most files and threads."""
+    """Return what a session's processes hold: bytes together, and the most files and threads."""
     total = files = threads = 0
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():

@@ -64,7 +64,7 @@ def site_name(number: int) -> str:
 
 
 def make_federation(folder: Path, sites: int, rounds: int) -> Path:
-    """A provisioned federation; records and ledger of a site are beside its enrolment."""
+    """Make a provisioned federation; a site's records and ledger are beside its enrolment."""
     from fedpriv.config.load import load_job, load_site
     from fedpriv.models.stored import digest_of
     from fedpriv_client.init import init_site
@@ -298,7 +298,7 @@ def _finished(run: Path) -> bool:
 
 
 def check(folder: Path, found: dict[str, Any]) -> list[str]:
-    """What is not as it should be."""
+    """Return what is not as it should be."""
     wrong = list(found["ended"])
     run, rounds = folder / "run", found["rounds"]
     lines = (run / "metrics.jsonl").read_text().splitlines()
@@ -337,7 +337,7 @@ def _slots(path: Path, job: str) -> int:
 
 
 def _faults(path: Path, job: str, used: set[int], rounds: int, report: Path) -> list[str]:
-    """What is wrong with a site's ledger and the report that the server has of it.
+    """Return what is wrong with a site's ledger and the report that the server has of it.
 
     Args:
         used: slots whose replies the server has added up.

@@ -97,7 +97,7 @@ SHAPES = {
 
 
 def build(shape: Shape, attention: str) -> Any:
-    """A random model with an adapter that has been moved off its start."""
+    """Build a random model with an adapter that has been moved off its start."""
     import transformers
     from peft import LoraConfig, TaskType, get_peft_model
 
@@ -158,7 +158,7 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 def usual_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """A loss per record (B,), as anybody would write it."""
+    """Return a loss per record (B,), as most people would write it."""
     if labels.ndim == 1:
         return F.cross_entropy(logits, labels, reduction="none")
     logits, labels = logits[:, :-1].float(), labels[:, 1:]
@@ -386,7 +386,7 @@ WAYS: dict[str, type[Way]] = {
 
 
 def peak_bytes(step: Callable[[], None], device: str) -> int:
-    """The most that tensors took during a step, beyond what there was before."""
+    """Return the most bytes that tensors took during a step, beyond what they held before."""
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

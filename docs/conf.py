@@ -61,7 +61,7 @@ _MANY = 40  # parameters, which nobody reads
 
 
 def api() -> Iterator[str]:
-    """The page of names, in Markdown: those of `fedpriv.__all__`, what they return, all errors."""
+    """Write the page of names in Markdown: `fedpriv.__all__`, what they return, all errors."""
     functions_first = sorted(fedpriv.__all__, key=str.swapcase)
     found = {name: getattr(fedpriv, name) for name in functions_first}
     for name, value in found.items():

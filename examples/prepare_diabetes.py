@@ -36,22 +36,22 @@ APART = {"held-out": (0.0, 0.1), "tuning": (0.1, 0.15)}  # shares of the patient
 
 
 def rank(patient: int, purpose: str) -> float:
-    """A number in [0, 1) that is the patient's alone, the same every time."""
+    """Return a number in [0, 1) that depends on the patient alone, the same every time."""
     digest = hashlib.sha256(f"{purpose} {patient}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def count(row: Row, column: str, one: str, many: str) -> str:
-    """Such as "2 visits", or "no visit"."""
+    """Write a count with its noun, such as "2 visits" or "no visit"."""
     number = int(row[column])
     return f"{number or 'no'} {one if number < 2 else many}"
 
 
 def summary(row: Row) -> str:
-    """The stay in a few English words: first visits in the year before, which tell most.
+    """Describe the stay in a few words: first the visits in the year before, which tell most.
 
-    A classifier takes the mean over all tokens, so what tells little would drown the rest:
-    without diagnoses, sex and laboratory tests, logistic regression on the table is as good.
+    A classifier takes the mean over all tokens, so words that tell little would drown the rest.
+    Without diagnoses, sex and laboratory tests, logistic regression on the table is as good.
     """
     youngest, oldest = row["age"].strip("[)").split("-")
     source = SOURCE.get(row["admission_source_id"], "elsewhere")

@@ -24,7 +24,7 @@ Row = dict[str, str]
 
 
 def rank(*parts: str) -> int:
-    """A number that is the parts' alone, the same every time."""
+    """Return a number that depends on the parts alone, the same every time."""
     return int.from_bytes(hashlib.sha256("\0".join(parts).encode()).digest()[:8], "big")
 
 

@@ -72,7 +72,7 @@ DURATIONS = ("job.round_timeout", "server.wait")
 
 
 def page() -> str:
-    """The whole page."""
+    """Write the whole page."""
     federation = FEDERATION.format(table=_table_of_defaults(), by_epsilon=_by_epsilon())
     parts = [HEAD, federation, *_tables(JobConfig, KEYS), SITE, *_tables(OwnSiteFile, {})]
     return "\n".join(parts)
@@ -156,7 +156,7 @@ def _table(
 
 
 def _section(schema: Schema, definitions: Schema) -> Any:
-    """The definition of a table that a property is, or None."""
+    """Return the definition of the table that a property is, or None."""
     options = [schema, schema.get("items", {}), *schema.get("anyOf", ())]
     for option in options:
         if "$ref" in option:
@@ -165,7 +165,7 @@ def _section(schema: Schema, definitions: Schema) -> Any:
 
 
 def _kind(schema: Schema) -> str:
-    """The type of a key with its bounds, in words."""
+    """Describe in words the type of a key with its bounds."""
     if "anyOf" in schema:
         kinds = [_kind(option) for option in schema["anyOf"] if option.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))

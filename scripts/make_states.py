@@ -81,7 +81,7 @@ def check_words(known: dict[str, tuple[str, Sequence[str]]]) -> None:
 
 
 def _said(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """What is said by name to a `Status`."""
+    """Give what is told by name to a `Status`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and "status" in ast.unparse(node.func).lower():
             for item in node.keywords:

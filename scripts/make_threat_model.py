@@ -82,15 +82,13 @@ class Rows:
         return ", ".join(f"`{one}`" for one in ([found] if isinstance(found, str) else found))
 
     def check(self) -> None:
-        """Raises:
-        SystemExit: a row is of something that is gone.
-        """
+        """Stop the script (SystemExit) if a row is about something that no longer exists."""
         if self._left:
             sys.exit(f"{ROWS.name}: [{self.kind}] has rows of what is gone: {sorted(self._left)}")
 
 
 def page() -> str:
-    """The whole page."""
+    """Write the whole page."""
     file = tomllib.loads(ROWS.read_text(encoding="utf-8"))
     parts = [HEAD]
     for kind, (title, head, rows) in SECTIONS.items():
@@ -121,7 +119,7 @@ def messages() -> dict[str, type[BaseModel]]:
 
 
 def _fields(known: Rows) -> Iterator[Row]:
-    """The fields of what a site says. What it is told is in the next table."""
+    """Give the fields of what a site says. What a site is told is in the next table."""
     for name, body in messages().items():
         if name in known.about["arrives"]:
             continue
@@ -144,7 +142,7 @@ def leaves_of(schema: Any, where: str = "", top: Any = None) -> Iterator[tuple[s
 
 
 def _inside(field: Any, top: Any) -> Any:
-    """The definition of a section that a field is, holds, or may be; else None."""
+    """Return the definition of the section that a field is, holds, or may be; else None."""
     for option in (field, field.get("items", {}), *field.get("anyOf", ())):
         if "$ref" in option:
             return top["$defs"][option["$ref"].rpartition("/")[2]]
@@ -152,7 +150,7 @@ def _inside(field: Any, top: Any) -> Any:
 
 
 def bound(schema: Any) -> str:
-    """What a value of a schema can be at most, in words."""
+    """Say in words what a value of a schema can be at most."""
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(bound(option) for option in schema["anyOf"]))
     if "enum" in schema or "const" in schema:
@@ -256,7 +254,7 @@ def sent() -> tuple[list[str], list[str]]:
 
 
 def _set(message: Any, name: str) -> Iterator[str]:
-    """The fields of a protobuf message that are set, by their path."""
+    """Give the fields of a protobuf message that are set, by their path."""
     for descriptor, value in message.ListFields():
         path = f"{name}.{descriptor.name}"
         if descriptor.message_type is None or descriptor.name == "content":

@@ -107,7 +107,7 @@ AS_THEY_ARE = """\
 
 
 def page() -> str:
-    """The whole page."""
+    """Write the whole page."""
     return "\n".join([HEAD, *_sections()])
 
 

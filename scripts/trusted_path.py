@@ -48,7 +48,7 @@ ROW = re.compile(r"^\| ((?:`[^`|]+`(?:, )?)+) \| [\d,]+ \|", re.M)
 
 @cache
 def file_of(module: str) -> Path | None:
-    """The file of a module of ours."""
+    """Return the file of a module of ours."""
     for folder in FOLDERS:
         path = folder.joinpath(*module.split("."))
         for file in (path / "__init__.py", path.with_suffix(".py")):
@@ -75,7 +75,7 @@ def reached(*modules: str) -> set[str]:
 
 @cache
 def imported(module: str, *, functions: bool = True) -> tuple[str, ...]:
-    """The modules that one imports, wherever in it or not inside functions."""
+    """Return the modules that one imports: everywhere in it, or outside functions only."""
     file = file_of(module)
     assert file is not None
     return tuple(_imports(ast.parse(file.read_text(encoding="utf-8")), functions))
@@ -122,7 +122,7 @@ def lines_of(module: str) -> int:
 
 
 def room_of(module: str) -> str:
-    """The room that a module stands in: a package of the library, or another distribution."""
+    """Return the room of a module: a package of the library, or another distribution."""
     top, _, rest = module.partition(".")
     return f"{top}.{rest.partition('.')[0]}" if top == "fedpriv" and rest else top
 
@@ -137,7 +137,7 @@ def by_setting(found: set[str]) -> dict[str, int]:
 
 
 def of_the_page(text: str, found: set[str]) -> str:
-    """The page with the figures of today: both sums, and the rows of its two tables."""
+    """Return the page with the present figures: both sums, and the rows of its two tables."""
     parts = by_setting(found)
 
     def rooms(row: re.Match[str]) -> str:

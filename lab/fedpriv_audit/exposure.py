@@ -27,9 +27,9 @@ def exposure(scores: Scores) -> float:
 
 
 def by_chance(mean: float, canaries: int, candidates: int, seed: int = 0) -> float:
-    """The chance of as high a mean exposure, or a higher, if no secret was ever seen.
+    """Return the chance of so high a mean exposure, or a higher one, if no secret was ever seen.
 
-    Each rank is then as likely as the others. By Monte Carlo, and never 0.
+    Each rank is then as likely as the others. Computed by Monte Carlo, and never 0.
     """
     ranks = np.random.default_rng(seed).integers(1, candidates + 1, (DRAWS, canaries))
     means = np.log2(candidates / ranks).mean(1)
@@ -37,7 +37,7 @@ def by_chance(mean: float, canaries: int, candidates: int, seed: int = 0) -> flo
 
 
 def expected_by_chance(candidates: int) -> float:
-    """The mean exposure, in bits, of a secret that was never seen."""
+    """Return the mean exposure, in bits, of a secret that was never seen."""
     return float(np.log2(candidates / np.arange(1, candidates + 1)).mean())
 
 

@@ -98,7 +98,7 @@ def interval(
 def true_positives(
     scores: Scores, inside: Coins, false_rate: float, confidence: float = 0.95
 ) -> tuple[float, float, float]:
-    """The share of members that is found when at most that share of the others is accused.
+    """Return the share of members found when at most `false_rate` of the others is accused.
 
     Returns:
         The share, and bounds of Clopper and Pearson on it at the threshold that was used.

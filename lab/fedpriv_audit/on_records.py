@@ -197,7 +197,7 @@ class RecordsAudit:
         return run_world(scores, attacker.base, members, epsilon, CONFIDENCE)
 
     def _evaluated_on(self) -> list[AuditedUnit]:
-        """The records by which the coordinator evaluates, each a unit."""
+        """Read the records by which the coordinator evaluates, each as a unit."""
         config = self._config
         with tempfile.TemporaryDirectory() as cache:
             records = read_records(

@@ -77,7 +77,7 @@ class Trained:
 
 
 def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
-    """The federation's job as the audit runs it: with the rounds it asks for, hardly evaluated."""
+    """Return the federation's job as the audit runs it: with its own rounds, hardly evaluated."""
     rounds = size.rounds or config.job.rounds
     little = {"every": rounds, "limit": EVALUATED, "hardest": 0.0, "sites": None}
     evaluation = config.evaluation.model_copy(update=little)
@@ -87,7 +87,7 @@ def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
 
 
 def with_noise(config: JobConfig, share: float) -> JobConfig:
-    """The same job with a share of the noise, as an ε that leads to it at each site."""
+    """Return the same job with a share of the noise, as an ε that leads to it at each site."""
     if share == 1:
         return config
     privacy = config.privacy
@@ -204,7 +204,7 @@ def _canaries(config: JobConfig, size: TrainingSize, seed: str) -> list[Canary]:
 def _by_site(
     config: JobConfig, members: list[AuditedUnit], secrets: list[Canary]
 ) -> dict[str, list[Row]]:
-    """The rows of each site, and with them its share of the canaries."""
+    """Return the rows of each site, which include its share of the canaries."""
     found: dict[str, list[Row]] = {site.name: [] for site in config.sites}
     for unit in members:
         found[unit.site] += unit.rows
@@ -217,7 +217,7 @@ def _by_site(
 
 
 def _half_sizes(config: JobConfig, units: list[AuditedUnit]) -> dict[str, int]:
-    """What each site declares, as sites do: not counted from the half that a coin made."""
+    """Return the size that each site declares; it is not counted from the half that a coin made."""
     canaries = -(-sum(TIMES) // len(config.sites)) if can_hold_canaries(spec_of(config)) else 0
     return {
         site.name: max(SMALLEST, sum(unit.site == site.name for unit in units) // 2 + canaries)
@@ -231,11 +231,11 @@ def _with_records(
     folder: Path,
     sizes: Mapping[str, int] | None = None,
 ) -> JobConfig:
-    """The job with these records at the sites, in files of a folder.
+    """Return the job with these records at the sites, in files of a folder.
 
     Args:
-        sizes: that the sites declare of public records, for which no ledger pays that outlives the
-            run. None leaves declared sizes and ledgers as the federation's file says.
+        sizes: sizes that the sites declare of public records, for which no ledger pays that
+            outlives the run. None leaves sizes and ledgers as the federation's file says.
     """
     sites = list[SiteSection]()
     for site in config.sites:
@@ -249,7 +249,7 @@ def _with_records(
 
 
 def _without_noise(config: JobConfig, size: TrainingSize, seed: int, pool: WorkerPool) -> Vector:
-    """What the same steps, and more of them, come to without clipping and noise."""
+    """Return the values after the same steps, and more of them, without clipping and noise."""
     rounds = size.longer * config.job.rounds
     evaluation = config.evaluation.model_copy(update={"every": rounds})
     job = config.job.model_copy(update={"rounds": rounds})

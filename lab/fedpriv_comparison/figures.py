@@ -212,11 +212,11 @@ def _figures(
 def held_out_gains(
     results: Sequence[Result], alone: Sequence[Result], base: Sequence[Result] = ()
 ) -> AtHome | None:
-    """The scores on the sites' own records, beside those that each has alone.
+    """Return the scores on the sites' own records, beside the scores of each site alone.
 
     Args:
-        results, alone, base: by seed; none of `alone` where nothing is held against it. `base` is
-            of the base model, as nobody would train alone where that makes it worse.
+        results, alone, base: by seed; `alone` is empty if there is nothing to compare with. `base`
+            is the base model's, as nobody would train alone where that makes the model worse.
     """
     good = [result for result in results if not result.error and result.home]
     if not good:
@@ -263,11 +263,11 @@ def held_out_gains(
 def outside_gains(
     pairs: Sequence[tuple[Result, Result]], results: Sequence[Result], against: str
 ) -> Outside | None:
-    """The scores at outside sites, beside those of the baseline.
+    """Return the scores at outside sites, beside those of the baseline.
 
     Args:
         pairs: results of equal seeds, this row's and the baseline's.
-        results: of this row.
+        results: results of this row.
     """
     good = [result.outside for result in results if not result.error and result.outside]
     if not good:
@@ -300,7 +300,7 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def outside_in_words(rows: Sequence[Figures]) -> list[str]:
-    """A sentence for each number of own units: against whom the baseline is better, and how."""
+    """Write a sentence per number of own units: by how much the baseline differs from each row."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.outside is not None:
@@ -335,7 +335,7 @@ def ended_worse(results: Sequence[Result]) -> bool:
 
 
 def worse_than_base(rows: Sequence[Figures]) -> str | None:
-    """A sentence where sites that train alone lose by it, which no other row shows."""
+    """Write a sentence if sites lose by training alone, which no other row shows."""
     homes = {row.name: row.home for row in rows if row.home is not None}
     if ALONE not in homes or BASE not in homes:
         return None
@@ -377,7 +377,7 @@ def reached(pairs: Sequence[tuple[Result, Result]], rounds: int) -> Reached | No
 
 
 def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:
-    """The loss after a round, linearly interpolated between evaluations; None if not finite."""
+    """Interpolate the loss after a round between evaluations, linearly; None if not finite."""
     for before, after in pairwise(rounds):
         if number == after["round"]:
             return _finite(after["eval_loss"])

@@ -92,7 +92,7 @@ def check_records(config: JobConfig, worker: Worker) -> None:
 
 
 def as_it_is(worker: Worker, values: Vector) -> Model:
-    """The model with these trained values (P,)."""
+    """Return the model with these trained values (P,)."""
     return lambda examples: score(worker, examples, values)
 
 

@@ -130,11 +130,11 @@ class Forecast:
 def forecast(
     job: JobConfig, federation: Federation, table: Table, kind: str | None = None
 ) -> Forecast:
-    """What is expected of a federation.
+    """Forecast what a federation gains.
 
     Args:
         federation: the public facts of `job`.
-        kind: whose runs to rest on; by default those of the job's task and model, or the nearest.
+        kind: which runs to rest on; by default those of the job's task and model, or the nearest.
 
     Raises:
         ConfigError: the table has no runs of the kind or task, or too few for a curve.
@@ -193,7 +193,7 @@ def forecast(
 
 
 def _basis_of(job: JobConfig, table: Table, name: str) -> Basis:
-    """The runs of the task: of a kind, and of the others."""
+    """Return the runs of the task: those of one kind, and those of the other kinds."""
     kind, words = table.kinds[name], None
     if not same_model(job, kind):
         words = f"model.name: {job.model.name}, and measured was {kind.model}"

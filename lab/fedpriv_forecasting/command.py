@@ -75,7 +75,7 @@ def forecast(
 def show(
     model: ModelSection, rank: int, federation: Federation, found: Forecast, console: Console
 ) -> None:
-    """The facts, three answers and their price; then each way, site and possible change."""
+    """Print the facts, three answers and their price; then each way, site and possible change."""
     for name, value in _facts(model, rank, federation, found):
         console.print(f"{name:16}  {value}", soft_wrap=True, markup=False)
     for heading, said in _answers(found):

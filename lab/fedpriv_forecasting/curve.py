@@ -50,17 +50,17 @@ Terms = Callable[[Setting], list[float]]  # what the coefficients are multiplied
 
 
 def plain(setting: Setting) -> list[float]:
-    """The terms without the product."""
+    """Return the terms without the product."""
     return [1.0, math.log2(setting.records), math.log2(setting.noise)]
 
 
 def flat(setting: Setting) -> list[float]:
-    """The mean alone."""
+    """Return the term of the mean alone."""
     return [1.0]
 
 
 def joint(setting: Setting) -> list[float]:
-    """The terms of the curve above."""
+    """Return the terms of the curve above."""
     return [*plain(setting), math.log2(setting.records) * math.log2(setting.noise)]
 
 
@@ -104,7 +104,7 @@ def interval(gain: float, variance: float, freedom: int) -> Interval:
 def runs_of(
     points: Sequence[Point], way: str, baseline: str = ALONE, question: str = OWN
 ) -> list[Runs]:
-    """The runs in which both were measured, by setting."""
+    """Return the runs that measured both the way and the baseline, by setting."""
     found: dict[tuple[Setting, Hashable], list[tuple[float, ...]]] = {}
     for point in points:
         gains = point.gains(way, baseline, question)
@@ -150,13 +150,13 @@ class Curve:
         return float(row @ self.inverse @ row)
 
     def gain(self, setting: Setting, *, one_site: bool = False) -> tuple[float, float]:
-        """The gain there and its variance, as the mean over sites or of one of them."""
+        """Return the gain there and its variance, as the mean over sites or of one of them."""
         variance = self.scatter * (1 + self.leverage(setting)) + self.between_seeds
         variance += self.between_sites if one_site else 0.0
         return float(self.row(setting) @ self.coefficients), variance
 
     def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
-        """The gain there, and in which bounds."""
+        """Return the gain there, and its bounds."""
         return interval(*self.gain(setting, one_site=one_site), self.freedom)
 
     def more(self, setting: Setting, other: Setting) -> tuple[float, float]:
@@ -165,7 +165,7 @@ class Curve:
         return float(step @ self.coefficients), float(step @ self.moves @ step)
 
     def difference(self, setting: Setting, other: Setting) -> Interval:
-        """The same, and in which bounds: without the scatter of single federations."""
+        """Return the gain of `more` and its bounds, without the scatter of single federations."""
         return interval(*self.more(setting, other), self.freedom)
 
     def outside(self, setting: Setting) -> list[str]:
@@ -180,7 +180,7 @@ class Curve:
         return []
 
     def out_of_range(self, setting: Setting) -> list[str]:
-        """The same, with each figure taken by itself."""
+        """Say in which figures, each by itself, a setting is outside what was measured."""
         if setting.warm_start and not self.warm:
             return ["a public warm start, of which too little was measured"]
         alike = (r.setting for r in self.runs if r.setting.warm_start == setting.warm_start)
@@ -224,7 +224,7 @@ def measured_range(values: Sequence[float]) -> str:
 
 
 def _widest_gap(known: Sequence[Setting]) -> float:
-    """The longest way from a measured setting to its nearest neighbour elsewhere."""
+    """Return the longest way from a measured setting to its nearest neighbour elsewhere."""
     gaps = []
     for one in known:
         others = [one.distance(other) for other in known if other.distance(one) > 0]
@@ -237,12 +237,12 @@ def _row(setting: Setting, terms: Terms, warm: bool) -> Array:
 
 
 def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
-    """The curve through runs; None if there are too few for one with an uncertainty.
+    """Fit the curve through runs; None if there are too few runs for an uncertainty.
 
     Runs with a warm start are left out if a coefficient for it can't be told.
 
     Args:
-        terms: of the curve; by default those above, or fewer where they can't be told.
+        terms: the curve's terms; by default those above, or fewer where they can't be told.
     """
     cold = [one for one in runs if not one.setting.warm_start]
     for kept, warm in ((runs, True), (cold, False)):
@@ -255,9 +255,9 @@ def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
 
 
 def level_of(runs: Sequence[Runs]) -> Curve | None:
-    """The mean of groups that may be too few for a curve; None of none.
+    """Return the mean of groups that may be too few for a curve; None without any group.
 
-    Its variance is that between groups, and of a single one none: for use among other kinds.
+    Its variance is that between groups, and 0 for a single group: for use among other kinds.
     """
     cold = [one for one in runs if not one.setting.warm_start]
     if not cold:
@@ -321,14 +321,14 @@ def _solve(x: Array, y: Array) -> tuple[Array, Array] | None:
 
 
 def _pooled(samples: Sequence[Sequence[float]]) -> float:
-    """The variance within samples, over all of them; 0 where each is a single value."""
+    """Return the variance within samples, over all of them; 0 where each is a single value."""
     freedom = sum(len(one) - 1 for one in samples)
     squares = sum(float(np.var(one)) * len(one) for one in samples)
     return squares / freedom if freedom else 0.0
 
 
 def _hidden(runs: Sequence[Runs]) -> float:
-    """What the mean over a setting's seeds takes off the variance of a single run."""
+    """Return how much of a single run's variance the mean over a setting's seeds hides."""
     taken_off = float(np.mean([1 - 1 / len(one.gains) for one in runs]))
     return _pooled([one.means for one in runs]) * taken_off
 

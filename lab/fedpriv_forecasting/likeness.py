@@ -15,7 +15,7 @@ FAR = 2.0  # a setting that is other than measured by more than this factor
 
 
 def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str | None) -> str:
-    """The kind of the job's task: of its model, of its unit, with the nearest run; or the wanted.
+    """Choose the wanted kind, or one of the job's task: of its model, its unit, the nearest run.
 
     Raises:
         ConfigError: the table has no such kind, or none of the task.
@@ -70,9 +70,9 @@ def _letters(name: str) -> str:
 def unlike_measured(
     job: JobConfig, federation: Federation, kind: Kind, points: Sequence[Point]
 ) -> Iterator[str]:
-    """What of a job no measured run had, in words; but for base model, unit and sizes.
+    """Say what of a job no measured run had, except base model, unit and sizes.
 
-    These `fedpriv_forecasting.reading` answers for, with wider ranges.
+    `fedpriv_forecasting.reading` takes account of these three, with wider ranges.
     """
     for key, value, measured in (
         ("job.method", job.job.method, "dp-lora"),
@@ -92,7 +92,7 @@ def unlike_measured(
 
 
 def setting_of(job: JobConfig, key: str) -> object:
-    """What a federation file has at ``table.key``."""
+    """Return the value of a federation file at ``table.key``."""
     found: object = job
     for part in key.split("."):
         found = getattr(found, part)

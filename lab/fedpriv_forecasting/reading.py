@@ -91,7 +91,7 @@ class Reading:
         return all(curve.warm for curve in self.curves)
 
     def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
-        """The gain there, as the mean over sites or of one of them."""
+        """Return the gain there, as the mean over sites or of one of them."""
         return _hull(
             [
                 self._together([curve.gain(place, one_site=one_site) for curve in self.curves])
@@ -190,7 +190,7 @@ class Basis:
     def reading(
         self, federation: Federation, way: str, baseline: str = ALONE, question: str = OWN
     ) -> Reading | None:
-        """The curves for a question; None where too little was measured."""
+        """Return the curves for a question; None where too little was measured."""
         per_unit, several, spread = federation.records_per_unit, [], 1
         alone: Reading | None = None
         for number, points in enumerate(self.of_unit):

@@ -178,7 +178,7 @@ class Table(Entry):
         return self
 
     def of(self, kind: str, unit: Unit | None = None) -> list[Point]:
-        """The runs of a kind, all of them or those of a unit."""
+        """Return the runs of a kind, all of them or those of a unit."""
         return [
             point
             for point in self.points
@@ -191,7 +191,7 @@ class Table(Entry):
 
 
 def read_table(path: Path | None = None) -> Table:
-    """The table in a file, or the one that is shipped.
+    """Read the table in a file, or the one that is shipped.
 
     Raises:
         ConfigError: there is none, or it is not such a table; names the file and the key.

@@ -122,7 +122,7 @@ def _check_personal(config: JobConfig, source: Path) -> None:
 def _personalise(
     config: JobConfig, outcome: Outcome, source: Path, console: Console, count: int | None
 ) -> None:
-    """What each site would see on a screen of its own; of public records."""
+    """Print what each site would see on a screen of its own; the records are public."""
     from fedpriv_server.number_format import settled
     from fedpriv_simulation.own_models import own_models, spread
 
@@ -240,7 +240,7 @@ def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as JSON."""
+    """Return the outcome as JSON."""
     last = _last_scores(outcome)
     looks = [row["held_out"] for row in outcome.rounds if row["held_out"] is not None]
     moved = [*outcome.rounds, *looks]
@@ -270,7 +270,7 @@ def _seconds(rounds: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _spent(report: BudgetReport) -> dict[str, float]:
-    """What a site has spent; in a secure sum, also what the figures alone say."""
+    """Return what a site has spent; in a secure sum, also ε alone and `max_colluding`."""
     found = {
         "epsilon_spent": report.epsilon_spent,
         "epsilon_committed": report.epsilon_committed,
@@ -292,7 +292,7 @@ def _last_scores(outcome: Outcome) -> dict[str, float]:
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """The closing tables."""
+    """Print the closing tables."""
     figures = summary(outcome)
     before, after = figures["before"], figures["after"]
     names = score_names(outcome.run.info["config"]["model"]["task"])

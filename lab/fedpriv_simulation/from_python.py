@@ -122,7 +122,7 @@ def simulate(
 
 
 def _job(job: JobConfig | Path | str | None, overrides: Sequence[str]) -> tuple[JobConfig, Path]:
-    """The job, and how messages call where it is from."""
+    """Return the job, and the path that messages name as its source."""
     if isinstance(job, JobConfig):
         check_no_overrides(overrides)
         return job, Path(job.job.name)

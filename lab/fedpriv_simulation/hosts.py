@@ -73,10 +73,10 @@ class Host:
         self._closed = False
 
     def answer(self, number: int, message: Message, turn: int = 0) -> Message:
-        """The reply of the site with that number, in the order of the file.
+        """Return the reply of the site with that number, in the order of the file.
 
         Args:
-            turn: of this process with the site's ledger, where ledgers are lent.
+            turn: this process's turn with the site's ledger, where ledgers are lent.
 
         Raises:
             BusyError: it was closed.
@@ -210,7 +210,7 @@ class Hosts:
 
     def _asking(self, number: int) -> Answer:
         def answer(message: Message, context: Context) -> Message:
-            """What is asked twice is paid once."""
+            """Answer a message; one that is asked twice is paid once."""
             until: float | None = None  # it has to be back, once it is known to be away
             while True:
                 with self._lock:

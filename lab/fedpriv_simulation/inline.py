@@ -82,7 +82,7 @@ class InlineGrid(OneRunGrid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies that are there by now; each is given out once."""
+        """Return the replies that are there by now; each is given out once."""
         ready = [number for number in message_ids if self._is_ready(number)]
         return [self._pending.pop(number).result() for number in ready]
 

@@ -70,7 +70,7 @@ def places(compute: ComputeSection, model: str, sites: int, nodes: Sequence[Node
 
 
 def _room(compute: ComputeSection, model: str, node: Node, on_gpus: bool) -> int:
-    """Processes that a node may have at most; where their number is stated, GPUs are shared."""
+    """Return the most processes that a node may have; with a stated number, they share GPUs."""
     if compute.workers is None:
         fitting = copies_that_fit(model)
         if on_gpus:
@@ -93,10 +93,10 @@ def places_here(compute: ComputeSection, node: str, count: int) -> list[Place]:
 
 
 def gpus_of_a_host(compute: ComputeSection, there: int, count: int) -> float:
-    """The share of a GPU, or the whole GPUs, that a process gets.
+    """Return the share of a GPU, or the number of whole GPUs, that a process gets.
 
     Raises:
-        ConfigError: there are too few for so many processes.
+        ConfigError: there are too few GPUs for so many processes.
     """
     if compute.device == "cpu" or not there:
         return 0.0

@@ -64,7 +64,7 @@ class Sites:
         open_ledger: Callable[[SiteSettings], Ledger] = open_or_create_ledger,
         claimed: list[tuple[str, str]] | None = None,
     ) -> Site:
-        """A site with a ledger of its own.
+        """Open a site with a ledger of its own.
 
         Args:
             patience: seconds to wait for another process that has the ledger.
@@ -101,7 +101,7 @@ class Sites:
         return Site(settings, pool, csprng, open_ledger=open_ledger, claimed=claimed)
 
     def settings(self, section: SiteSection) -> SiteSettings:
-        """What the administrator of a site would have set; a data set's id is a new one."""
+        """Return what the administrator of a site would have set; a data set's id is a new one."""
         config, seed = self.config, self.insecure_seed
         assert section.records is not None and section.size is not None  # checked when it was read
         cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon

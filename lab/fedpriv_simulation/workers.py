@@ -33,18 +33,18 @@ def workers_of(config: JobConfig) -> int:
 
 
 def copies_that_fit(model: str) -> int:
-    """Copies of a base model that a machine has memory for; at least one."""
+    """Return how many copies of a base model a machine has memory for; at least one."""
     parameters = parameters_of(model)
     return 1 if parameters is None else max(1, int(COPIES // (4 * max(1, parameters))))
 
 
 def hosts_that_fit(there: int, each: float) -> int:
-    """Processes that so many GPUs have room for; a share is of one GPU."""
+    """Return how many processes so many GPUs have room for; a share is of one GPU."""
     return there * int(1 / each) if each < 1 else int(there // each)
 
 
 def own_threads(workers: int) -> Callable[[], None]:
-    """What a thread that computes for one of so many sites calls first: its share of the cores."""
+    """Return what a thread for one of so many sites calls first, to use its share of the cores."""
     share = max(1, torch.get_num_threads() // workers)
 
     def begin() -> None:

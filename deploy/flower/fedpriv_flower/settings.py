@@ -42,5 +42,5 @@ class Settings:
         )
 
     def job(self) -> JobConfig:
-        """What the federation file says."""
+        """Read the federation file."""
         return load_job(self.federation, self.overrides)
