@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 def simulate(
     file: Annotated[
-        Path | None, typer.Argument(help="Federation file; without one, the embedded example.")
+        Path | None, typer.Argument(help="The federation file; without one, the embedded example.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory.", show_default="runs/<name>-<UTC>")
+        Path | None, typer.Option(help="The run directory.", show_default="runs/<name>-<UTC>")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Short for --set job.rounds=N.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -48,29 +48,29 @@ def simulate(
         bool,
         typer.Option(
             "--personal",
-            help="Afterwards each site that holds records out trains by itself, from the adapter"
-            " and alone.",
+            help="Then let each site with held-out records train by itself, from the adapter and"
+            " alone.",
         ),
     ] = False,
     personal_sites: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="--personal at N of these sites, spread over the list."
+            min=1, metavar="N", help="Do --personal at N of these sites, spread over the list."
         ),
     ] = None,
     full: Annotated[
         bool,
         typer.Option(
             "--full",
-            help="The embedded example as the results were measured: more of each note, 60 rounds.",
+            help="Run the example as the results were measured: more of each note, 60 rounds.",
         ),
     ] = False,
     insecure_seed: Annotated[
-        int | None, typer.Option(help="Repeatable noise; public data only, NOT PRIVATE.")
+        int | None, typer.Option(help="Make repeatable noise; public data only, NOT PRIVATE.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Fine-tune a model across the sites of a federation file, all here or on a Ray cluster."""
+    """Fine-tune a model across a federation file's sites, all here or on a Ray cluster."""
     overrides = list(set_ or []) + ([] if rounds is None else [f"job.rounds={rounds}"])
     if full and file is not None:
         raise typer.BadParameter("--full is for the embedded example, so it goes without a file")
