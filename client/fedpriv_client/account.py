@@ -21,7 +21,7 @@ from fedpriv_client.site_settings import SiteSettings
 
 
 def account_file(settings: SiteSettings) -> Path:
-    """Where it is written down, for each ledger by itself."""
+    """Return the path of the written account; each ledger has its own."""
     return settings.state_dir / "accounts" / f"{settings.terms.dataset_id}.json"
 
 

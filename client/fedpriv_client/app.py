@@ -128,7 +128,7 @@ def _keep(site: Site, report: BudgetReport) -> None:
 
 
 def _report(site: Site, permit: Permit, message: Message) -> Result:
-    """Not forbidden by any order: it says what was spent, and costs nothing."""
+    """Answer with a report. No order forbids it: it says what was spent, and costs nothing."""
     request = ReportRequest.parse(_body(message))
     if site.ledger.plan(request.job_id) is None:
         raise ProtocolError(f"This site has spent nothing on job {request.job_id!r}.")

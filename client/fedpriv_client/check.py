@@ -95,7 +95,7 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
 
 
 def _groups(section: ControllerSection | None) -> GroupTerms | None:
-    """Those of a controller, as far as a site's answer depends on them before a model is there."""
+    """Return a controller's groups, as far as a site's answer depends on them without a model."""
     if section is None:
         return None
     return GroupTerms(by=section.groups, count=1, adaptive=section.adaptive)

@@ -228,7 +228,7 @@ def _refused(address: str, response: httpx.Response) -> Exception:
 
 
 def _ahead(response: httpx.Response) -> float | None:
-    """Seconds that our clock is ahead of the server's, to the second."""
+    """Return how many seconds our clock is ahead of the server's, to the second."""
     try:
         there = parsedate_to_datetime(response.headers["date"])
         return (datetime.now(UTC) - there).total_seconds()
@@ -265,7 +265,7 @@ def _unreachable(address: str, error: httpx.TransportError) -> Exception:
 
 
 def _speaks_tls(url: httpx.URL) -> bool:
-    """Whether a server that hung up on plain HTTP answers to TLS."""
+    """Try whether a server that hung up on plain HTTP answers to TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
     try:

@@ -55,7 +55,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
 
 
 def waiting(file: SiteFile, config: Path) -> list[str]:
-    """Ids of the jobs that wait for approval; none before there is a ledger that can be read."""
+    """Return the ids of the jobs that wait for approval; none if no ledger can be read."""
     try:
         return [job.name for job in jobs_of(site_settings(file, config)).waiting]
     except FedprivError:
@@ -95,7 +95,7 @@ def approve(
 
 
 def is_asked() -> bool:
-    """Whether there is somebody to ask."""
+    """Tell whether there is somebody to ask."""
     return sys.stdin.isatty()
 
 

@@ -95,10 +95,10 @@ def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> Toke
 
 
 def space_for_files(settings: SiteSettings) -> HeldSpace:
-    """Space for what is written into a site's folder beside an answer; see `files_taken`.
+    """Hold space for what is written into a site's folder beside an answer; see `files_taken`.
 
     Raises:
-        DataError: there is not so much.
+        DataError: the disk has too little space.
     """
     if not settings.terms.simulated:
         for path in _beside(settings):  # a folder takes disk space, too
@@ -110,10 +110,10 @@ def space_for_files(settings: SiteSettings) -> HeldSpace:
 def held_space(
     settings: SiteSettings, folder: Path, most: int, grown: Callable[[], int]
 ) -> HeldSpace:
-    """As `HeldSpace`. A simulation, whose sites and server are one process, holds nothing.
+    """Hold space as `HeldSpace` does. A simulation, one process for all sites, holds nothing.
 
     Raises:
-        DataError: there is not so much.
+        DataError: the disk has too little space.
     """
     try:
         return HeldSpace(folder, 0 if settings.terms.simulated else most, grown)
@@ -122,7 +122,7 @@ def held_space(
 
 
 def files_taken(settings: SiteSettings) -> int:
-    """Bytes of what a site has written beside its answers: at most `FILES`."""
+    """Return the bytes that a site has written beside its answers: at most `FILES`."""
     kept = proposals_folder(settings.state_dir).glob("*")
     return _bytes_of({*_beside(settings), *kept})
 
@@ -159,10 +159,10 @@ def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
 
 
 def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
-    """Bytes that a site may need: for the tokens of so many units, and for all else.
+    """Return the bytes that a site may need: for the tokens of so many units, and for all else.
 
-    What it has written beside its answers before counts as part of them. So what a server had it
-    write decides nothing about the next start.
+    Files that the site wrote beside its answers before count as part of them. So what a server
+    made the site write decides nothing about the next start.
     """
     terms, limits = settings.terms, settings.limits
     longest = DataSpec(
@@ -179,7 +179,7 @@ def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
 
 
 def megabytes(count: int) -> str:
-    """Bytes as people read them, rounded up."""
+    """Write bytes as people read them, rounded up."""
     return f"{-(-count // 10**6):,} MB"
 
 
@@ -201,7 +201,7 @@ def _growing(settings: SiteSettings) -> list[Path]:
 
 
 def _bytes_of(files: Iterable[Path]) -> int:
-    """As the disk counts them, in blocks."""
+    """Count the bytes of files as the disk does, in blocks."""
     found = 0
     for path in files:
         with suppress(OSError):

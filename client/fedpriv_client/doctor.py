@@ -96,7 +96,7 @@ def _undone(file: SiteFile) -> Iterator[Finding]:
 
 
 def _own_models(file: SiteFile) -> list[Finding]:
-    """Where adapters are that were trained on the site's records without privacy, if any are."""
+    """Say where adapters are that were trained on the site's records without privacy, if any."""
     from fedpriv.serving.folder import site_models
     from fedpriv_client.own import own_cache, work_folder
 
@@ -303,7 +303,7 @@ def _number_format(file: SiteFile) -> str:
 
 
 def _disk(file: SiteFile, *, running: bool) -> str:
-    """Room for the records while a site is open, and for all that its limits allow."""
+    """Check the room for the records while a site is open, and for all that its limits allow."""
     from fedpriv_client.disk_space import check_disk_space, disk_space_needed
     from fedpriv_client.settings import settings_of
 

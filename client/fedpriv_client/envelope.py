@@ -72,7 +72,7 @@ def checked(read: Callable[[], object]) -> Message:
 def _size(
     key: str, contents: Mapping[str, bytes], kinds: tuple[str, ...], known: dict[str, _Known]
 ) -> int:
-    """Bytes of an object of one of some kinds with all that it refers to, as often as it does."""
+    """Return the bytes of an object of these kinds, with those of every reference, repeats too."""
     if key not in known:
         content = contents[key]
         kind, children = object_head(content)

@@ -58,7 +58,7 @@ def cost(jobs: Jobs, job: Job) -> str:
 
 
 def begun(jobs: Jobs, job: Job) -> bool:
-    """Whether the ledger holds a job's plan."""
+    """Tell whether the ledger holds a job's plan."""
     return any(row["job"] == job.name for row in jobs.account["plans"])
 
 

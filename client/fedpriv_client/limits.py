@@ -101,7 +101,7 @@ class Limits:
         return plan
 
     def refusals(self, proposal: Proposal, terms: Terms) -> Iterator[FedprivError]:
-        """All that this site does not allow of a proposal, before a model is loaded for it."""
+        """Give all that this site does not allow of a proposal, before a model is loaded for it."""
         yield from _foreign("methods", "method", proposal.method, self.methods)
         if self.statement and proposal.statement is None:
             yield StatementError("statement: is missing, and needed here (allow.statement).")
@@ -133,7 +133,7 @@ class Limits:
             yield from self._sharing_refusals(proposal.shared, terms)
 
     def _sharing_refusals(self, shared: SharedNoise, terms: Terms) -> Iterator[LimitError]:
-        """All that this site does not allow of a secure sum."""
+        """Give all that this site does not allow of a secure sum."""
         if self.roster is None or self.roster.digest != shared.roster:
             pinned = "none" if self.roster is None else self.roster.digest
             text = f"the sum is of the sites of {shared.roster}, and this site's roster is {pinned}"
@@ -154,7 +154,7 @@ class Limits:
             )
 
     def model_refusals(self, proposal: Proposal) -> Iterator[LimitError]:
-        """All that this site does not allow of a proposal's model, and of what is trained in it."""
+        """Give all that this site does not allow of a proposal's model and of its trained part."""
         if self.labels != proposal.model.labels:
             text = f"{proposal.model.labels} are not this site's labels {self.labels}."
             yield LimitError(f"model.labels: {text}", "labels")
@@ -280,7 +280,7 @@ class Limits:
             raise LimitError(f"{text} more than this site allows, {self.max_basis:,}.", "max-basis")
 
     def _foreign_targets(self, layers: Iterable[str]) -> Iterator[LimitError]:
-        """Layers that may get no adapter here. A path such as ``h.0.attn`` is known by its end."""
+        """Refuse layers that may get no adapter here. Of a path (``h.0.attn``) its end counts."""
         names = dict.fromkeys(layer.rpartition(".")[2] for layer in layers)
         foreign = [name for name in names if self.targets and name not in self.targets]
         if foreign:

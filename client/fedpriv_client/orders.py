@@ -152,11 +152,11 @@ class Orders(Section):
         return self.model_copy(update={"approved": {**self.approved, plan.proposal: yes}})
 
     def persons(self, plan: Plan, approvers: Sequence[str] = ()) -> tuple[Approval, ...]:
-        """Those whose yes to a plan counts. A yes to another price is none.
+        """Return the approvals that count for a plan. An approval at another price does not count.
 
         Args:
-            approvers: who may say so; without any, everybody who can give orders. Where persons are
-                named, a yes of an older version, which does not say to which plan, does not count.
+            approvers: who may approve; if empty, everybody who can give orders. With names here,
+                an approval of an older version, which does not state its plan, does not count.
         """
         yes, shown = self.approved.get(plan.proposal), _shown(plan)
         return tuple(
@@ -167,15 +167,15 @@ class Orders(Section):
         )
 
     def refuses(self, job: str) -> bool:
-        """Whether the administrator wants no part in a job."""
+        """Tell whether the administrator wants no part in a job."""
         return job in self.refused or job.rpartition("-")[0] in self.refused
 
     def is_approved(self, plan: Plan, approvers: Sequence[str] = (), needed: int = 1) -> bool:
-        """Whether so many persons said yes to a plan."""
+        """Tell whether enough persons approved a plan."""
         return len(self.persons(plan, approvers)) >= needed
 
     def refusal(self, job: str) -> Approval | None:
-        """Who refused a job, if somebody said who that was."""
+        """Return who refused a job, if a person was named."""
         return self.reasons.get(job) or self.reasons.get(job.rpartition("-")[0])
 
     def _check_not_refused(self, job: str, advice: str = "") -> None:
@@ -204,7 +204,7 @@ class Orders(Section):
 
 
 def _shown(plan: Plan) -> str:
-    """Digest of what a person was shown of a plan; when its answers leave changes no price."""
+    """Return the digest of what a person saw of a plan; when its answers leave changes no price."""
     return sha256(canonical_json(replace(plan, ticks=False).as_row()))
 
 

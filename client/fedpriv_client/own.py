@@ -148,12 +148,12 @@ def shown_held_out(file: SiteFile) -> str | None:
 
 
 def work_folder(state_dir: Path) -> Path:
-    """Where one command at a time is at work."""
+    """Return the folder where one command at a time works."""
     return state_dir / "personal-work"
 
 
 def own_cache(state_dir: Path) -> Path:
-    """Where clear text of records is meanwhile; not where the site's process has its own."""
+    """Return the folder for clear text of records; it is not the one of the site's process."""
     return work_folder(state_dir) / "cache"
 
 
@@ -197,10 +197,10 @@ def _check_room(chosen: Federated) -> None:
 
 
 def _unpacked(source: Source) -> int:
-    """Bytes of a file of records as text.
+    """Return the bytes of a file of records as text.
 
     Raises:
-        DataError: it is of a format that tells only when it is read, or no file.
+        DataError: its format tells the size only when it is read, or it is no file.
     """
     path = Path(where(source))
     packed = path.suffix == ".gz"

@@ -84,7 +84,7 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
 
 
 async def said_in(request: Request, form: Mapping[str, str]) -> Said:
-    """Who decides, and why, by a form or else by the user name that the browser sent.
+    """Read who decides, and why, from a form or else from the user name that the browser sent.
 
     Raises:
         ConfigError: as `persons.said_of`.

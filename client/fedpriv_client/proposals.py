@@ -86,7 +86,7 @@ class KeptProposal(Section):
 
 
 def proposals_folder(state_dir: Path) -> Path:
-    """Where they are."""
+    """Return the folder of kept proposals."""
     return state_dir / "proposals"
 
 
@@ -170,7 +170,7 @@ def keep_proposal(
 
 
 def kept_proposals(state_dir: Path) -> Iterator[KeptProposal]:
-    """All that are kept, the newest first; those of another version are left out."""
+    """Give all kept proposals, the newest first; those of another version are left out."""
     found = filter(None, _files(proposals_folder(state_dir)).values())
     yield from sorted(found, key=lambda kept: (kept.first, kept.digest), reverse=True)
 

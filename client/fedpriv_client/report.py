@@ -54,7 +54,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
 
 
 def _is_strict(site: Site) -> bool:
-    """Whether all that the claim is about was computed strictly, and whatever is still to come.
+    """Tell whether all that the claim is about was, and will be, computed strictly.
 
     The claim is for the life of the ledger, not for one job.
     """
@@ -63,7 +63,7 @@ def _is_strict(site: Site) -> bool:
 
 
 def _at_ticks(site: Site) -> bool:
-    """Whether all that the claim is about left at public ticks, and whatever is still to come."""
+    """Tell whether all that the claim is about left, and will leave, at public ticks."""
     to_come = site.ledger.is_full or site.settings.limits.ticks
     return site.ledger.at_ticks and to_come and site.ledger.terms.private
 

@@ -91,12 +91,12 @@ def terms_of(file: SiteFile, dataset_id: str) -> Terms:
 
 
 def ledger_path(file: SiteFile, dataset_id: str) -> Path:
-    """Where the ledger of a population is kept."""
+    """Return the path of a population's ledger."""
     return file.site.state_dir / "ledgers" / f"{dataset_id}.db"
 
 
 def ledgers(file: SiteFile) -> dict[str, Path]:
-    """Every ledger of the site, by its dataset id."""
+    """Return every ledger of the site, by its dataset id."""
     found = sorted((file.site.state_dir / "ledgers").glob("*.db"))
     return {path.stem: path for path in found if re.fullmatch(r"[0-9a-f]{32}", path.stem)}
 
@@ -135,7 +135,7 @@ def _only_ledger(file: SiteFile, config_path: Path) -> str:
 
 
 def accepted_path(file: SiteFile) -> Path:
-    """Where the roster is that was accepted after the one that the file states."""
+    """Return the path of the roster that was accepted after the one that the file states."""
     return file.site.state_dir / "roster.json"
 
 

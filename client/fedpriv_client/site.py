@@ -374,7 +374,7 @@ class Site:
                 raise StepFailedError("The lines above say where.") from error
 
     def _declared_of(self, request: StepRequest) -> int:
-        """Units, as a person states them, of which a request draws."""
+        """Return the declared number of units, as a person states it, that a request draws from."""
         if request.centres is None:
             return self.ledger.terms.declared_size
         assert self.settings.limits.held_out is not None  # else no job looks

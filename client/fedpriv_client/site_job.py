@@ -95,7 +95,7 @@ def slots_of(request: StepRequest, proposal: Proposal) -> range:
 
 
 def spec_of(proposal: Proposal, settings: SiteSettings) -> DataSpec:
-    """How a proposal has the site's records prepared."""
+    """Return how a proposal has the site's records prepared."""
     return DataSpec.of(
         settings.columns,
         proposal.model,

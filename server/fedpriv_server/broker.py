@@ -47,7 +47,7 @@ class Traffic(Protocol):
         """Note that a node has all of a message."""
 
     def stored(self, node: int) -> None:
-        """Something of a node's reply was stored."""
+        """Note that something of a node's reply was stored."""
 
 
 class MessageBroker:
@@ -118,7 +118,7 @@ class MessageBroker:
             self.presence.forget(node)
 
     def is_admitted(self, public_key: bytes) -> bool:
-        """Whether the holder of a key (PEM) may take part now."""
+        """Tell whether the holder of a key (PEM) may take part now."""
         return self.state.node_of(public_key) in self._names
 
     # Messages
@@ -132,7 +132,7 @@ class MessageBroker:
         self.state.release(kept)
 
     def expect(self, node: int, limits: UploadLimits) -> Upload:
-        """Where the reply of a node to one request will come; to be removed after it was used."""
+        """Make the place for a node's reply to one request; remove it after use."""
         return Upload(node, self._folder / f"reply-{secrets.token_hex(8)}", limits)
 
     def post(self, upload: Upload, kept: Kept, kind: str, group: str, ttl: float) -> str | None:
@@ -148,7 +148,7 @@ class MessageBroker:
         return key
 
     def was_told(self, node: int, message_id: str) -> bool:
-        """Whether a message was put into that node's mailbox, not too long ago."""
+        """Tell whether a message was put into that node's mailbox, not too long ago."""
         return message_id in self._posted.get(node, ())
 
     def replies(self, message_ids: set[str]) -> list[Message]:

@@ -179,11 +179,11 @@ def _roster(config: JobConfig) -> str:
 
 
 def _records(config: JobConfig, tokenizer: Any) -> str:
-    """Whether the sites of a simulation have something to learn from.
+    """Check that the sites of a simulation have something to learn from.
 
     Raises:
-        DataError: the records of one can't be used, or too few give an example.
-        DoubtError: some give none.
+        DataError: the records of a site can't be used, or too few give an example.
+        DoubtError: some records give none.
     """
     spec, count, told = spec_of(config), 0, []
     for site in config.sites:
@@ -202,7 +202,7 @@ def _records(config: JobConfig, tokenizer: Any) -> str:
 
 
 def _model(config: JobConfig) -> tuple[int, list[Finding]]:
-    """How many parameters are trained, 0 if the model can't be, and what was found."""
+    """Return how many parameters are trained, 0 if the model can't be, and what was found."""
     recipe = job_recipe(config)
     loaded: list[tuple[Base, Any]] = []
     workers: list[Worker] = []

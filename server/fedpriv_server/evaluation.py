@@ -71,13 +71,13 @@ def load_examples(
     folder: Path | None,
     tuning_share: float = 0.0,
 ) -> tuple[list[Example], list[Example]]:
-    """Public evaluation records as flat lists of examples; ``spec.unit`` plays no part.
+    """Load public evaluation records as flat lists of examples; ``spec.unit`` plays no part.
 
     Args:
         key: the setting that names the records, for messages.
         limit: use only the first so many records.
         folder: see `evaluation_records`.
-        tuning_share: of the records, drawn the same way every time.
+        tuning_share: share of the records, drawn the same way every time.
 
     Returns:
         The examples to report on, and those of the records that were set apart.
@@ -109,12 +109,12 @@ def load_examples(
 
 
 def _drawn(rows: int, share: float) -> list[int]:
-    """Numbers, from 1, of a share of the rows: public ones, drawn by a generator of their own."""
+    """Draw the numbers, from 1, of a share of public rows, by a generator of their own."""
     return random.Random(rows).sample(range(1, rows + 1), math.ceil(share * rows))
 
 
 def evaluation_spec(config: JobConfig) -> DataSpec:
-    """How public records are read: as those of the sites, each by itself."""
+    """Return how public records are read: as those of the sites, each by itself."""
     return replace(spec_of(config), unit="record")
 
 

@@ -146,7 +146,7 @@ class NetworkGrid(OneRunGrid):
                 self._close(request)
 
     def _taken(self, requests: dict[str, _Request]) -> list[tuple[_Request, Message]]:
-        """Those of the requests that are answered by now, each given out once."""
+        """Return the requests that are answered by now, each given out once."""
         with self._lock:
             keys = [key for key in self._answered if key in requests]
             return [(requests[key], self._answered.pop(key)) for key in keys]
@@ -202,7 +202,7 @@ class NetworkGrid(OneRunGrid):
         self._news.set()
 
     def asks(self, node: int) -> None:
-        """Who asks for more has read what it took; what it did not confirm got lost."""
+        """Say again what got lost. A node that asks for more has read all that it confirmed."""
         with self._lock:
             if node in self._forgetful or any(request.taken for request in self._said(node)):
                 self._say_again(node)
@@ -221,7 +221,7 @@ class NetworkGrid(OneRunGrid):
                 request.taken.discard(message_id)
 
     def stored(self, node: int) -> None:
-        """Something of a node's reply is there; and perhaps the last of it."""
+        """Take up what was stored of a node's reply, which may be the last of it."""
         with self._lock:
             for request in self._open_of[node].values():
                 for reply in self._broker.replies(set(request.posted)):

@@ -138,7 +138,7 @@ class Queue:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """One transaction: all of it is on the disk, or nothing."""
+        """Make one transaction: all of it is on the disk, or nothing."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield

@@ -178,7 +178,7 @@ def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> It
 
 
 def _raise_the_limit_of_files() -> None:
-    """To the system a connection is a file, as an object is: whoever dials must not use up all."""
+    """Raise the limit of files, so that connections, which count as files, don't use up all."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -12,7 +12,7 @@ class OneRunGrid(Grid):
     """A grid whose nodes all belong to one job."""
 
     def set_run(self, run: object) -> None:
-        """Nothing to set: there is one run."""
+        """Do nothing: there is one run."""
 
     @property
     def run(self) -> NoReturn:

@@ -35,7 +35,7 @@ class Presence:
 
     @contextmanager
     def waiting(self, node: int) -> Iterator[None]:
-        """While a node holds a request open."""
+        """Note that a node holds a request open, for as long as it does."""
         with self._lock:
             self._waiting[node] += 1
         try:
@@ -51,7 +51,7 @@ class Presence:
             self._heard.pop(node, None)
 
     def silence(self, node: int) -> float | None:
-        """Seconds since a node's last word, 0 while it waits; None if it was never there."""
+        """Return seconds since a node's last word, 0 while it waits; None if it was never there."""
         with self._lock:
             if self._waiting[node] > 0:
                 return 0.0

@@ -40,12 +40,12 @@ PRIVATE = "private"  # the folder of a run directory that is not to be handed on
 
 
 def site_folder(run: Path, name: str) -> Path:
-    """Where a run directory keeps what may be known of a site."""
+    """Return the folder where a run directory keeps what may be known of a site."""
     return run / "sites" / name
 
 
 def private_site_folder(run: Path, name: str) -> Path:
-    """Where a simulation keeps what a site would keep to itself: keys, for a time clear text."""
+    """Return a simulated site's folder for its secrets: keys, and for a time clear text."""
     return run / PRIVATE / name
 
 
@@ -380,7 +380,7 @@ def _read_info(path: Path) -> dict[str, Any] | None:
 
 
 def _differences(old: Any, new: Any, key: str = "") -> list[str]:
-    """Dotted keys whose values differ."""
+    """Return the dotted keys whose values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         return [
             found

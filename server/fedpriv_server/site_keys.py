@@ -64,7 +64,7 @@ class Site:
         return None if self.certificate is None else self.certificate.not_valid_after_utc
 
     def status(self, now: datetime | None = None) -> Status:
-        """Where it stands; who is active may take part, and nobody else."""
+        """Return the status of the site; only an active site may take part."""
         if self.revoked is not None:
             return "revoked"
         if self.expires is None:
@@ -163,7 +163,7 @@ class _File(Section):
 
 
 def _check(sites: list[Site], path: Path) -> None:
-    """One name, one certificate of that name, one key that nobody else has or had."""
+    """Check that a name is there once, its certificate has it, and no other has or had its key."""
     retired = {one for site in sites for one in site.retired}
     names: set[str] = set()
     keys: set[str] = set()

@@ -77,10 +77,10 @@ def evolution_of(
 def generator_of(
     config: JobConfig, trained: Callable[[], AbstractContextManager[Model]], answers: Path
 ) -> Generator | None:
-    """Who makes new records for a job; None where nobody does.
+    """Return the generator of new records for a job; None for a job without one.
 
     Args:
-        trained: lends the model that is trained, with its values of now.
+        trained: lends the model that is trained, with its present values.
 
     Raises:
         ConfigError: it can't make records of this job.

@@ -231,12 +231,12 @@ def estimates(
     centres: Centres,
     clip_norm: float,
 ) -> tuple[Estimate, Estimate]:
-    """Mean loss and accuracy over the held-out units of one or several sites.
+    """Estimate mean loss and accuracy over the held-out units of one or several sites.
 
     Every unit counts the same, whatever its site's noise is. The divisors are public.
 
     Args:
-        totals: released, one a site (2,).
+        totals: released sums, one for each site (2,).
         noise_multipliers: σ of each site.
         units: sample rate × declared held-out units of each site, in one step.
     """

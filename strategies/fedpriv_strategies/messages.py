@@ -130,12 +130,12 @@ def body_of(reply: Message) -> object:
 
 
 def body_bytes(item: Message) -> int:
-    """Bytes of a message's body, without the transport's own."""
+    """Return the bytes of a message's body, without the transport's own."""
     return _texts(item.content) if item.has_content() else 0
 
 
 def payload_bytes(messages: Iterable[Message]) -> int:
-    """Bytes of the bodies and arrays of messages whose arrays are at hand."""
+    """Return the bytes of the bodies and arrays of messages whose arrays are at hand."""
     return sum(content_bytes(item.content) for item in messages)
 
 

@@ -196,12 +196,12 @@ class Rounds:
         return ", ".join(names) if len(names) <= NAMED else f"{len(names)} sites"
 
     def _accept(self, node: int, offer: Offer) -> None:
-        """With a new key a site is another node; the old one does not keep its name."""
+        """Accept an offer. A site with a new key is another node; the old node loses the name."""
         others = {other: one for other, one in self.offers.items() if one.site != offer.site}
         self.offers = {**others, node: offer}
 
     def _to_ask(self, there: Iterable[int]) -> list[int]:
-        """Nodes that said neither yes nor no. Who does not answer is asked ever less often."""
+        """Return the nodes that said neither yes nor no; a silent node is asked ever less often."""
         silent = [node for node in there if node not in self.offers and node not in self.refused]
         asked = []
         for node in silent:
@@ -255,10 +255,10 @@ class Rounds:
             )
 
     def run(self, number: int, grid: Grid) -> None:
-        """One round: ask, wait, and move.
+        """Run one round: ask, wait, and move.
 
         Raises:
-            RoundError: fewer than `min_sites` accept, or answered; nothing was changed, and the
+            RoundError: fewer than `min_sites` accepted or answered; nothing was changed, and the
                 round can be asked again.
         """
         self.propose(grid)  # to who came since
@@ -268,7 +268,7 @@ class Rounds:
         self.take(number, replies)
 
     def requests(self, number: int, grid: Grid) -> list[Message]:
-        """One request for the slots of a round to every site that accepted and is there."""
+        """Make one request for the slots of a round to every site that accepted and is there."""
         arrays, messages = as_arrays(self.update.vector), []
         there = set(grid.get_node_ids())
         self._asked_for = None
@@ -297,12 +297,12 @@ class Rounds:
         return messages
 
     def take(self, number: int, replies: Iterable[Message]) -> None:
-        """One optimiser step along the weighted mean of what the sites released.
+        """Take one optimiser step along the weighted mean of what the sites released.
 
         Replies are used as they come and not kept: memory does not grow with their number.
 
         Raises:
-            RoundError: fewer than `min_sites` usable replies; nothing was changed.
+            RoundError: there are fewer than `min_sites` usable replies; nothing was changed.
         """
         nodes = {metadata.message_id: metadata.dst_node_id for metadata in self._sent}
         mean, asked = WeightedMean(self._values), set(nodes.values())
@@ -435,7 +435,7 @@ class Rounds:
         )
 
     def _noise_and_rate(self, offer: Offer, number: int) -> tuple[float, float]:
-        """Of a site in a round: as it offered, or in an adaptive job as was decided.
+        """Return a site's noise and rate in a round: as offered, or in an adaptive job as decided.
 
         Raises:
             ProtocolError: as `_chosen`.

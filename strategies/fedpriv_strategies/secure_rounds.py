@@ -99,7 +99,7 @@ class SecureRounds(Rounds):
         return self._shared.noise_multiplier
 
     def run(self, number: int, grid: Grid) -> None:
-        """One round: who is ready, their sum, and a move along it.
+        """Run one round: find who is ready, take their sum, and move along it.
 
         Raises:
             RoundError: too few are ready, or a share is missing; what was asked is asked again in
@@ -154,7 +154,7 @@ class SecureRounds(Rounds):
         self._add_up(number, request, grid)
 
     def _start_outcome(self, messages: Sequence[Message], number: int) -> None:
-        """Of a round in which nobody answered yet."""
+        """Begin the outcome of a round in which nobody has answered yet."""
         self.outcome = RoundOutcome(
             bytes_down=payload_bytes(messages), decision=self._decision(number)
         )
@@ -162,10 +162,10 @@ class SecureRounds(Rounds):
             self._note(offer, SiteState.ABSENT)
 
     def _form_set(self, number: int, grid: Grid) -> SetRequest:
-        """All who are ready, as the set of the slot.
+        """Return all who are ready, as the set of the slot.
 
         Raises:
-            RoundError: fewer than `min_sites` are.
+            RoundError: fewer than `min_sites` are ready.
         """
         asked = self.requests(number, grid)
         self._start_outcome(asked, number)

@@ -53,7 +53,7 @@ def rounds_of(
     kind: Callable[..., Rounds] = Rounds,
     **others: Any,
 ) -> Rounds:
-    """Who asks the sites, for the half that the job's method has at the server.
+    """Make what asks the sites, for the server half of the job's method.
 
     Args:
         pool: where a model is borrowed.
@@ -179,7 +179,7 @@ class PrivateRounds(Strategy):
         return ()
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """There is nothing to aggregate."""
+        """Do nothing: there is nothing to aggregate."""
 
     def summary(self) -> None:
         """Log what is asked of the sites."""

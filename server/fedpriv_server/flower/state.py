@@ -89,7 +89,7 @@ class Incoming(Protocol):
         """
 
     def missing(self) -> list[str]:
-        """Ids of the objects that have not come."""
+        """Return the ids of the objects that have not come."""
 
     def put(self, key: str, content: bytes) -> None:
         """Keep an object. Raises ProtocolError or OSError if it can't be kept."""
@@ -272,11 +272,11 @@ class FleetState:
         return key
 
     def has_mail(self, node: int) -> bool:
-        """Whether a message waits in a node's mailbox."""
+        """Tell whether a message waits in a node's mailbox."""
         return bool(self._state.mailboxes[node])
 
     def expected(self, message_id: str) -> Incoming | None:
-        """Where the reply to a message comes, if one is expected."""
+        """Return the place for the reply to a message, if one is expected."""
         return self._state.expected.get(message_id)
 
     def replies(self, message_ids: set[str]) -> list[Message]:
