@@ -182,7 +182,7 @@ def _short(error: Exception) -> str:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    """Lines of Markdown: those of which the same is said together."""
+    """Write lines of Markdown; architectures with the same result share a line."""
     yield "| architecture | at a tiny size |"
     yield "|---|---|"
     for said in sorted({row.said for row in rows}):

@@ -113,7 +113,7 @@ def parsed() -> argparse.Namespace:
 
 
 def names(kind: Kind, point: Point, seed: int) -> tuple[str, str, str]:
-    """By which a point is asked for: of every kind, of this one, and with this seed alone."""
+    """Return the names of a point: of every kind, of this kind, and with this seed alone."""
     return point.name, f"{kind.name}-{point.name}", f"{kind.name}-{point.name}-{seed}"
 
 
@@ -124,7 +124,7 @@ def chosen(arguments: argparse.Namespace) -> list[Kind]:
 
 
 def size_of(arguments: argparse.Namespace) -> Size:
-    """How much is measured at each point, as asked for."""
+    """Return how much is measured at each point, as asked for."""
     size = QUICK if arguments.quick else Size()
     return replace(
         size,
@@ -184,7 +184,7 @@ def document(found: Measured, command: str) -> dict[str, Any]:
 
 
 def write_all(found: Measured, arguments: argparse.Namespace, command: str) -> None:
-    """All that OUT says of what was measured so far."""
+    """Write all that OUT says of what was measured so far."""
     made = document(found, command)
     texts, charts = [], {}
     for name, kind in made["kinds"].items():
@@ -204,7 +204,7 @@ def write_all(found: Measured, arguments: argparse.Namespace, command: str) -> N
 def measure(
     wanted: Sequence[Entry], arguments: argparse.Namespace, command: str
 ) -> tuple[Measured, list[str]]:
-    """All entries, as many at once as runs, and what failed of them."""
+    """Measure all entries, as many at once as runs, and return which of them failed."""
     started, found, failed = time.monotonic(), [], []
     limit = float("inf") if arguments.limit_minutes is None else 60 * arguments.limit_minutes
 

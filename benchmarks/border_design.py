@@ -100,11 +100,11 @@ class Size:
     overrides: tuple[str, ...] = ()
 
     def rounds_of(self, kind: Kind) -> int:
-        """Of a federation."""
+        """Return the rounds of a federation."""
         return self.rounds or kind.rounds
 
     def held_out_at(self, site: int, point: Point) -> int:
-        """How many records a site holds out, none where it is not scored."""
+        """Return how many records a site holds out: none if it is not scored."""
         scored = point.scored
         return min(self.most, self.held_out // len(scored)) if site in scored else 0
 
@@ -290,7 +290,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def by_specialty(point: Point, pools: Pools, size: Size) -> list[tuple[Pools, dict[str, float]]]:
-    """Each site has a piece of the row in which the specialties lie side by side.
+    """Give each site a piece of the row in which the specialties lie side by side.
 
     So large specialties fill several sites, and small ones are joined.
     """
@@ -303,7 +303,7 @@ def by_specialty(point: Point, pools: Pools, size: Size) -> list[tuple[Pools, di
 
 
 def skewed(point: Point, pools: Pools, size: Size) -> list[tuple[Pools, dict[str, float]]]:
-    """From a tenth of a site's sentences are positive, at the first, to nine tenths at the last."""
+    """Skew the sites: a tenth of the first's sentences are positive, nine tenths of the last's."""
     positive = [sst2.positive_share(i, point.sites) for i in range(point.sites)]
     return [(pools, {"1": share, "0": 1 - share}) for share in positive]
 
@@ -384,13 +384,13 @@ def draw(pools: Pools, count: int, shares: Mapping[str, float], drawn: random.Ra
 
 
 def left_over(pools: Sequence[Pools], drawn: random.Random) -> list[Row]:
-    """`PUBLIC` of the records that no site took.
+    """Draw `PUBLIC` of the records that no site took.
 
     Args:
-        pools: of each site; may be the same ones.
+        pools: pools of each site; they may be the same ones.
 
     Raises:
-        ConfigError: there are fewer.
+        ConfigError: there are fewer records.
     """
     distinct = {id(own): own for own in pools}.values()
     rows = [row for own in distinct for name in own for row in own[name]]

@@ -52,9 +52,9 @@ def by_point(entries: Entries) -> list[Entries]:
 
 
 def gains(entry: dict[str, Any], way: str, other: str = "alone") -> list[float]:
-    """By how much each scored site's own loss is lower than with another model.
+    """Return by how much each scored site's own loss is lower than with another model.
 
-    None at all where one of the two was not measured.
+    It is empty if one of the two was not measured.
     """
     own = entry["own"]
     if way not in own or other not in own:
@@ -92,7 +92,7 @@ def _spread(values: Sequence[float], form: str) -> str:
 
 
 def table(title: str, entries: Entries) -> Table:
-    """For the terminal."""
+    """Make the table for the terminal."""
     made = Table(title=title, title_justify="left")
     for name in COLUMNS:
         made.add_column(name, justify="left" if name == "trust" else "right")

@@ -76,7 +76,7 @@ class Entry:
         return self.point.common in decide or self.point in QUICK_POINTS
 
     def _alone(self, seed: int) -> Trial:
-        """Each site by itself: from the base model, or from what public records make of it."""
+        """Train each site alone: from the base model, or from what public records make of it."""
         if not self.point.warm_start:
             begun = _trial(self._asked(self.point.common), "base", seed)
         else:
@@ -161,7 +161,7 @@ def _terms(entry: Entry, noise_multiplier: float | None, privacy: PrivacySection
 
 
 def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[str, Any]:
-    """On each scored site's own held-out records; of what every site has, also on everyone's."""
+    """Score on each scored site's held-out records; what every site has, also on everyone's."""
     config = entry.trials["federated"].config
     parts = evaluation_records(config, worker.base.tokenizer)
     everyone = [example for part in parts for example in part]

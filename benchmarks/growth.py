@@ -76,7 +76,7 @@ def shape_of(size: Size, tokens: int, device: str = "cpu") -> Shape:
 
 
 def parameters(size: Size) -> int:
-    """Of the base, whose feed-forward layers are four times as wide."""
+    """Count the parameters of the base, whose feed-forward layers are four times as wide."""
     return size.layers * 16 * size.width**2 + 2 * Shape.vocabulary * size.width
 
 

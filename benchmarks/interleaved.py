@@ -11,7 +11,7 @@ Seconds = dict[str, float]
 
 
 def interleaved(cases: Mapping[str, Callable[[], Any]], repeats: int) -> list[Seconds]:
-    """Seconds of each case in each turn, every other one backwards; the first is not counted."""
+    """Time each case in each turn, every other one backwards; the first turn is not counted."""
     for case in cases.values():
         case()
     turns = []
@@ -26,7 +26,7 @@ def interleaved(cases: Mapping[str, Callable[[], Any]], repeats: int) -> list[Se
 
 
 def median(turns: list[Seconds], name: str) -> float:
-    """Of a case's seconds."""
+    """Return the median of a case's seconds."""
     return statistics.median(turn[name] for turn in turns)
 
 

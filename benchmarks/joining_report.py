@@ -42,7 +42,7 @@ def measured(folder: Path) -> list[Point]:
 
 
 def verdict(gains: Sequence[float]) -> str:
-    """Whether something pays, by what it gains at each site with each seed."""
+    """Say whether something pays, by what it gains at each site with each seed."""
     mean, better = statistics.fmean(gains), sum(gain > 0 for gain in gains)
     if abs(mean) < LEVEL:
         return f"level ({mean:+.3f})"
@@ -64,7 +64,7 @@ def best(point: Point, losses: Losses, rows: Sequence[str]) -> str:
 
 
 def gains(point: Point, losses: Losses, row: str, other: str) -> list[float]:
-    """By how much a row's loss is lower than another's, at each site with each seed."""
+    """Return by how much a row's loss is lower than another's, at each site with each seed."""
     return [
         theirs - mine
         for entry in point
@@ -88,7 +88,7 @@ def _of_few(count: str) -> Losses:
 
 
 def map_table(points: Sequence[Point]) -> list[list[str]]:
-    """Whether joining pays, for each point and question."""
+    """Make the table of whether joining pays, for each point and question."""
     questions: list[tuple[str, Losses, Sequence[str], Sequence[str]]] = [
         ("own patients", itemgetter("own"), JOINED, OWN),
         ("other hospitals' patients", itemgetter("outside"), ("federated",), ("single",)),
@@ -159,7 +159,7 @@ def own_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def others_table(points: Sequence[Point]) -> list[list[str]]:
-    """Patients of sites that took no part."""
+    """Make the table of patients of sites that took no part."""
     losses: Losses = itemgetter("outside")
     rows = [
         [
@@ -287,7 +287,7 @@ def _replaced(text: str, name: str, rows: Sequence[Sequence[str]], path: Path) -
 
 
 def forecast_table(folder: Path) -> dict[str, Any]:
-    """All points, as `fedpriv forecast --table` reads them."""
+    """Return all points, as `fedpriv forecast --table` reads them."""
     points = [entry for point in measured(folder) for entry in point]
     kinds = {}
     for entry in points:

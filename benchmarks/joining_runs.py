@@ -147,7 +147,7 @@ class Study:
             yield worker
 
     def examples(self, worker: Worker, name: str) -> Records:
-        """Of each record of a file."""
+        """Return the examples of each record of a file."""
         spec, lines = spec_of(self._config), (self._file.parent / f"{name}.jsonl").open()
         fields = {column: field for field, column in spec.columns.items()}
         with lines:
@@ -312,7 +312,7 @@ def _own(
     study: Study, worker: Worker, point: Point, chosen: Tuned, initials: Sequence[Vector],
     federated: Vector, lora: Vector | None,
 ) -> dict[str, list[float]]:  # fmt: skip
-    """Each scored site's own patients: the loss of what it may answer with."""
+    """Measure each scored site's own patients: the loss of what it may answer with."""
     found: dict[str, list[float]] = {}
     for site in scored_sites(point.sites):
         from_base, from_other = chosen.own[f"site-{site}"]
@@ -344,7 +344,7 @@ def _outside(
     study: Study, worker: Worker, point: Point, chosen: Tuned, federated: Vector,
     lora: Vector | None, singles: Sequence[Vector],
 ) -> tuple[dict[str, list[float]], dict[str, dict[str, list[float]]]]:  # fmt: skip
-    """Sites that took no part: the loss of what they are handed, and of what they make of it.
+    """Measure sites that took no part: the loss of what they get, and of what they make of it.
 
     The best single hospital is the one whose adapter is best on other records of that site.
     """

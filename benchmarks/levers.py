@@ -75,7 +75,7 @@ def _steps(rounds: int, rate: float) -> list[str]:
 
 
 def seconds(point: Point, study: Study, changed: list[str], runs: int) -> float:
-    """About what a row takes of one processor."""
+    """Estimate the seconds of one processor for a row."""
     config = study.trial("dp-lora", [*terms_of(point), *changed], TUNING).config
     privacy = config.privacy
     drawn = config.job.rounds * privacy.sample_rate * point.sites * point.records

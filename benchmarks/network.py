@@ -252,7 +252,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
 
 
 def _signing_key(name: str) -> Any:
-    """Of a site; the same in every process, and no secret."""
+    """Return a site's signing key, the same in every process, and no secret."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest())
@@ -297,7 +297,7 @@ def _busy(process: int) -> float:
 
 
 def _resident() -> float:
-    """Bytes in memory that are this process's own; a file that is mapped is not."""
+    """Return the bytes in memory that are this process's own, without mapped files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return float(line.split()[1]) * 1024
@@ -347,7 +347,7 @@ def measure(sites: int, size: int, wire: str, rounds: int, together: int = 1) ->
 
 
 def speeds() -> tuple[float, float]:
-    """Bytes a second that one core hashes, and encrypts as TLS does."""
+    """Return the bytes a second that one core hashes, and encrypts as TLS does."""
     data = os.urandom(1 << 26)
     cipher = AESGCM(os.urandom(32))
     started = time.perf_counter()

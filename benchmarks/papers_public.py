@@ -87,7 +87,7 @@ class WithTexts(Training):
         self.texts = self.public[: point.texts]
 
     def _written(self, count: int) -> Records:
-        """Texts of the model as it is before any training."""
+        """Let the model write texts as it is before any training."""
         worker, longest = self.worker, self.worker.recipe.model.max_length
 
         @contextmanager

@@ -127,7 +127,7 @@ def make_parts(worker: Worker, units: UnitStore, folder: Path) -> Cases:
 
 
 def notes(worker: Worker, folder: Path) -> list[Any]:
-    """16 of the embedded federation's notes."""
+    """Read 16 of the embedded federation's notes."""
     config = load_job(HOSPITALS)
     spec = DataSpec.of(config.data.columns, config.model, max_records_per_unit=1)
     records = read_labelled(
@@ -202,7 +202,7 @@ def made_up(records: int, seed: int) -> tuple[Example, ...]:
 
 
 def noise_cases(values: int) -> Cases:
-    """Noise of the size that a release of so many values has, at σ = C = 1."""
+    """Draw noise of the size that a release of so many values has, at σ = C = 1."""
     spread = deviation(1.0, 1.0, sum_step(1.0, values))
     csprng, generator = SystemCsprng(), np.random.default_rng()
     return {
@@ -212,7 +212,7 @@ def noise_cases(values: int) -> Cases:
 
 
 def rows_of(group: str, cases: Cases, turns: list[Seconds]) -> list[dict[str, Any]]:
-    """Median seconds of each case, and its ratio to the first."""
+    """Return the median seconds of each case, and its ratio to the first."""
     first, *_ = cases
     return [
         {"group": group, "case": name, "seconds": median(turns, name), "of": first,

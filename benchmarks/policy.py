@@ -61,7 +61,7 @@ class Task:
 
     @classmethod
     def drawn(cls, groups: int, seed: int) -> Task:
-        """With everything over two orders of magnitude from group to group."""
+        """Draw a task, with everything over two orders of magnitude from group to group."""
         random = np.random.default_rng(seed)
 
         def each() -> np.ndarray[Any, Any]:
@@ -71,11 +71,11 @@ class Task:
         return cls(each(), each() / math.sqrt(SIZE), start)
 
     def loss(self, values: np.ndarray[Any, Any]) -> float:
-        """Where it stands."""
+        """Return the loss at these values."""
         return float((self.curvature * np.square(values)).sum() / 2)
 
     def gradients(self, values: Any, random: np.random.Generator) -> torch.Tensor:
-        """Of the units of a round, (U, P)."""
+        """Return the gradients of the units of a round, (U, P)."""
         around = random.standard_normal((UNITS, len(values))) * self.spread
         return torch.from_numpy((self.curvature * (values + around)).astype(np.float32))
 
@@ -143,7 +143,7 @@ def pretrain(groups: int, episodes: int) -> State:
 
 
 def compare(groups: int, tasks: int, policy: Path) -> list[dict[str, Any]]:
-    """Every controller on new tasks, beside none."""
+    """Compare every controller on new tasks, and none."""
     sections: dict[str, ControllerSection | None] = {"none": None}
     sections |= {name: ControllerSection.model_validate({"name": name}) for name in NAMES}
     learned = {"name": "sac", "sac": {"policy": policy}}

@@ -92,7 +92,7 @@ def halves_cases(rows: int, width: int) -> dict[str, Callable[[], Any]]:
 
 
 def halves(repeats: int, quick: bool) -> list[dict[str, Any]]:
-    """Median microseconds of each case, by width and rows; shown as they are found."""
+    """Measure the median microseconds of each case, by width and rows, and print them."""
     found: list[dict[str, Any]] = []
     for width in (64,) if quick else (256, 384, 576, 1024, 2048):
         for rows in (16,) if quick else (64, 256, 1024):
@@ -109,7 +109,7 @@ def halves(repeats: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def measure(cases: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each case, and the median of ours over torch's in the same turn."""
+    """Return each case's median seconds, and the median of ours over torch's in the same turn."""
     turns = interleaved(cases, repeats)
     seconds = {name: median(turns, name) for name in cases}
     return {**seconds, "ratio": ratio(turns, "fedpriv", "torch")}

@@ -200,7 +200,7 @@ class Narratives:
 
     @classmethod
     def read(cls, data: Path, size: Size) -> Narratives:
-        """From a folder with narratives.jsonl.gz; a patient's first."""
+        """Read a folder's narratives.jsonl.gz; the first narrative of each patient."""
         stays: dict[int, str] = {}
         with gzip.open(data / "narratives.jsonl.gz", "rt", encoding="utf-8") as stream:
             for row in map(json.loads, stream):

@@ -120,7 +120,7 @@ def measure(engine: str, sites: int, rounds: int) -> dict[str, Any]:
 
 
 def chart(rows: list[dict[str, Any]]) -> str:
-    """Milliseconds of a round for each site, by the number of sites; an SVG."""
+    """Draw milliseconds of a round for each site, by the number of sites, as an SVG."""
     engines = dict.fromkeys(row["engine"] for row in rows)
     lines = [
         Line(

@@ -148,7 +148,7 @@ class Processes:
         return self.names[::ALONE]
 
     def ended(self) -> list[str]:
-        """Who has ended without being killed."""
+        """Return which processes ended without being killed."""
         codes = {name: process.exitcode for name, process in self.running.items()}
         return [
             f"{name} ended with {code}"
@@ -177,7 +177,7 @@ class Processes:
 
 
 def _run(arguments: list[str], log: Path) -> None:
-    """In the new process."""
+    """Run in the new process."""
     with log.open("ab") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
@@ -226,7 +226,7 @@ class Trouble:
 
 
 def looked_at(pid: int) -> tuple[float, int]:
-    """Bytes that a process has to itself, and how many files it has open; zeros if it has gone."""
+    """Return a process's own bytes, and how many files it has open; zeros if it has gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         own = sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
@@ -371,7 +371,7 @@ def _faults(path: Path, job: str, used: set[int], rounds: int, report: Path) -> 
 
 
 def quarters(found: dict[str, Any], key: str) -> tuple[float, float]:
-    """Medians over the second and the last quarter of the rounds; 0 where nothing was seen."""
+    """Return medians over the rounds' second and last quarter; 0 where nothing was seen."""
     rounds = found["rounds"]
     early = [s[key] for s in found["seen"] if rounds / 4 <= s["round"] < rounds / 2 and s[key]]
     late = [s[key] for s in found["seen"] if s["round"] >= 3 * rounds / 4 and s[key]]

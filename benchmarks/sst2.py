@@ -114,7 +114,7 @@ def phrases(sentence: str) -> list[str]:
 
 
 def whole_sentences(records: list[Row]) -> list[Row]:
-    """Those that are no phrase of another record, in an order of their own."""
+    """Return the records that are no phrase of another record, in an order of their own."""
     parts = {part for row in records for part in phrases(row["sentence"])[1:]}
     whole = [row for row in records if row["sentence"].strip() not in parts]
     return random.Random(1).sample(whole, len(whole))
@@ -133,7 +133,7 @@ def shares(records: list[Row], sites: int, each: int, skewed: bool) -> list[list
 
 
 def positive_share(site: int, sites: int) -> float:
-    """Of a site's sentences, where they are skewed by class."""
+    """Return the positive share of a site's sentences, where they are skewed by class."""
     return 0.1 + 0.8 * site / max(1, sites - 1)
 
 

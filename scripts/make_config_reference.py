@@ -103,7 +103,7 @@ def _from_epsilon(epsilon: float) -> str:
 
 
 def _tables(kind: type[BaseModel], by_size: Mapping[str, str]) -> Iterator[str]:
-    """Each table of a file as a heading, what it is for, and its keys."""
+    """Write each table of a file as a heading, what it is for, and its keys."""
     schema = kind.model_json_schema()
     definitions, needed = schema["$defs"], schema.get("required", [])
     shown: dict[int, str] = {}

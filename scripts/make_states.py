@@ -91,7 +91,7 @@ def _said(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def refusals() -> Iterator[tuple[str, ...]]:
-    """Rows of the errors: the code, when, and with what a command ends."""
+    """Give rows of the errors: the code, when, and with what a command ends."""
     from fedpriv import errors
 
     for kind in vars(errors).values():

@@ -66,7 +66,7 @@ class Rows:
         self._left = set(self._payer)
 
     def of(self, name: str) -> str:
-        """Who pays for a thing, in words.
+        """Say who pays for a thing.
 
         Raises:
             SystemExit: no row says it.
@@ -77,7 +77,7 @@ class Rows:
         return str(self.words[self._payer[name]])
 
     def test(self, name: str) -> str:
-        """The test that holds a thing, or its group."""
+        """Return the test that holds a thing, or its group."""
         found = self.tests.get(name) or self.tests["*"]
         return ", ".join(f"`{one}`" for one in ([found] if isinstance(found, str) else found))
 
@@ -104,7 +104,7 @@ def page() -> str:
 
 
 def messages() -> dict[str, type[BaseModel]]:
-    """Every body of a message, by its name."""
+    """Return every body of a message, by its name."""
     from fedpriv import protocol
     from fedpriv.report.budget import BudgetReport
 
@@ -131,7 +131,7 @@ def _fields(known: Rows) -> Iterator[Row]:
 
 
 def leaves_of(schema: Any, where: str = "", top: Any = None) -> Iterator[tuple[str, Any]]:
-    """Each field of a JSON schema that has no fields of its own, by its path."""
+    """Give each field of a JSON schema that has no fields of its own, by its path."""
     top = top or schema
     for name, field in schema.get("properties", {}).items():
         path, inner = f"{where}.{name}".strip("."), _inside(field, top)
@@ -210,7 +210,7 @@ def _requests(known: Rows) -> Iterator[Row]:
 
 
 def sent() -> tuple[list[str], list[str]]:
-    """Names of the headers, and of the fields, of all requests that a site's client makes."""
+    """Return the names of headers and fields of all requests that a site's client makes."""
     import httpx
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
     from flwr.app.message.message import make_message
@@ -297,7 +297,7 @@ def _exits(known: Rows) -> Iterator[Row]:
 
 
 def _calls() -> Iterator[tuple[str, ast.Call]]:
-    """Every call in the site's own code, with the function that it is in."""
+    """Give every call in the site's own code, with the function that it is in."""
     for room, folder in ROOMS.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts

@@ -112,7 +112,7 @@ def page() -> str:
 
 
 def without_effect() -> set[str]:
-    """Names of arguments that change nothing."""
+    """Return the names of arguments that change nothing."""
     return {name for names in WITHOUT_EFFECT.values() for name in names.split()}
 
 

@@ -58,10 +58,10 @@ def file_of(module: str) -> Path | None:
 
 
 def reached(*modules: str) -> set[str]:
-    """All modules of ours that these import, directly or not, and themselves.
+    """Return all modules of ours that these import, directly or not, and themselves.
 
-    A package that nobody imports runs when a module in it is imported, and its functions do not: so
-    what they import is not in it.
+    A package that nobody imports runs when a module in it is imported, but its functions do not: so
+    the modules that its functions import are not included.
     """
     found, waiting = set[tuple[str, bool]](), [(module, True) for module in modules]
     while waiting:
@@ -100,7 +100,7 @@ def _imports(node: ast.AST, functions: bool) -> Iterator[str]:
 
 @cache
 def lines_of(module: str) -> int:
-    """Lines that hold code."""
+    """Count the lines that hold code."""
     file = file_of(module)
     assert file is not None
     text = file.read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ def room_of(module: str) -> str:
 
 
 def by_setting(found: set[str]) -> dict[str, int]:
-    """Lines that each part adds to these modules, by the name of its entry point."""
+    """Return the lines that each part adds to these modules, by the name of its entry point."""
     with (ROOT / "client" / "pyproject.toml").open("rb") as stream:
         groups = tomllib.load(stream)["project"]["entry-points"]
     points = {name: target for group in BY_SETTING for name, target in groups[group].items()}
@@ -151,7 +151,7 @@ def of_the_page(text: str, found: set[str]) -> str:
 
 
 def sums(found: set[str]) -> tuple[int, int]:
-    """Lines of these modules, and of those that handle a record before there is noise."""
+    """Count the lines of these modules, and of those that handle a record before there is noise."""
     before = [module for module in found if module.startswith(BEFORE_NOISE)]
     return sum(map(lines_of, found)), sum(map(lines_of, before))
 

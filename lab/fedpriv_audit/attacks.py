@@ -53,12 +53,12 @@ class Attacker:
         return found
 
     def fallen(self, values: Sequence[Vector]) -> Scores:
-        """How far the losses of models fell from the base model's, (K, N)."""
+        """Return how far the losses of models fell from the base model's, (K, N)."""
         found: Scores = self.base - np.stack([self.losses(one) for one in values])
         return found
 
     def secrets(self, values: Vector, canaries: Sequence[Canary]) -> list[tuple[int, float, float]]:
-        """Of each canary: how often it was inserted, its exposure, and its likeness (Jaccard)."""
+        """Return how often each canary was inserted, its exposure, and its likeness (Jaccard)."""
         spec, tokenizer = self._spec, self._worker.base.tokenizer
         texts = [
             canary_row(spec, canary.prompt, secret)

@@ -213,7 +213,7 @@ class Auditor:
 
 
 def check_parts(names: str) -> list[PartName]:
-    """Parts by name, in their order.
+    """Read the parts by name, and return them in their order.
 
     Raises:
         ConfigError: there is no such part.

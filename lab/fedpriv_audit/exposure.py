@@ -18,7 +18,7 @@ DRAWS = 100_000
 
 
 def exposure(scores: Scores) -> float:
-    """In bits, of the first among all: how early an attacker comes to it; ties half.
+    """Return the exposure of the first, in bits: how early an attacker comes to it; ties half.
 
     Args:
         scores: (n,) higher for what the model finds likelier, the secret's own first.
@@ -42,7 +42,7 @@ def expected_by_chance(candidates: int) -> float:
 
 
 def jaccard(secret: str, told: str, count: int = 3) -> float:
-    """Of the runs of so many letters in a secret, and in as long a beginning of what was told."""
+    """Return the Jaccard index of runs of letters in a secret and in `told`, cut to its length."""
     one, other = (
         {text[start : start + count] for start in range(len(text) - count + 1)}
         for text in (secret, told.strip()[: len(secret)])

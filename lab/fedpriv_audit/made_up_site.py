@@ -148,12 +148,12 @@ class MadeUpSite:
         self._server, self.site = server, site
 
     def releases(self, job: str, noise_share: float = 1.0) -> list[Values]:
-        """Everything that a whole job of a new name releases, round by round, as a sum.
+        """Return everything that a whole job of a new name releases, round by round, as a sum.
 
-        The move of a round of several steps is taken back to the sum of all of them.
+        The move of a round with several steps is taken back to the sum of all of them.
 
         Args:
-            noise_share: of the claim's noise; the site grants it.
+            noise_share: share of the claim's noise; the site grants it.
         """
         server = self._server
         proposal = server.proposal(job, noise_share)
@@ -172,7 +172,7 @@ class MadeUpSite:
         return found
 
     def noise_multiplier(self, job: str) -> float:
-        """σ of the plan that the site committed to."""
+        """Return σ of the plan that the site committed to."""
         plan = self.site.ledger.plan(job)
         assert plan is not None
         return plan.noise_multiplier

@@ -76,10 +76,10 @@ def two_worlds(
 
 
 def log_ratio(released: list[Values], canary: Values, plan: AuditPlan, spread: float) -> float:
-    """Of what a job released: with the canary, which was sampled or not in each step, over without.
+    """Return the log ratio of releases: with the canary, sampled or not in each step, over without.
 
     Args:
-        released: of each round the sum over its steps.
+        released: the sum over the steps of each round.
         spread: standard deviation of the noise in one step's sum.
     """
     square, ratio = float(canary @ canary), 0.0
@@ -140,7 +140,7 @@ def audit_pipeline(
 
 
 def _distance(inside: Scores, outside: Scores) -> Measure:
-    """How far apart the scores of the two worlds are: a test that tells nothing shows here."""
+    """Measure how far apart the scores of the two worlds are; a test that tells nothing shows."""
     spread = float(np.hypot(inside.std(), outside.std())) or 1.0
     return Measure(
         name="deviations between the worlds",

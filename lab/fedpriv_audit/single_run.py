@@ -26,7 +26,7 @@ WORDS = 4  # of a canary
 
 
 def one_run_plan(canaries: int) -> AuditPlan:
-    """Every canary in every step; δ as small as the bound needs it with so many."""
+    """Plan every canary in every step, with δ as small as the bound needs for so many canaries."""
     return AuditPlan(epsilon=1.0, delta=0.1 / canaries, sample_rate=1.0, steps=4)
 
 

@@ -117,12 +117,12 @@ def trained_on_halves(
     folder: Path,
     pool: WorkerPool,
 ) -> Trained:
-    """Models, each of half of the units by independent coins, and of canaries of its own.
+    """Train models, each on half of the units by independent coins, and on canaries of its own.
 
     Args:
-        config: of `for_audit`, with public records.
-        world: its name, by which coins and canaries differ from another's.
-        share: of the noise; 0 trains without clipping and noise, for longer.
+        config: from `for_audit`, with public records.
+        world: the world's name, by which coins and canaries differ from another's.
+        share: share of the noise; 0 trains without clipping and noise, for longer.
         folder: for files of records and runs, which are removed.
 
     Raises:
@@ -154,10 +154,10 @@ def trained_on_halves(
 def trained_on_all(
     config: JobConfig, units: list[AuditedUnit], size: TrainingSize, folder: Path, pool: WorkerPool
 ) -> Trained:
-    """One model of all records and canaries, in a run that each site's ledger pays for.
+    """Train one model on all records and canaries, in a run that each site's ledger pays for.
 
     Args:
-        folder: of the run, which stays there; the files of records are removed.
+        folder: folder of the run, which stays there; the files of records are removed.
 
     Raises:
         FedprivError: as `simulate`; a ledger that can't pay for it refuses.
@@ -180,12 +180,12 @@ def trained_on_all(
 
 
 def paid(outcome: Outcome) -> dict[str, float]:
-    """ε that each site's ledger has spent."""
+    """Return the ε that each site's ledger has spent."""
     return {name: report.epsilon_spent for name, report in outcome.budgets.items()}
 
 
 def trained_values(run: RunDirectory) -> Vector:
-    """(P,) after the last round.
+    """Return the values (P,) after the last round.
 
     Raises:
         RunError: the run keeps none.

@@ -68,7 +68,7 @@ def epsilon_lower(
 def _bounds(
     inside: Scores, outside: Scores, thresholds: Scores, sign: int, delta: float, error: float
 ) -> Scores:
-    """By a test at each threshold; either of its two bounds on error rates fails so often.
+    """Bound ε by a test at each threshold; each of its two error rates is wrong that often.
 
     Args:
         sign: 1 for tests that say "inside" above the threshold, -1 for "outside" below it.

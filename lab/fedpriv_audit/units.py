@@ -30,7 +30,7 @@ class AuditedUnit:
 
 
 def read_units(sites: Sites, spec: DataSpec) -> list[AuditedUnit]:
-    """All units of sites that train, prepared in this way.
+    """Read all units of sites that train, prepared in this way.
 
     Raises:
         DataError: see `read_site`.
@@ -65,7 +65,7 @@ def write_site(path: Path, rows: Iterable[Row]) -> None:
 
 
 def can_hold_canaries(spec: DataSpec) -> bool:
-    """Whether the records are texts that a model learns to go on with."""
+    """Tell whether the records are texts that a model learns to go on with."""
     return set(spec.columns) in TEXTS
 
 

@@ -119,7 +119,7 @@ def compare(
 
 
 def _numbers(text: str) -> list[int]:
-    """Numbers of units, by commas."""
+    """Read numbers of units, separated by commas."""
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:

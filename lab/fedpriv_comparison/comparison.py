@@ -95,7 +95,7 @@ class Comparison:
         return config.model_copy(update={"job": config.job.model_copy(update={"seed": seed})})
 
     def trial(self, variant: Variant, settings: Settings, seed: int) -> Trial:
-        """One run of all that take part, to choose by: no outside site has a say."""
+        """Return one run of all that take part, to choose by: no outside site has a say."""
         config = self.config(variant, settings, seed).model_copy(update={"outside": ()})
         return Trial(variant.method, variant.place, config, seed, self.inputs, variant.personal)
 
@@ -134,7 +134,7 @@ class Comparison:
         return self.seeds * len(self.left_out)
 
     def left(self, folder: Path) -> dict[Variant, int]:
-        """How many runs of each variant are not kept in a folder."""
+        """Return how many runs of each variant are not kept in a folder."""
         counts = {}
         for variant in self.variants:
             tuned = [kept(trial, folder) for trial in self.choices(variant)]
@@ -200,7 +200,7 @@ def _keeping_apart(job: JobConfig, share: float | None) -> JobConfig:
 def _counts(
     job: JobConfig, source: Path | None, new_sites: Sequence[int] | None, in_turn: bool
 ) -> tuple[int, ...]:
-    """How many units the new sites have.
+    """Return how many units the new sites have.
 
     Raises:
         ConfigError: there is no outside site; or there are some, and each site is to be one.

@@ -29,7 +29,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """None of nothing."""
+        """Return mean and deviation of the values; None without values."""
         if not values:
             return None
         deviation = statistics.stdev(values) if len(values) > 1 else None
@@ -139,12 +139,12 @@ class Figures:
     worse: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return asdict(self)
 
 
 def figures(comparison: Comparison, rows: Sequence[Row], baseline: str) -> list[Figures]:
-    """Of every variant, against the one that is named `baseline`."""
+    """Return the figures of every variant, against the one that is named `baseline`."""
     (base,) = (row for row in rows if row.variant.name == baseline)
     alone = next((row for row in rows if row.variant.name == ALONE), None)
     untrained = next((row.results for row in rows if row.variant.name == BASE), ())
@@ -318,7 +318,7 @@ def outside_in_words(rows: Sequence[Figures]) -> list[str]:
 
 
 def verdict(gains: Sequence[float]) -> str | None:
-    """In words, whether the mean of what sites gain is above 0, by Student's t; None of one."""
+    """Say whether the mean of what sites gain is above 0, by Student's t; None for one gain."""
     if len(gains) < 2:
         return None
     mean, deviation = statistics.fmean(gains), statistics.stdev(gains)
@@ -329,7 +329,7 @@ def verdict(gains: Sequence[float]) -> str | None:
 
 
 def ended_worse(results: Sequence[Result]) -> bool:
-    """Whether runs ended with a higher loss than they began with, on average by more than a tie."""
+    """Tell whether runs ended with a higher loss than they began with: on average by over a tie."""
     risen = [result.rounds[-1]["eval_loss"] - result.rounds[0]["eval_loss"] for result in results]
     return bool(risen) and not statistics.fmean(risen) <= TIE
 
@@ -350,7 +350,7 @@ def worse_than_base(rows: Sequence[Figures]) -> str | None:
 
 
 def reached(pairs: Sequence[tuple[Result, Result]], rounds: int) -> Reached | None:
-    """How soon each first of a pair had the loss that the second has after `rounds`.
+    """Return how soon each first of a pair had the loss that the second has after `rounds`.
 
     Args:
         pairs: results of equal seeds, this variant's and the baseline's.
@@ -388,7 +388,7 @@ def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:
 
 
 def steps_to(rounds: Sequence[dict[str, Any]], level: float) -> float | None:
-    """When the loss is first at a level or below, linearly interpolated; None if never."""
+    """Return when the loss is first at a level or below, linearly interpolated; None if never."""
     for before, after in pairwise(rounds):
         if before["eval_loss"] <= level:
             return float(before["round"])

@@ -51,7 +51,7 @@ MEANING = (
 
 
 def parts(rows: Sequence[Figures]) -> dict[str, Sequence[str]]:
-    """Title of each table for the terminal → its columns."""
+    """Return the title of each table for the terminal → its columns."""
     counts = next((row.outside.loss for row in rows if row.outside is not None), ())
     return {
         "How good": GOOD,
@@ -66,7 +66,7 @@ def _new(count: str) -> str:
 
 
 def columns(rows: Sequence[Figures]) -> list[str]:
-    """All of them, the method first."""
+    """Return all columns, the method first."""
     return ["method", *(name for part in parts(rows).values() for name in part)]
 
 
@@ -146,7 +146,7 @@ def remarks(rows: Sequence[Figures]) -> list[str]:
 
 
 def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
-    """For the terminal: how good, and how soon and at what cost. Without columns that are empty."""
+    """Make the terminal's tables, without empty columns: how good, and how soon at what cost."""
     named, found = columns(rows), []
     texts = _texts(rows, seeds)
     for title, part in parts(rows).items():
@@ -210,7 +210,7 @@ def markdown(comparison: Comparison, rows: Sequence[Figures], title: str, comman
 def as_json(
     comparison: Comparison, rows: Sequence[Figures], baseline: str, command: str
 ) -> dict[str, Any]:
-    """Everything that the table says, for programs."""
+    """Return everything that the table says, for programs."""
     return {
         "format": 1,
         "fedpriv": __version__,

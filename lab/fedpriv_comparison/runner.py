@@ -123,7 +123,7 @@ def open_folder(folder: Path) -> Iterator[None]:
 
 
 def _end_with_the_parent() -> None:
-    """However that ends: nobody would wait for this run, and another may want its folder."""
+    """End when the parent ends: nobody would wait for this run, and another may want its folder."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -183,7 +183,7 @@ def _path(trial: Trial, folder: Path) -> Path:
 
 
 def values_path(trial: Trial, folder: Path) -> Path:
-    """Where the trained values of a trial are kept, if any of its sites holds records out.
+    """Return the path of a trial's trained values, kept if any of its sites holds records out.
 
     (P,) of a federation; (sites, P) of sites that each trained by itself, one row for each that
     holds records out, in the order of the federation file.
@@ -215,7 +215,7 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
 def _as_new_sites(
     trial: Trial, values: Mapping[str, Vector], worker: Worker
 ) -> dict[str, dict[str, Home]]:
-    """Scores of a new site at each outside one, from what each site has after training, (P,)."""
+    """Score a new site at each outside site, from what each site has after training, (P,)."""
     starts = list({id(one): one for one in values.values()}.values())
     kind: OwnKind = "alone" if trial.method == "base" else "personal"
     found: dict[str, dict[str, Home]] = {}
@@ -371,7 +371,7 @@ def _by_content(value: Any, inputs: Mapping[str, str]) -> Any:
 
 
 def over_folds(results: Sequence[Result]) -> Result:
-    """One result of runs that left out one site each: means, and what each site left out has.
+    """Join runs that left out one site each: means, and the scores of each site left out.
 
     Its ε is that of the run where it is largest.
     """

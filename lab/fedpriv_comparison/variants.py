@@ -184,7 +184,7 @@ def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
 
 
 def _matters(method: str, personal: bool, key: str) -> bool:
-    """Whether a setting changes anything for a row: what does not is not tried."""
+    """Tell whether a setting changes anything for a row; a setting that does not is not tried."""
     if key.startswith("personal."):
         return personal
     if personal and key.startswith(("model.", "lora.")):

@@ -215,7 +215,7 @@ def _rank(one: Outlook) -> tuple[int, float]:
 
 
 def verdict(over_alone: Interval, over_two: Interval | None) -> str:
-    """In words, whether joining pays: only where the whole interval says the same.
+    """Say whether joining pays, only where the whole interval says the same.
 
     Args:
         over_two: None where the measured runs don't tell.
@@ -239,7 +239,7 @@ def _two_own(points: Sequence[Point], warm_start: bool) -> tuple[float, float] |
 
 
 def _over_two(curve: Reading | None, here: Setting, *, one_site: bool) -> Interval | None:
-    """None where that curve does not reach."""
+    """Return the gain over two own models; None where that curve does not reach."""
     if curve is None or curve.outside(here):
         return None
     return curve.predict(here, one_site=one_site)
@@ -273,7 +273,7 @@ def _of_sites(
 def _changed(
     federation: Federation, curve: Reading, points: Sequence[Point], unlike: Sequence[str]
 ) -> Iterable[Changed]:
-    """Leaves a warm start out where its coefficient is not known."""
+    """Give each change; leave a warm start out if its coefficient is not known."""
     now = federation.setting
     pace = set(other_pace(federation, points))  # a change may bring it near again
     for what, other in changes(federation):

@@ -163,7 +163,7 @@ def _answers(found: Forecast) -> Iterator[tuple[str, str]]:
 
 
 def _told(what: str, found: Mapping[str, Answer]) -> str:
-    """Answers in a sentence or two, each with the words that it begins with."""
+    """Write answers in a sentence or two, each with the words that it begins with."""
     said = "; ".join(f"{begins}{_answer(one)}" for begins, one in found.items())
     known = [one.left_out for one in found.values() if one.left_out is not None]
     runs, inside = sum(one.runs for one in known), sum(one.inside * one.runs for one in known)

@@ -96,7 +96,7 @@ class Interval:
 
 
 def interval(gain: float, variance: float, freedom: int) -> Interval:
-    """By Student's t."""
+    """Return the interval of a gain, by Student's t."""
     half = float(stdtrit(freedom, LEVEL)) * math.sqrt(max(0.0, variance))
     return Interval(gain, gain - half, gain + half)
 
@@ -192,7 +192,7 @@ class Curve:
 
 
 def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
-    """In which figures, each by itself, a setting is outside of these, in words."""
+    """Say in which figures, each by itself, a setting is outside of these."""
     return [
         f"{name}: {value:.3g}, and {measured_range(values)}"
         for name, value, values in (
@@ -205,7 +205,7 @@ def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
 
 
 def far_from(known: Sequence[Setting], setting: Setting) -> list[str]:
-    """Whether none of these is near in records and noise together, in words."""
+    """Say so if none of these is near in records and noise together."""
     nearest = min(setting.distance(one) for one in known)
     if nearest <= max(1.0, _widest_gap(known)):
         return []
@@ -216,7 +216,7 @@ def far_from(known: Sequence[Setting], setting: Setting) -> list[str]:
 
 
 def measured_range(values: Sequence[float]) -> str:
-    """From where to where values go, in words."""
+    """Say from where to where values go."""
     least, most = min(values), max(values)
     if least == most:
         return f"measured was {least:.3g}"
@@ -313,7 +313,7 @@ def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:
 
 
 def _solve(x: Array, y: Array) -> tuple[Array, Array] | None:
-    """Coefficients and (XᵀX)⁻¹; None where the rows don't determine them."""
+    """Return coefficients and (XᵀX)⁻¹; None where the rows don't determine them."""
     if np.linalg.matrix_rank(x) < x.shape[1]:
         return None
     inverse: Array = np.linalg.inv(x.T @ x).astype(np.float64)
@@ -374,7 +374,7 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
 
 
 def left_out_of(groups: int, tried: Sequence[tuple[Interval, float, float]]) -> LeftOut | None:
-    """From what was predicted, what was measured, and the mean of all others; None of nothing."""
+    """Compare what was predicted and measured, and the mean of all others; None without any."""
     if not tried:
         return None
     inside = [found.low <= gain <= found.high for found, gain, _ in tried]

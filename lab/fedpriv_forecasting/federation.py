@@ -152,7 +152,7 @@ def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
 
 
 def _stated(sizes: Sequence[str], job: JobConfig) -> dict[str, int]:
-    """By name of a site; the empty name is for every other."""
+    """Return the stated sizes by the site's name; the empty name is for every other site."""
     found = {}
     names = {site.name for site in job.sites} | {""}
     known = {site.name for site in job.sites if site.size is not None}

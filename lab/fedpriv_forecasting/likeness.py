@@ -53,12 +53,12 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
 
 
 def unit_of(job: JobConfig) -> Unit:
-    """Whose privacy is protected."""
+    """Return whose privacy is protected."""
     return "record" if job.privacy.unit == "record" else "patient"
 
 
 def same_model(job: JobConfig, kind: Kind) -> bool:
-    """By its name, in which folders and dashes may be others."""
+    """Compare models by name, in which folders and dashes may differ."""
     wanted = _letters(kind.model)
     return any(_letters(part).endswith(wanted) for part in PurePath(job.model.name).parts)
 
@@ -111,7 +111,7 @@ def _shown(value: object) -> str:
 
 
 def other_pace(federation: Federation, points: Sequence[Point]) -> Iterator[str]:
-    """Whether rounds or rate are far from all that was measured, in words.
+    """Say whether rounds or rate are far from all that was measured.
 
     The curve knows both through the noise alone, so they may differ by no more than `FAR`.
     """

@@ -100,17 +100,17 @@ class Reading:
         )
 
     def difference(self, setting: Setting, other: Setting) -> Interval:
-        """How much more the gain is at the other."""
+        """Return how much more the gain is at the other."""
         pairs = zip(self._places(setting), self._places(other), strict=True)
         return _hull(
             [self._together([curve.more(*pair) for curve in self.curves]) for pair in pairs]
         )
 
     def outside(self, setting: Setting, *sites: Setting) -> list[str]:
-        """In which figures a setting is outside what was measured, in words.
+        """Say in which figures a setting is outside what was measured.
 
         Args:
-            sites: of which no figure by itself may be outside, either.
+            sites: settings of which no figure by itself may be outside, either.
         """
         places = self._places(setting)
         parts = list(itertools.chain(*map(self._places, sites)))
@@ -125,7 +125,7 @@ class Reading:
         return list(dict.fromkeys(found))
 
     def left_out(self) -> LeftOut | None:
-        """How well it predicts groups of runs, or whole kinds, that it has not seen."""
+        """Measure how well it predicts groups of runs, or whole kinds, that it has not seen."""
         if len(self.curves) == 1:
             return leave_groups_out(self.curves[0].runs)
         return leave_kinds_out(self.curves)
@@ -179,7 +179,7 @@ class Basis:
     other_model: str | None
 
     def points(self, question: str, way: str, baseline: str) -> list[Point]:
-        """Where both were measured: of the nearest kind, or of all where it has none."""
+        """Return the points that measured both: of the nearest kind, or of all if it has none."""
         both = [
             [point for point in points if point.gains(way, baseline, question) is not None]
             for points in (*self.of_unit, *self.of_records)

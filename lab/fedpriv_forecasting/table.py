@@ -116,7 +116,7 @@ class Point(Entry):
         return Setting(self.sites, self.records, self.noise, self.warm_start)
 
     def losses(self, question: str) -> Mapping[str, tuple[float, ...]]:
-        """By row: `OWN`, `OUTSIDE`, or one of `OWN_RECORDS`, of a new site."""
+        """Return the losses by row: `OWN`, `OUTSIDE`, or one of `OWN_RECORDS`, of a new site."""
         if question == OWN:
             return self.own
         if question == OUTSIDE:
@@ -131,7 +131,7 @@ class Point(Entry):
     def gains(
         self, way: str, baseline: str = ALONE, question: str = OWN
     ) -> tuple[float, ...] | None:
-        """How much lower the loss at each site is; None where either was not run."""
+        """Return how much lower the loss at each site is; None where either was not run."""
         rows = self.losses(question)
         if way not in rows or baseline not in rows:
             return None

@@ -74,7 +74,7 @@ class Cluster:
         return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
     def is_alive(self, node: str) -> bool:
-        """Whether the cluster still has that node."""
+        """Tell whether the cluster still has that node."""
         return any(found["NodeID"] == node and found["Alive"] for found in self.ray.nodes())
 
     def ask_each(
@@ -226,10 +226,10 @@ def guard_ray() -> None:
 
 
 def import_ray() -> Any:
-    """Ray, which is installed with an extra.
+    """Import Ray, which is installed with an extra.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not installed.
     """
     try:
         import ray

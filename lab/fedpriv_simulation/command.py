@@ -158,7 +158,7 @@ def _personalise(
 def _in_words(
     config: JobConfig, losses: Mapping[str, Mapping[str, float]], means: Mapping[str, float]
 ) -> Iterator[str]:
-    """How rate and passes were found, and what the table says of joining."""
+    """Say how rate and passes were found, and what the table says of joining."""
     if config.personal.validation:
         yield (
             "Each site chose rate × passes by cross-validation on its own records, alone and from"
@@ -264,7 +264,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def _seconds(rounds: Sequence[Mapping[str, Any]]) -> float | None:
-    """Of all rounds; None where the records are not public, as that tells who was sampled."""
+    """Add up the seconds of all rounds; None for private records, as that tells who was sampled."""
     found = [row["seconds"] for row in rounds]
     return None if None in found else round(sum(found), 2)
 

@@ -146,7 +146,7 @@ def check_no_overrides(overrides: Sequence[str]) -> None:
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """One level of names, joined by dots."""
+    """Flatten a row to one level of names, joined by dots."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, dict):

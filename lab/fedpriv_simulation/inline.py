@@ -67,7 +67,7 @@ class InlineGrid(OneRunGrid):
             pool.shutdown(wait=True, cancel_futures=True)
 
     def get_node_ids(self) -> list[int]:
-        """Every node, in order."""
+        """Return every node, in order."""
         return list(self._apps)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:

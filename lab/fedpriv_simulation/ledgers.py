@@ -128,7 +128,7 @@ class LentLedger(Ledger):
     def ask(
         self, plan: Plan, slots: range, request_digest: str, choice: SlotChoice = AS_PLANNED
     ) -> StoredReply | OpenSlots:
-        """As `Ledger.ask`; what is then paid for is paid for through this one."""
+        """Ask as `Ledger.ask` does; the slots that it opens are paid for through this one."""
         stored: StoredReply | None = self._call("ask", plan, slots, request_digest, choice)
         return stored or OpenSlots(self, plan, slots, request_digest, choice)
 

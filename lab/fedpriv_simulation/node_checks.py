@@ -155,7 +155,7 @@ def look(wanted: Wanted) -> Found:
 
 
 def content_digest(path: Path) -> str | None:
-    """SHA-256 of a file, or of the names and contents of all files of a folder; None: not there."""
+    """Return SHA-256 of a file, or of all names and contents in a folder; None: not there."""
     try:
         if not path.is_dir():
             return file_digest(path)
@@ -226,7 +226,7 @@ def _marker(run: Path) -> Iterator[Path]:
 
 
 def _appeared(path: Path) -> str | None:
-    """SHA-256 of a file that another machine has written, which may take a moment to be seen."""
+    """Return SHA-256 of a file that another machine wrote; it may take a moment to be seen."""
     until = time.monotonic() + SEEN
     while True:
         try:

@@ -30,17 +30,17 @@ class Place:
 
 
 def places(compute: ComputeSection, model: str, sites: int, nodes: Sequence[Node]) -> list[Place]:
-    """As many as `compute.workers` says, or else as there is room for, each on the emptiest node.
+    """Place as many processes as `compute.workers` says, or as fit, each on the emptiest node.
 
-    A process takes a CPU that Ray may give away. Where any node has a GPU, and the file does not
-    say cpu, only nodes that have one get sites.
+    A process takes a CPU that Ray may give away. If any node has a GPU, and the file does not
+    say cpu, only nodes with a GPU get sites.
 
     Args:
         model: the base, by name.
         sites: how many there are.
 
     Raises:
-        ConfigError: `compute.workers` are more than there is room for, or there is none.
+        ConfigError: `compute.workers` are more than there is room for, or there is no room.
     """
     on_gpus = compute.device != "cpu" and any(node.gpus for node in nodes)
     usable = [node for node in nodes if node.gpus or not on_gpus]

@@ -27,7 +27,7 @@ class SharedBasePool(WorkerPool):
 
     @contextmanager
     def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
-        """As `WorkerPool.borrow`. A base that is refused is not kept."""
+        """Lend a worker as `WorkerPool.borrow` does. A base that is refused is not kept."""
         try:
             with super().borrow(recipe, look) as worker:
                 yield worker

@@ -145,7 +145,7 @@ class Sites:
         )
 
     def _budget_alone(self, section: SiteSection, cap: float) -> float | None:
-        """ε of the claim alone that a new ledger has: as stated, or what the job costs."""
+        """Return ε of a new ledger's claim alone: as stated, or what the job costs."""
         if self.roster is None:
             return None
         if section.epsilon_alone is not None:
@@ -158,7 +158,7 @@ class Sites:
 
 
 def simulated_roster(config: JobConfig, run: Path) -> Roster | None:
-    """Of all sites of a federation file, with keys that are made where there are none yet.
+    """Make the roster of all sites of a federation file, and keys where there are none yet.
 
     None where each site adds all of its noise itself.
 

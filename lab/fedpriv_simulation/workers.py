@@ -15,12 +15,12 @@ COPIES = 2**31  # bytes that the copies of a model may take together, unless mor
 
 
 def workers_of(config: JobConfig) -> int:
-    """Sites that compute at once: as many as the file says.
+    """Return how many sites compute at once: as many as the file says.
 
-    By default that is one where a GPU does the work, or with engine ``ray`` as many as the GPUs
-    have shares for. On a CPU it is one a core, while their copies
-    of the model are small: a step's products are too small to share, so one thread for each of two
-    sites is 1.6 times as fast as two threads for one after the other.
+    By default it is one where a GPU does the work, or with engine ``ray`` as many as the GPUs have
+    shares for. On a CPU it is one a core, while their copies of the model are small: a step's
+    products are too small to share, so one thread for each of two sites is 1.6 times as fast as
+    two threads for one after the other.
     """
     if config.compute.workers is not None:
         return min(config.compute.workers, len(config.sites))
