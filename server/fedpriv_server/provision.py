@@ -131,7 +131,7 @@ class _Work:
     def revoke(self, site: Site) -> None:
         if site.revoked is None:
             self._site_keys.write(replace(site, revoked=self.now.replace(microsecond=0)))
-            self.done.append(f"{site.name}: revoked; the server lets it in no more.")
+            self.done.append(f"{site.name}: revoked; the server refuses it.")
 
     def site(self, name: str) -> None:
         """Certify a site of the file, if it is new, has sent a request, or is to be renewed."""
