@@ -41,7 +41,7 @@ def ours(events: list[Event]) -> float:
 
 
 def prv(events: list[Event]) -> float:
-    """Its upper bound, at an error of 1% of ε."""
+    """Return the upper bound of prv-accountant, at an error of 1% of ε."""
     error = max(0.01 * ours(events), 0.01)
     mechanisms = [
         PoissonSubsampledGaussianMechanism(event.sample_rate, event.noise_multiplier)
@@ -53,7 +53,7 @@ def prv(events: list[Event]) -> float:
 
 
 def plds(events: list[Event]) -> float:
-    """The pessimistic estimate of dp-accounting at its default interval."""
+    """Return the pessimistic estimate of dp-accounting at its default interval."""
     total: Any = None
     for event in events:
         step = pld.from_gaussian_mechanism(
@@ -77,7 +77,7 @@ PEERS: dict[str, Callable[[list[Event]], float]] = {
 
 
 def timed(method: Callable[[list[Event]], float], events: list[Event]) -> tuple[float, float]:
-    """Seconds and ε; NaN where the package raises."""
+    """Return seconds and ε; NaN where the package raises."""
     started = time.perf_counter()
     try:
         epsilon = method(events)
@@ -107,7 +107,7 @@ def compare(name: str, events: list[Event], repeats: int, peers: list[str]) -> l
 
 
 def online() -> dict[str, float]:
-    """500 noise levels: composing them, and a query after each."""
+    """Time 500 noise levels: composing them, and a query after each."""
     plan = [Event(0.02, 1 + 0.002 * i, 1) for i in range(500)]
     started = time.perf_counter()
     accountant_ = OnlineAccountant(plan, DELTA)

@@ -88,15 +88,15 @@ class Row:
 
 
 def kinds(task: Task) -> list[str]:
-    """The names of all that transformers has for a task."""
+    """Return the names of all architectures that transformers has for a task."""
     return sorted(_TASKS[task][1])
 
 
 def tiny_config(kind: str, vocabulary: int, **more: Any) -> Any:
-    """The configuration of a small model of that kind.
+    """Make the configuration of a small model of that kind.
 
     Raises:
-        ValueError: what the sizes of others are is none for it.
+        ValueError: the sizes of other small models make no configuration of this kind.
     """
     made: Any = CONFIG_MAPPING[kind]
     known = {**_small(made()), **_OWN.get(kind, {}), **more, "vocab_size": vocabulary}
@@ -182,7 +182,7 @@ def _short(error: Exception) -> str:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    """Lines of Markdown: those of which the same is said together."""
+    """Write lines of Markdown; architectures with the same result share a line."""
     yield "| architecture | at a tiny size |"
     yield "|---|---|"
     for said in sorted({row.said for row in rows}):

@@ -113,18 +113,18 @@ def parsed() -> argparse.Namespace:
 
 
 def names(kind: Kind, point: Point, seed: int) -> tuple[str, str, str]:
-    """By which a point is asked for: of every kind, of this one, and with this seed alone."""
+    """Return the names of a point: of every kind, of this kind, and with this seed alone."""
     return point.name, f"{kind.name}-{point.name}", f"{kind.name}-{point.name}-{seed}"
 
 
 def chosen(arguments: argparse.Namespace) -> list[Kind]:
-    """The kinds of data that were asked for, with the points that they can have."""
+    """Return the kinds of data that were asked for, with the points that they can have."""
     kinds = [kind for name, kind in KINDS.items() if name in arguments.kinds]
     return [replace(kind, points=QUICK_POINTS) for kind in kinds] if arguments.quick else kinds
 
 
 def size_of(arguments: argparse.Namespace) -> Size:
-    """How much is measured at each point, as asked for."""
+    """Return how much is measured at each point, as asked for."""
     size = QUICK if arguments.quick else Size()
     return replace(
         size,
@@ -135,7 +135,7 @@ def size_of(arguments: argparse.Namespace) -> Size:
 
 
 def entries(arguments: argparse.Namespace, size: Size) -> list[Entry]:
-    """What is to measure, in this order: each point once, then further seeds of those that decide.
+    """Return what to measure, in order: each point once, then further seeds of those that decide.
 
     Writes the federations. Kinds take turns.
     """
@@ -166,7 +166,7 @@ def batches(all_of_them: Sequence[Entry], count: int) -> Iterator[Sequence[Entry
 
 
 def document(found: Measured, command: str) -> dict[str, Any]:
-    """The file of measurements; settings are those of runs that begin at the base model."""
+    """Make the file of measurements; settings are those of runs that begin at the base model."""
     kinds = {}
     for entry, row in sorted(found, key=lambda pair: not pair[0].point.warm_start):
         asked = entry.trials["federated"].config
@@ -184,7 +184,7 @@ def document(found: Measured, command: str) -> dict[str, Any]:
 
 
 def write_all(found: Measured, arguments: argparse.Namespace, command: str) -> None:
-    """All that OUT says of what was measured so far."""
+    """Write all that OUT says of what was measured so far."""
     made = document(found, command)
     texts, charts = [], {}
     for name, kind in made["kinds"].items():
@@ -204,7 +204,7 @@ def write_all(found: Measured, arguments: argparse.Namespace, command: str) -> N
 def measure(
     wanted: Sequence[Entry], arguments: argparse.Namespace, command: str
 ) -> tuple[Measured, list[str]]:
-    """All entries, as many at once as runs, and what failed of them."""
+    """Measure all entries, as many at once as runs, and return which of them failed."""
     started, found, failed = time.monotonic(), [], []
     limit = float("inf") if arguments.limit_minutes is None else 60 * arguments.limit_minutes
 

@@ -100,11 +100,11 @@ class Size:
     overrides: tuple[str, ...] = ()
 
     def rounds_of(self, kind: Kind) -> int:
-        """Of a federation."""
+        """Return the rounds of a federation."""
         return self.rounds or kind.rounds
 
     def held_out_at(self, site: int, point: Point) -> int:
-        """How many records a site holds out, none where it is not scored."""
+        """Return how many records a site holds out: none if it is not scored."""
         scored = point.scored
         return min(self.most, self.held_out // len(scored)) if site in scored else 0
 
@@ -255,7 +255,7 @@ class Kind:
 
 
 def specialties(data: Path) -> Pools:
-    """The distinct notes by specialty, the largest first."""
+    """Read the distinct notes by specialty, the largest first."""
     path, found = data / "mtsamples" / "mtsamples.jsonl.gz", defaultdict[str, list[Row]](list)
     known = set()
     with _readable(path), gzip.open(path, "rt", encoding="utf-8") as stream:
@@ -268,7 +268,7 @@ def specialties(data: Path) -> Pools:
 
 
 def sentences(data: Path) -> Pools:
-    """The whole sentences of SST-2 by label."""
+    """Read the whole sentences of SST-2 by label."""
     folder = data / "sst2"
     with _readable(folder / "train.tsv.gz"):
         trained, _ = sst2.split(sst2.rows(folder, "train"), sst2.TUNING)
@@ -278,10 +278,7 @@ def sentences(data: Path) -> Pools:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """
-    Raises:
-        DataError: what is done meanwhile finds no such records there.
-    """
+    """Raise a DataError, which names the file, if the block finds no such records there."""
     try:
         yield
     except (OSError, EOFError, ValueError, KeyError) as error:
@@ -293,7 +290,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def by_specialty(point: Point, pools: Pools, size: Size) -> list[tuple[Pools, dict[str, float]]]:
-    """Each site has a piece of the row in which the specialties lie side by side.
+    """Give each site a piece of the row in which the specialties lie side by side.
 
     So large specialties fill several sites, and small ones are joined.
     """
@@ -306,7 +303,7 @@ def by_specialty(point: Point, pools: Pools, size: Size) -> list[tuple[Pools, di
 
 
 def skewed(point: Point, pools: Pools, size: Size) -> list[tuple[Pools, dict[str, float]]]:
-    """From a tenth of a site's sentences are positive, at the first, to nine tenths at the last."""
+    """Skew the sites: a tenth of the first's sentences are positive, nine tenths of the last's."""
     positive = [sst2.positive_share(i, point.sites) for i in range(point.sites)]
     return [(pools, {"1": share, "0": 1 - share}) for share in positive]
 
@@ -387,13 +384,13 @@ def draw(pools: Pools, count: int, shares: Mapping[str, float], drawn: random.Ra
 
 
 def left_over(pools: Sequence[Pools], drawn: random.Random) -> list[Row]:
-    """`PUBLIC` of the records that no site took.
+    """Draw `PUBLIC` of the records that no site took.
 
     Args:
-        pools: of each site; may be the same ones.
+        pools: pools of each site; they may be the same ones.
 
     Raises:
-        ConfigError: there are fewer.
+        ConfigError: there are fewer records.
     """
     distinct = {id(own): own for own in pools}.values()
     rows = [row for own in distinct for name in own for row in own[name]]
@@ -401,13 +398,13 @@ def left_over(pools: Sequence[Pools], drawn: random.Random) -> list[Row]:
 
 
 def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size: Size) -> Path:
-    """The records of all sites and of everyone, and the file of the federation.
+    """Write the records of all sites and of everyone, and the file of the federation.
 
     Args:
-        pools: all records of this kind; left as they are.
+        pools: all records of this kind; they are left as they are.
 
     Raises:
-        ConfigError: there are too few.
+        ConfigError: there are too few records.
     """
     drawn = random.Random(f"{kind.name} {point.sites} {point.records}")
     left = {name: drawn.sample(rows, len(rows)) for name, rows in pools.items()}

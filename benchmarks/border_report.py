@@ -44,7 +44,7 @@ SHOWN, EPSILON = BEST, 4.0  # in the chart
 
 
 def by_point(entries: Entries) -> list[Entries]:
-    """The entries of each point together, in the order of the first."""
+    """Group the entries by point, in the order of each point's first entry."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for entry in entries:
         found[*(entry[key] for key in POINT), entry.get("warm_start", False)].append(entry)
@@ -52,9 +52,9 @@ def by_point(entries: Entries) -> list[Entries]:
 
 
 def gains(entry: dict[str, Any], way: str, other: str = "alone") -> list[float]:
-    """By how much each scored site's own loss is lower than with another model.
+    """Return by how much each scored site's own loss is lower than with another model.
 
-    None at all where one of the two was not measured.
+    It is empty if one of the two was not measured.
     """
     own = entry["own"]
     if way not in own or other not in own:
@@ -63,7 +63,7 @@ def gains(entry: dict[str, Any], way: str, other: str = "alone") -> list[float]:
 
 
 def cells(entries: Entries) -> list[str]:
-    """A row of the table, for a point."""
+    """Write a row of the table, for a point."""
     first = entries[0]
     shares = []
     for way, other in SHARES.values():
@@ -92,7 +92,7 @@ def _spread(values: Sequence[float], form: str) -> str:
 
 
 def table(title: str, entries: Entries) -> Table:
-    """For the terminal."""
+    """Make the table for the terminal."""
     made = Table(title=title, title_justify="left")
     for name in COLUMNS:
         made.add_column(name, justify="left" if name == "trust" else "right")
@@ -102,16 +102,16 @@ def table(title: str, entries: Entries) -> Table:
 
 
 def markdown(title: str, entries: Entries) -> str:
-    """The same table for a document."""
+    """Write the same table for a document."""
     lines = [f"### {title}", "", "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     lines += ["| " + " | ".join(cells(point)) + " |" for point in by_point(entries)]
     return "\n".join(lines) + "\n"
 
 
 def chart(kind: str, entries: Entries) -> str:
-    """The gain over alone by records a site, a line for each number of sites and trust; an SVG.
+    """Draw, as an SVG, the gain over alone by records a site: a line per number of sites and trust.
 
-    Of `SHOWN` at one ε, without a warm start; nothing where nothing was measured at it.
+    It shows `SHOWN` at one ε, without a warm start; it is empty if nothing was measured at it.
     """
     lines: dict[tuple[int, str], dict[float, float]] = defaultdict(dict)
     cold = [entry for entry in entries if not entry.get("warm_start")]

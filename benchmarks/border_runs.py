@@ -76,7 +76,7 @@ class Entry:
         return self.point.common in decide or self.point in QUICK_POINTS
 
     def _alone(self, seed: int) -> Trial:
-        """Each site by itself: from the base model, or from what public records make of it."""
+        """Train each site alone: from the base model, or from what public records make of it."""
         if not self.point.warm_start:
             begun = _trial(self._asked(self.point.common), "base", seed)
         else:
@@ -110,7 +110,7 @@ def train(entries: Sequence[Entry], runner: Runner) -> None:
 
 
 def measured(entry: Entry, out: Path) -> dict[str, Any]:
-    """The losses of all models of an entry whose runs are there; kept, not computed again.
+    """Return the losses of all models of an entry whose runs are there; kept, not computed again.
 
     Raises:
         RunError: one of the runs failed.
@@ -161,7 +161,7 @@ def _terms(entry: Entry, noise_multiplier: float | None, privacy: PrivacySection
 
 
 def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[str, Any]:
-    """On each scored site's own held-out records; of what every site has, also on everyone's."""
+    """Score on each scored site's held-out records; what every site has, also on everyone's."""
     config = entry.trials["federated"].config
     parts = evaluation_records(config, worker.base.tokenizer)
     everyone = [example for part in parts for example in part]
@@ -178,7 +178,7 @@ def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[
 
 
 def weighed(worker: Worker, own: Vector, federated: Vector, weight: float) -> Model:
-    """The two together, the federated one with this weight."""
+    """Join the two models, the federated one with this weight."""
     return together(worker, own_and_federated([own], federated, weight))
 
 
@@ -186,7 +186,7 @@ ONE_FOR_ALL = ("base", "federated", "lora")  # every site has the same
 
 
 def models(worker: Worker, values: Mapping[str, Vector], site: int) -> dict[str, Model]:
-    """What a site may answer with.
+    """Return the models that a site may answer with.
 
     Args:
         values: by the names of `Entry.trials`; (P,) of a federation, (scored sites, P) otherwise.

@@ -27,14 +27,14 @@ COLUMN = "transcription"  # as in the federation file
 
 
 def texts(path: Path, column: str) -> list[str]:
-    """Of every row, as long as a clinic's note."""
+    """Read the text of every row, as long as a clinic's note."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         rows = [json.loads(line) for line in stream]
     return [beginning(row[column] or "") for row in rows if row.get("first_of_group", True)]
 
 
 def beginning(text: str) -> str:
-    """As much of a text as a clinic's note has, with its last word whole."""
+    """Return as much of a text as a clinic's note has, with its last word whole."""
     return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS].rpartition(" ")[0]
 
 

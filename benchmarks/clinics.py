@@ -72,7 +72,7 @@ def parsed() -> argparse.Namespace:
 
 
 def write_federation(out: Path, point: Point) -> Path:
-    """The embedded federation, in which only those clinics hold notes out that are looked at."""
+    """Write the embedded federation, where only the clinics that are looked at hold notes out."""
     folder = EMBEDDED.parent
     lines, found = [], 0
     for line in EMBEDDED.read_text(encoding="utf-8").splitlines():
@@ -90,7 +90,7 @@ def write_federation(out: Path, point: Point) -> Path:
 
 
 def gains(found: list[dict[str, Any]], names: list[str]) -> Gains:
-    """By how much the loss falls against alone, on each clinic's own notes."""
+    """Return by how much the loss falls against alone, on each clinic's own notes."""
     made: Gains = {}
     for title, way, other in (
         *((title, way, "alone") for way, title in MODELS.items()),
@@ -102,7 +102,7 @@ def gains(found: list[dict[str, Any]], names: list[str]) -> Gains:
 
 
 def shown(values: list[float]) -> str:
-    """Mean and deviation, and how many deviations the mean is."""
+    """Write mean and deviation, and how many deviations the mean is."""
     mean = statistics.fmean(values)
     if len(values) == 1:
         return f"{mean:+.3f}"
@@ -111,7 +111,7 @@ def shown(values: list[float]) -> str:
 
 
 def markdown(made: Gains, found: list[dict[str, Any]], names: list[str]) -> str:
-    """The table, a row a clinic."""
+    """Write the table, with a row for each clinic."""
     alone = {
         name: statistics.fmean(row["own"]["alone"][index] for row in found)
         for index, name in enumerate(names)
@@ -130,10 +130,10 @@ def markdown(made: Gains, found: list[dict[str, Any]], names: list[str]) -> str:
 
 
 def own_together(entries: Sequence[Entry], out: Path) -> list[dict[str, float]]:
-    """Mean own loss of 1, 2, … models that answer together, without and with the federation's.
+    """Return the mean own loss of 1, 2, … models together, without and with the federation's.
 
-    With it, the federation's model and the personal one have a fifth of the weight each where there
-    are at least two own ones, and else the weights of `benchmarks/border.py`.
+    With the federation's, it and the personal model have a fifth of the weight each where there are
+    at least two own models, and else the weights of `benchmarks/border.py`.
     """
     values = [
         {name: np.load(values_path(trial, out / "runs")) for name, trial in entry.trials.items()}

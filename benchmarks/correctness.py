@@ -70,7 +70,7 @@ class Found:
 
 
 def worker_of(folder: Path, device: str, dtype: str, tokens: int, checkpointing: bool) -> Worker:
-    """A worker on the decoder whose adapter is not at its start, where lora_B is 0."""
+    """Make a worker on the decoder whose adapter is not at its start, where lora_B is 0."""
     compute = ComputeSection.model_validate(
         {"device": device, "dtype": dtype, "gradient_checkpointing": checkpointing}
     )
@@ -82,7 +82,7 @@ def worker_of(folder: Path, device: str, dtype: str, tokens: int, checkpointing:
 
 
 def random_records(count: int, tokens: int) -> list[Example]:
-    """Of random tokens, a quarter of them shorter by a few, which padding fills up."""
+    """Make records of random tokens; a quarter of them is a few tokens shorter, and padded."""
     drawn = np.random.default_rng(2)
     made = []
     for number in range(count):
@@ -92,7 +92,7 @@ def random_records(count: int, tokens: int) -> list[Example]:
 
 
 def rows_of(worker: Worker) -> BatchInvariant:
-    """Gradients as a site computes them."""
+    """Return the gradients as a site computes them."""
 
     def values(batch: Batch) -> Tensor:
         return gradients_of(worker.gradients, partial(record_losses, batch=batch), len(batch))
@@ -101,7 +101,7 @@ def rows_of(worker: Worker) -> BatchInvariant:
 
 
 def by_autograd(folder: Path, records: list[Example], tokens: int) -> Tensor:
-    """(B, P) in float64 on the CPU, a record at a time, by nothing of ours but the loss."""
+    """Compute (B, P) in float64 on the CPU, a record at a time; only the loss is of our code."""
     worker = worker_of(folder, "cpu", "float64", tokens, checkpointing=False)
     worker.gradients.detach()
     trained = [p for p in worker.model.parameters() if p.requires_grad]
@@ -121,7 +121,7 @@ def checked(
     tokens: int,
     expected: Tensor,
 ) -> Found:
-    """All checks of one number format.
+    """Run all checks of one number format.
 
     Args:
         expected: the gradients of these records, (B, P) in float64.

@@ -38,7 +38,7 @@ from fedpriv_server.evaluation import evaluate
 
 
 def run(config: JobConfig, seed: int) -> list[dict[str, Any]]:
-    """A row for every evaluated round, means over the rounds since the last one."""
+    """Return a row for every evaluated round: means over the rounds since the last one."""
     privacy, worker = config.privacy, make_worker(job_recipe(config))
     populations, reported, _ = load(config, worker)
     noise = calibrate_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, config.steps)

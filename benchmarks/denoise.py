@@ -43,7 +43,7 @@ RANK, TOKENS, MICROBATCH, KAPPA = 16, 48, 32, 1.02
 
 
 def encoder(layers: int, width: int) -> Any:
-    """A random BERT with an adapter and a head."""
+    """Make a random BERT with an adapter and a head."""
     from peft import LoraConfig, get_peft_model
     from transformers import BertConfig, BertForSequenceClassification
 
@@ -62,7 +62,7 @@ def encoder(layers: int, width: int) -> Any:
 
 
 def step(model: Any, gradients: PerSampleGradients, records: int) -> Callable[[], Tensor]:
-    """A private step on random tokens."""
+    """Return a private step on random tokens."""
     ids = torch.randint(1000, (MICROBATCH, TOKENS))
     labels = torch.randint(2, (MICROBATCH,))
 
@@ -79,7 +79,7 @@ def step(model: Any, gradients: PerSampleGradients, records: int) -> Callable[[]
 
 
 def by_svd(matrices: list[Tensor], *, batched: bool) -> None:
-    """The same equations, as they are printed."""
+    """Solve the same equations, as they are printed."""
     groups: dict[tuple[int, ...], list[Tensor]] = {}
     for index, matrix in enumerate(matrices):
         key = (*matrix.shape, 0 if batched else index)

@@ -39,14 +39,14 @@ runpy.run_path(script, run_name="__main__")
 
 
 def convert(llama_cpp: Path, model: Path, file: Path) -> Path:
-    """A model as GGUF."""
+    """Convert a model to GGUF."""
     arguments = [str(llama_cpp), str(model), str(file)]
     subprocess.run([sys.executable, "-c", CONVERT, *arguments], check=True, capture_output=True)
     return file
 
 
 def convert_adapter(llama_cpp: Path, adapter: Path, base: Path, file: Path) -> Path:
-    """An adapter as GGUF."""
+    """Convert an adapter to GGUF."""
     script = [sys.executable, str(llama_cpp / "convert_lora_to_gguf.py"), str(adapter)]
     script += ["--base", str(base), "--outfile", str(file), "--outtype", "f32"]
     search = {"PYTHONPATH": os.pathsep.join([str(llama_cpp / "gguf-py"), *sys.path])}
@@ -73,7 +73,7 @@ def by_transformers(model: Path) -> Any:
 
 
 def compare(run: Path, llama_cpp: Path, folder: Path) -> list[dict[str, Any]]:
-    """A row for each form, and for the base model alone, which has to differ.
+    """Return a row for each form, and for the base model alone, which has to differ.
 
     Each has the largest difference of logits, their standard deviation, and whether the most
     likely next token is the same every time.

@@ -65,17 +65,17 @@ PENALTIES, WEIGHTS = (0.3, 1, 3, 10, 30), (0, 0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 def squared(s: Setting) -> list[float]:
-    """With a square of the noise."""
+    """Return the terms with a square of the noise."""
     return [*plain(s), math.log2(s.noise) ** 2]
 
 
 def saturating(s: Setting) -> list[float]:
-    """Of which less noise brings less and less, in the middle of what is usual here."""
+    """Return terms where less noise brings less and less, in the middle of what is usual here."""
     return [1.0, math.log2(s.records), 1 / (1 + s.noise * 2**7)]
 
 
 def by_sites(s: Setting) -> list[float]:
-    """With the number of sites."""
+    """Return the terms with the number of sites."""
     return [*plain(s), math.log2(s.sites)]
 
 
@@ -83,13 +83,13 @@ CURVES = {one.__name__: one for one in (joint, plain, squared, saturating, by_si
 
 
 def loss(p: Any, y: Any) -> float:
-    """Mean negative log likelihood."""
+    """Return the mean negative log likelihood."""
     p = np.clip(p, 1e-6, 1 - 1e-6)
     return float(-np.mean(y * np.log(p) + (1 - y) * np.log(1 - p)))
 
 
 def trained_from(start: Any, x: Any, y: Any, penalties: Sequence[float] = PENALTIES) -> Any:
-    """The best of several penalised fits, by the last fifth of the records."""
+    """Return the best of several penalised fits, by the last fifth of the records."""
     cut = int(0.8 * len(y))
     kept, of = x[:cut], y[:cut]
 
@@ -105,7 +105,7 @@ def trained_from(start: Any, x: Any, y: Any, penalties: Sequence[float] = PENALT
 
 
 def federated(x: Any, y: Any, sigma: float, random: np.random.Generator) -> Any:
-    """Weights by Adam on clipped, noisy sums of all records' gradients."""
+    """Train weights by Adam on clipped, noisy sums of all records' gradients."""
     w, first, second = np.zeros(VALUES), np.zeros(VALUES), np.zeros(VALUES)
     for step in range(1, ROUNDS + 1):
         drawn = random.random(len(y)) < RATE
@@ -119,7 +119,7 @@ def federated(x: Any, y: Any, sigma: float, random: np.random.Generator) -> Any:
 
 
 def measured(sizes: list[int], sigma: float, alone: float, seed: int) -> dict[str, Any]:
-    """Losses at each scored site and at those outside; sites are the same for all noise.
+    """Measure losses at each scored site and at outside sites; sites are the same for all noise.
 
     Args:
         sigma, alone: noise of the federation's sum, and of a single site at the same ε.
@@ -157,7 +157,7 @@ def measured(sizes: list[int], sigma: float, alone: float, seed: int) -> dict[st
 def at_others(
     starts: dict[str, Any], common: Any, random: np.random.Generator
 ) -> dict[str, dict[str, Any]]:
-    """Losses at sites outside: of each start as it is, and trained on with own records."""
+    """Measure losses at outside sites: of each start as it is, and trained on with own records."""
     outside: dict[str, list[float]] = {start: [] for start in starts}
     new: dict[str, dict[str, list[float]]] = {
         start: {size: [] for size in OWN_RECORDS} for start in starts
@@ -177,7 +177,7 @@ def at_others(
 
 
 def made_up(seed: int) -> Table:
-    """A table of groups, each with several ε and trusts."""
+    """Make up a table of groups, each with several ε and trusts."""
     random = np.random.default_rng(seed)
     groups: dict[tuple[int, int], None] = {}
     while len(groups) < GROUPS:
@@ -214,7 +214,7 @@ def made_up(seed: int) -> Table:
 
 
 def compared(name: str, tables: list[list[Point]]) -> Iterator[dict[str, Any]]:
-    """A row for each question, way and curve, over several tables of one kind."""
+    """Give a row for each question, way and curve, over several tables of one kind."""
     for asked in ASKED:
         question, way, over = asked
         for curve, terms in CURVES.items():
@@ -229,7 +229,7 @@ def compared(name: str, tables: list[list[Point]]) -> Iterator[dict[str, Any]]:
 def row(
     name: str, curve: str, asked: tuple[str, str, str], tried: list[LeftOut | None]
 ) -> Iterator[dict[str, Any]]:
-    """One row for several tables; none if all had too few."""
+    """Give one row for several tables; none if all had too few runs."""
     known = [one for one in tried if one is not None]
     if known:
         counts = [one.runs for one in known]
@@ -249,7 +249,7 @@ def row(
 
 
 def kinds_left_out(table: Table) -> Iterator[dict[str, Any]]:
-    """A row for each task and question of which three kinds or more were measured."""
+    """Give a row for each task and question that was measured for three kinds or more."""
     for task in dict.fromkeys(kind.task for kind in table.kinds.values()):
         names = [name for name, kind in table.kinds.items() if kind.task == task]
         for asked in ASKED:
@@ -260,7 +260,7 @@ def kinds_left_out(table: Table) -> Iterator[dict[str, Any]]:
 
 
 def uneven(tables: list[Table]) -> Iterator[dict[str, Any]]:
-    """A row for each way, of federations whose sites differ, by the curves of equal ones."""
+    """Give a row for each way: federations whose sites differ, by the curves of equal sites."""
     tried: dict[tuple[str, str], list[LeftOut | None]] = {
         (way, of): [] for way in WAYS for of in ("mean", "each site")
     }

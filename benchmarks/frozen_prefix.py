@@ -73,7 +73,7 @@ class Prefix:
 
 
 def _layers(model: nn.Module) -> nn.ModuleList:
-    """The list of a model's blocks, the longest that it has."""
+    """Return the list of a model's blocks: the longest list that the model has."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len)
 

@@ -68,7 +68,7 @@ QUICK = [Size(2, 64, (16, 64))]
 
 
 def shape_of(size: Size, tokens: int, device: str = "cpu") -> Shape:
-    """What a site computes at once: of short records four, or 16 on a GPU, there in bfloat16."""
+    """Return what a site computes at once: 4 short records, or 16 on a GPU, there in bfloat16."""
     most, dtype = (4, torch.float32) if device == "cpu" else (16, torch.bfloat16)
     records = max(1, min(most, most * 128 // tokens))
     sizes: dict[str, Any] = {"layers": size.layers, "width": size.width, "dtype": dtype}
@@ -76,12 +76,12 @@ def shape_of(size: Size, tokens: int, device: str = "cpu") -> Shape:
 
 
 def parameters(size: Size) -> int:
-    """Of the base, whose feed-forward layers are four times as wide."""
+    """Count the parameters of the base, whose feed-forward layers are four times as wide."""
     return size.layers * 16 * size.width**2 + 2 * Shape.vocabulary * size.width
 
 
 def arithmetic(size: Size, tokens: int, device: str = "cpu") -> dict[str, float]:
-    """What nobody can go below."""
+    """Return the figures that no implementation can go below."""
     shape = shape_of(size, tokens, device)
     each = shape.dtype.itemsize
     rows, wide = shape.records * tokens, 4 * size.width
@@ -98,7 +98,7 @@ def arithmetic(size: Size, tokens: int, device: str = "cpu") -> dict[str, float]
 
 
 def measure(size: Size, tokens: int, seconds: float, device: str) -> list[dict[str, Any]]:
-    """A row for each way; about so many seconds of steps, at least two turns."""
+    """Measure a row for each way: about so many seconds of steps, at least two turns."""
     shape = shape_of(size, tokens, device)
     batch, first = random_batch(shape).to(device), build(shape, RECORDWISE).to(device)
     first.config.use_cache = False  # as for every model that trains
@@ -138,7 +138,7 @@ def measure(size: Size, tokens: int, seconds: float, device: str) -> list[dict[s
 
 
 def finished(step: Callable[[], None], device: str) -> Callable[[], None]:
-    """A step that ends when the device has done it."""
+    """Make a step that ends when the device has done it."""
     if device == "cpu":
         return step
 

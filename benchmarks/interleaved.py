@@ -11,7 +11,7 @@ Seconds = dict[str, float]
 
 
 def interleaved(cases: Mapping[str, Callable[[], Any]], repeats: int) -> list[Seconds]:
-    """Seconds of each case in each turn, every other one backwards; the first is not counted."""
+    """Time each case in each turn, every other one backwards; the first turn is not counted."""
     for case in cases.values():
         case()
     turns = []
@@ -26,10 +26,10 @@ def interleaved(cases: Mapping[str, Callable[[], Any]], repeats: int) -> list[Se
 
 
 def median(turns: list[Seconds], name: str) -> float:
-    """Of a case's seconds."""
+    """Return the median of a case's seconds."""
     return statistics.median(turn[name] for turn in turns)
 
 
 def ratio(turns: list[Seconds], name: str, to: str) -> float:
-    """The median of a case's seconds over another's in the same turn."""
+    """Return the median of a case's seconds over another's in the same turn."""
     return statistics.median(turn[name] / turn[to] for turn in turns)

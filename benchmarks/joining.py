@@ -84,7 +84,7 @@ SECONDS = {  # of a processor for each record of a step, without AMX, to plan by
 
 
 def seconds(point: Point) -> float:
-    """About what a point takes of one processor, its share of choosing settings not counted."""
+    """Estimate the seconds of one processor for a point, without its share of choosing settings."""
     kind, records = point.kind, point.records
     together = ROUNDS * sample_rate(kind, point.sites * records) * point.sites * records
     singles = SCORED * ROUNDS * sample_rate(kind, records) * records

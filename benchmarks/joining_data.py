@@ -85,7 +85,7 @@ def _lines(path: Path) -> Iterator[Row]:
 
 
 def sentences(data: Path) -> list[Group]:
-    """SST-2: a sentence with all phrases of it is a group; from negative to positive."""
+    """Read SST-2: a sentence with all its phrases is a group; from negative to positive."""
     rows = {row["sentence"].strip(): row for row in sst2.rows(data / "sst2", "train")}
     parts = {part for text in rows for part in sst2.phrases(text)[1:]}
     known: set[str] = set()
@@ -104,9 +104,9 @@ def sentences(data: Path) -> list[Group]:
 
 
 def descriptions(data: Path) -> list[Group]:
-    """E2E: descriptions of the same facts are a group; by the restaurant's name.
+    """Read E2E: descriptions of the same facts are a group; by the restaurant's name.
 
-    Of the descriptions alone: with the facts before it, each costs three times as much.
+    It reads the descriptions alone: with the facts before it, each costs three times as much.
     """
     found = defaultdict[str, Group](list)
     for row in _lines(data / "e2e" / "train_retok.jsonl.gz"):
@@ -115,7 +115,7 @@ def descriptions(data: Path) -> list[Group]:
 
 
 def abstracts(data: Path) -> list[Group]:
-    """PubMed: by the direction in which the words of abstracts differ most."""
+    """Read PubMed, by the direction in which the words of abstracts differ most."""
     from scipy.sparse.linalg import svds
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -128,9 +128,9 @@ def abstracts(data: Path) -> list[Group]:
 
 
 def stays(data: Path) -> list[Group]:
-    """Stays of diabetics, one of each patient; by the physician's specialty and the payer.
+    """Read diabetics' stays, one of each patient; by the physician's specialty and the payer.
 
-    The stay is drawn: of first stays nothing can be told, as visits before them tell most.
+    The stay is drawn: from first stays nothing can be told, as visits before them tell most.
     """
     found = defaultdict[str, list[tuple[tuple[str, str], Row]]](list)
     with gzip.open(data / "diabetes" / "diabetic_data.csv.gz", "rt", encoding="utf-8") as stream:
@@ -147,7 +147,7 @@ def stays(data: Path) -> list[Group]:
 
 
 def notes(data: Path) -> list[Group]:
-    """MTSamples: the distinct notes, by specialty."""
+    """Read the distinct notes of MTSamples, by specialty."""
     known: dict[str, str] = {}
     for row in _lines(data / "mtsamples" / "mtsamples.jsonl.gz"):
         text = row["transcription"] or ""
@@ -280,7 +280,7 @@ def _taken(groups: list[Group], count: int, most: int | None = None) -> list[Row
 
 
 def pieces(kind: Kind, data: Path, sites: int, records: int) -> dict[str, list[Row]]:
-    """The records of every file of a federation, by the file's name. No group is in two of them.
+    """Divide the records among a federation's files, by file name. No group is in two of them.
 
     Outside sites are a third and two thirds of the way from the first site to the last. Their own
     records are of as many groups, so that few records are not one sentence with all its phrases.
@@ -327,7 +327,7 @@ def pieces(kind: Kind, data: Path, sites: int, records: int) -> dict[str, list[R
 
 
 def scored_sites(sites: int) -> tuple[int, ...]:
-    """The numbers of the sites whose own models are scored."""
+    """Return the numbers of the sites whose own models are scored."""
     return tuple(round((2 * i + 1) * (sites - 1) / (2 * SCORED)) for i in range(SCORED))
 
 
@@ -394,5 +394,5 @@ def encoder() -> str:
 
 
 def sample_rate(kind: Kind, records: int) -> float:
-    """Of whoever has so many records: a tenth, or what gives the kind's batch."""
+    """Return the sample rate for so many records: a tenth, or what gives the kind's batch."""
     return min(0.1, kind.batch / records)

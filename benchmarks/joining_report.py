@@ -33,7 +33,7 @@ MARK = "<!-- {}: python benchmarks/joining.py DATA --tables -->"
 
 
 def measured(folder: Path) -> list[Point]:
-    """The points in a folder, in the order of their kinds and sizes."""
+    """Read the points in a folder, in the order of their kinds and sizes."""
     found: dict[tuple[Any, ...], list[Entry]] = defaultdict(list)
     for path in sorted(folder.glob("*-[0-9]*x[0-9]*-*-[0-9].json")):
         entry = json.loads(path.read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ def measured(folder: Path) -> list[Point]:
 
 
 def verdict(gains: Sequence[float]) -> str:
-    """Whether something pays, by what it gains at each site with each seed."""
+    """Say whether something pays, by what it gains at each site with each seed."""
     mean, better = statistics.fmean(gains), sum(gain > 0 for gain in gains)
     if abs(mean) < LEVEL:
         return f"level ({mean:+.3f})"
@@ -52,19 +52,19 @@ def verdict(gains: Sequence[float]) -> str:
 
 
 def of(point: Point, losses: Losses, row: str) -> str:
-    """A row's mean over sites and seeds; nothing where it was not measured."""
+    """Write a row's mean over sites and seeds; nothing where it was not measured."""
     found = [loss for entry in point for loss in losses(entry).get(row, [])]
     return f"{statistics.fmean(found):.3f}" if found else ""
 
 
 def best(point: Point, losses: Losses, rows: Sequence[str]) -> str:
-    """The row with the lowest mean."""
+    """Return the row with the lowest mean."""
     known = [row for row in rows if row in losses(point[0])]
     return min(known, key=lambda row: float(of(point, losses, row)))
 
 
 def gains(point: Point, losses: Losses, row: str, other: str) -> list[float]:
-    """By how much a row's loss is lower than another's, at each site with each seed."""
+    """Return by how much a row's loss is lower than another's, at each site with each seed."""
     return [
         theirs - mine
         for entry in point
@@ -83,12 +83,12 @@ def _terms(point: Point) -> list[str]:
 
 
 def _of_few(count: str) -> Losses:
-    """A new site's losses with so many own records."""
+    """Return what reads a new site's losses with so many own records."""
     return lambda entry: {row: of[count] for row, of in entry["new"].items() if count in of}
 
 
 def map_table(points: Sequence[Point]) -> list[list[str]]:
-    """Whether joining pays, for each point and question."""
+    """Make the table of whether joining pays, for each point and question."""
     questions: list[tuple[str, Losses, Sequence[str], Sequence[str]]] = [
         ("own patients", itemgetter("own"), JOINED, OWN),
         ("other hospitals' patients", itemgetter("outside"), ("federated",), ("single",)),
@@ -108,7 +108,7 @@ def map_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def price_table(points: Sequence[Point]) -> list[list[str]]:
-    """What a site pays: privacy, traffic and work."""
+    """Make the table of what a site pays: privacy, traffic and work."""
     rows = [
         [
             "records, sites × records",
@@ -136,7 +136,7 @@ def price_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def own_table(points: Sequence[Point]) -> list[list[str]]:
-    """A site's own patients."""
+    """Make the table of a site's own patients."""
     losses: Losses = itemgetter("own")
     rows = [
         [
@@ -159,7 +159,7 @@ def own_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def others_table(points: Sequence[Point]) -> list[list[str]]:
-    """Patients of sites that took no part."""
+    """Make the table of patients of sites that took no part."""
     losses: Losses = itemgetter("outside")
     rows = [
         [
@@ -182,7 +182,7 @@ def others_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def new_table(points: Sequence[Point]) -> list[list[str]]:
-    """New sites: what is trained on few records of their own, from each start."""
+    """Make the table of new sites: trained on few records of their own, from each start."""
     rows = [
         [
             "records, sites × records",
@@ -206,7 +206,7 @@ def new_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def chosen_table(folder: Path) -> list[list[str]]:
-    """What was chosen, and from what; * marks the end of a grid."""
+    """Make the table of what was chosen, and from what; * marks the end of a grid."""
     rows = [
         [
             "records, sites × records",
@@ -257,17 +257,17 @@ TABLES = {
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
+    """Write a table in Markdown."""
     head, *others = rows
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in others)])
 
 
 def with_tables(folder: Path) -> Iterator[tuple[Path, str]]:
-    """The pages beside a folder of figures, each with its table anew.
+    """Give the pages beside a folder of figures, each with its table anew.
 
     Raises:
-        DataError: a page has no place for it.
+        DataError: a page has no place for the table.
     """
     points = measured(folder)
     for name, made in TABLES.items():
@@ -287,7 +287,7 @@ def _replaced(text: str, name: str, rows: Sequence[Sequence[str]], path: Path) -
 
 
 def forecast_table(folder: Path) -> dict[str, Any]:
-    """All points, as `fedpriv forecast --table` reads them."""
+    """Return all points, as `fedpriv forecast --table` reads them."""
     points = [entry for point in measured(folder) for entry in point]
     kinds = {}
     for entry in points:
@@ -312,7 +312,7 @@ def forecast_table(folder: Path) -> dict[str, Any]:
 
 
 def shipped_table(folder: Path) -> dict[str, Any]:
-    """These points and those of the border, each kind by a name of its own, as they are shipped."""
+    """Join these points and the border's as they are shipped, each kind under its own name."""
     border = json.loads((folder.parent / "border.json").read_text(encoding="utf-8"))
     here = forecast_table(folder)
     kinds = {f"hospital-{name}": kind for name, kind in here["kinds"].items()}

@@ -114,14 +114,14 @@ class Study:
         self._initial: dict[int, Vector] = {}
 
     def trial(self, method: str, terms: Sequence[str], seed: int, site: int | None = None) -> Trial:
-        """A run of all sites together, or of one by itself."""
+        """Return a run of all sites together, or of one by itself."""
         variants = parse_variants([method], [])
         asked = Comparison.of(self._file, [*terms, *self._overrides], variants, 1)
         trial = asked.trial(variants[0], (), seed)
         return trial if site is None else replace(trial, config=alone(trial.config, f"site-{site}"))
 
     def initial(self, seed: int) -> Vector:
-        """The values before any training, (P,), by a seed."""
+        """Return the values before any training, (P,), by a seed."""
         if seed not in self._initial:
             job = self._config.job.model_copy(update={"seed": seed})
             recipe = job_recipe(self._config.model_copy(update={"job": job}))
@@ -130,10 +130,10 @@ class Study:
         return self._initial[seed]
 
     def trained(self, trial: Trial) -> tuple[Result, Vector]:
-        """What a run came to, and its values (P,).
+        """Return the result of a run, and its values (P,).
 
         Raises:
-            RunError: it failed.
+            RunError: the run failed.
         """
         result = run(trial, self._kept, self._pool)
         if result.error:
@@ -142,12 +142,12 @@ class Study:
 
     @contextmanager
     def worker(self) -> Iterator[Worker]:
-        """A worker of this model."""
+        """Lend a worker of this model."""
         with self._pool.borrow(job_recipe(self._config)) as worker:
             yield worker
 
     def examples(self, worker: Worker, name: str) -> Records:
-        """Of each record of a file."""
+        """Return the examples of each record of a file."""
         spec, lines = spec_of(self._config), (self._file.parent / f"{name}.jsonl").open()
         fields = {column: field for field, column in spec.columns.items()}
         with lines:
@@ -162,7 +162,7 @@ class Study:
     def own(
         self, worker: Worker, start: Vector, records: Records, chosen: Epochs, seed: int
     ) -> Vector:
-        """A model that a site trains by itself, (P,); kept by all that decides it."""
+        """Train a site's own model, (P,); it is kept under all that decides it."""
         rate, passes = chosen
         said = repr((start.tobytes(), records, chosen, seed)).encode()
         path = self._kept / f"own-{hashlib.sha256(said).hexdigest()[:16]}.npy"
@@ -175,7 +175,7 @@ class Study:
 
 
 def joined(records: Sequence[list[Example]]) -> list[Example]:
-    """The examples of all records."""
+    """Join the examples of all records."""
     return [example for own in records for example in own]
 
 
@@ -255,12 +255,12 @@ LOCAL = ("privacy.trust=local", "privacy.epsilon=4")
 
 
 def terms_of(point: Point) -> list[str]:
-    """The terms of a point, for a federation file."""
+    """Return the terms of a point, for a federation file."""
     return [f"privacy.epsilon={point.epsilon:g}", f"privacy.trust={point.trust}"]
 
 
 def measured(study: Study, point: Point, chosen: Tuned) -> dict[str, Any]:
-    """The losses of all models of a point."""
+    """Measure the losses of all models of a point."""
     rate, rate_single = chosen.rates
     terms = terms_of(point)
     trial = study.trial("dp-lora", [*terms, f"optimizer.lr={rate}"], point.seed)
@@ -304,7 +304,7 @@ def measured(study: Study, point: Point, chosen: Tuned) -> dict[str, Any]:
 
 
 def _single_rate(point: Point) -> str:
-    """The sample rate of a hospital that trains by itself."""
+    """Return the sample rate of a hospital that trains by itself."""
     return f"privacy.sample_rate={sample_rate(point.kind, point.records):.4g}"
 
 
@@ -312,7 +312,7 @@ def _own(
     study: Study, worker: Worker, point: Point, chosen: Tuned, initials: Sequence[Vector],
     federated: Vector, lora: Vector | None,
 ) -> dict[str, list[float]]:  # fmt: skip
-    """Each scored site's own patients: the loss of what it may answer with."""
+    """Measure each scored site's own patients: the loss of what it may answer with."""
     found: dict[str, list[float]] = {}
     for site in scored_sites(point.sites):
         from_base, from_other = chosen.own[f"site-{site}"]
@@ -344,7 +344,7 @@ def _outside(
     study: Study, worker: Worker, point: Point, chosen: Tuned, federated: Vector,
     lora: Vector | None, singles: Sequence[Vector],
 ) -> tuple[dict[str, list[float]], dict[str, dict[str, list[float]]]]:  # fmt: skip
-    """Sites that took no part: the loss of what they are handed, and of what they make of it.
+    """Measure sites that took no part: the loss of what they get, and of what they make of it.
 
     The best single hospital is the one whose adapter is best on other records of that site.
     """
@@ -379,5 +379,5 @@ def _outside(
 
 
 def means(found: Mapping[str, Sequence[float]]) -> str:
-    """The means of losses by row, for the one who waits."""
+    """Write the means of losses by row, to show progress."""
     return "  ".join(f"{name} {np.mean(losses):.3f}" for name, losses in found.items())

@@ -44,7 +44,7 @@ FACTORS = (0.5, 1.0, 2.0)  # of the rate that the points of this kind have
 
 
 def levers(point: Point) -> dict[str, list[str]]:
-    """The rows: a name, and what it changes."""
+    """Return the rows: a name, and what it changes."""
     rate = sample_rate(point.kind, point.sites * point.records)
     clip = 10.0 if point.kind.name == "sentences" else 0.1
     public = ["synthetic.data=public.jsonl", f"synthetic.size={point.kind.apart.public}"]
@@ -75,7 +75,7 @@ def _steps(rounds: int, rate: float) -> list[str]:
 
 
 def seconds(point: Point, study: Study, changed: list[str], runs: int) -> float:
-    """About what a row takes of one processor."""
+    """Estimate the seconds of one processor for a row."""
     config = study.trial("dp-lora", [*terms_of(point), *changed], TUNING).config
     privacy = config.privacy
     drawn = config.job.rounds * privacy.sample_rate * point.sites * point.records

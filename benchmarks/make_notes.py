@@ -60,7 +60,7 @@ def write(path: Path, rows: list[Row]) -> None:
 
 
 def hospitals(distinct: list[Row], folder: Path) -> None:
-    """Four sites of some specialties each, with whole notes."""
+    """Write four sites of some specialties each, with whole notes."""
     held_out = []
     for site, specialties in SITES.items():
         chosen = [row for row in distinct if row["medical_specialty"] in specialties]
@@ -73,7 +73,7 @@ def hospitals(distinct: list[Row], folder: Path) -> None:
 
 
 def clinics(distinct: list[Row], folder: Path) -> None:
-    """As many of each specialty as its notes fill, of surgeons as many as then make up all."""
+    """Write as many clinics of each specialty as its notes fill; surgery makes up the number."""
     notes = [row for row in distinct if len(row["transcription"].split()) >= LEAST_WORDS]
     of_each = NOTES_PER_CLINIC + HELD_OUT_PER_CLINIC
     by_specialty = defaultdict[str, list[Row]](list)
@@ -100,13 +100,13 @@ def clinics(distinct: list[Row], folder: Path) -> None:
 
 
 def first_words(row: Row) -> str:
-    """The beginning of a note, with its last word whole."""
+    """Return the beginning of a note, with its last word whole."""
     text = row["transcription"]
     return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS].rpartition(" ")[0]
 
 
 def slug(specialty: str) -> str:
-    """The first word or two of a specialty's name, for the name of a site."""
+    """Return the first word or two of a specialty's name, for the name of a site."""
     words = re.findall(r"[a-z]+", specialty.partition("/")[0].partition(" - ")[0].lower())
     return "-".join(words[:2])
 

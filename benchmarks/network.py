@@ -53,7 +53,7 @@ ZEROS = "sha256:" + "0" * 64
 
 
 def certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """Authority, server certificate and key, for localhost."""
+    """Make authority, server certificate and key, for localhost."""
     from fedpriv.pki.certificates import certificate_pem
     from fedpriv.pki.keys import new_key, private_pem
     from fedpriv_server.issue import authority_certificate, server_certificate
@@ -70,10 +70,10 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, proposal: str) -> None:
-    """A site's process: the real connection, and an app that answers with noise.
+    """Run a site's process: the real connection, and an app that answers with noise.
 
     Args:
-        proposal: its digest.
+        proposal: the digest of the proposal.
     """
     import numpy as np
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -152,7 +152,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
 
 
 def crowd(first: int, keys: list[bytes], port: int, ca: Path, *others: Any) -> None:
-    """A process of several sites, a thread each."""
+    """Run a process of several sites, a thread for each."""
     set_environment()
     logging.disable()
     threading.stack_size(1 << 20)
@@ -163,7 +163,7 @@ def crowd(first: int, keys: list[bytes], port: int, ca: Path, *others: Any) -> N
 
 
 def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Path) -> None:
-    """The server's process: sends its port and keys, then what it measured."""
+    """Run the server's process: it sends its port and keys, then what it measured."""
     import numpy as np
 
     from fedpriv.heap import share_heap
@@ -252,7 +252,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
 
 
 def _signing_key(name: str) -> Any:
-    """Of a site; the same in every process, and no secret."""
+    """Return a site's signing key, the same in every process, and no secret."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest())
@@ -297,7 +297,7 @@ def _busy(process: int) -> float:
 
 
 def _resident() -> float:
-    """Bytes in memory that are this process's own; a file that is mapped is not."""
+    """Return the bytes in memory that are this process's own, without mapped files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return float(line.split()[1]) * 1024
@@ -347,7 +347,7 @@ def measure(sites: int, size: int, wire: str, rounds: int, together: int = 1) ->
 
 
 def speeds() -> tuple[float, float]:
-    """Bytes a second that one core hashes, and encrypts as TLS does."""
+    """Return the bytes a second that one core hashes, and encrypts as TLS does."""
     data = os.urandom(1 << 26)
     cipher = AESGCM(os.urandom(32))
     started = time.perf_counter()

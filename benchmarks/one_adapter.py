@@ -87,7 +87,7 @@ class Clinic:
         return self.workers[min(self.workers)]
 
     def kept(self, name: str, make: Callable[[], Vector]) -> Vector:
-        """Values that are there, or are made now."""
+        """Return values that are there, or make them."""
         path = self.folder / f"{self.name}-{name.replace(' ', '-')}.npy"
         if not path.exists():
             made = make()
@@ -97,7 +97,7 @@ class Clinic:
         return values
 
     def trained(self, what: str) -> Vector:
-        """alone, again or personal, as `benchmarks/clinics.py` trains them."""
+        """Train alone, again or personal, as `benchmarks/clinics.py` does."""
         trial = self.entry.trials["federated+personal" if what == "personal" else what]
         starts = {"alone": self.job.initial, "again": self.again, "personal": self.federated}
         settings = trial.config.personal.beginning("personal" if what == "personal" else "alone")
@@ -109,18 +109,18 @@ class Clinic:
         return self.kept(what, make)
 
     def three(self) -> Together:
-        """All three, with their weights."""
+        """Return all three models, with their weights."""
         own = [self.trained("alone"), self.trained("personal")]
         return own_and_federated(own, self.federated, FIFTH)
 
     def two(self) -> Together:
-        """Two own models, with their weights."""
+        """Return two own models, with their weights."""
         return [(self.trained("alone"), 0.5), (self.trained("again"), 0.5)]
 
     def one(
         self, title: str, teachers: Together, rank: int, seed: int, written: int = WRITTEN
     ) -> Vector:
-        """One adapter that answers as others do together."""
+        """Train one adapter that answers as others do together."""
         worker, job, records = self.workers[rank], self.job, self.own.training.everything
 
         def make() -> Vector:
@@ -134,7 +134,7 @@ class Clinic:
 
 
 def loss(clinic: Clinic, row: str) -> float:
-    """Of a row of the table, on all held-out notes of a clinic; what it takes is trained."""
+    """Return the loss of a row on all held-out notes of a clinic; train what it needs."""
     title, _, how = row.partition(", ")
     job, wide = clinic.job, clinic.workers[RANK]
     worker, rank = (job, job.recipe.lora.r) if how == "job's rank" else (wide, RANK)
@@ -176,7 +176,7 @@ ROWS = {  # what each takes
 
 
 def markdown(found: Losses) -> str:
-    """The table: mean over the clinics, and how much of what all three gain over two own."""
+    """Write the table: mean over the clinics, and share of the gain of all three over two own."""
     means = {row: statistics.fmean(at.values()) for row, at in found.items()}
     lines = ["| model | trained | loss | share of the gain |", "|---|---|---|---|"]
     for row, mean in means.items():
@@ -187,7 +187,7 @@ def markdown(found: Losses) -> str:
 
 
 def clinics(entry: Entry, out: Path, notes: int | None = None) -> Iterator[Clinic]:
-    """Those that are reported, with so many notes to train on."""
+    """Give the clinics that are reported, with so many notes to train on."""
     trials = entry.trials
     federated = np.load(values_path(trials["federated"], out / "runs"))
     with WorkerPool(1).borrow(job_recipe(trials["again"].config)) as other:

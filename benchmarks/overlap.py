@@ -29,7 +29,7 @@ Words = Sequence[str]
 
 
 def texts(path: Path) -> list[Words]:
-    """The words of each record, of all its fields together."""
+    """Read the words of each record, of all its fields together."""
     with path.open(encoding="utf-8") as stream:
         records = [json.loads(line) for line in stream]
     return [re.findall(r"\w+", " ".join(record.values()).lower()) for record in records]
@@ -40,7 +40,7 @@ def runs(words: Words, length: int) -> list[tuple[str, ...]]:
 
 
 def first(records: list[Words], words: int) -> list[Words]:
-    """The first records that have so many words together; the last of them is cut."""
+    """Return the first records that have so many words together; the last of them is cut."""
     kept, left = [], words
     for record in records:
         if left <= 0:
@@ -51,7 +51,7 @@ def first(records: list[Words], words: int) -> list[Words]:
 
 
 def shares(made: list[Words], against: list[Words]) -> dict[int, float]:
-    """By length, the share of the set's runs that stand in one of the other texts."""
+    """Return by length the share of the set's runs that stand in one of the other texts."""
     found = {}
     for length in LENGTHS:
         there = {run for words in against for run in runs(words, length)}
@@ -61,7 +61,7 @@ def shares(made: list[Words], against: list[Words]) -> dict[int, float]:
 
 
 def longest(made: list[Words], against: list[Words]) -> list[int]:
-    """Of each record, the most words in a row that stand in one of the other texts too."""
+    """Return for each record the most words in a row that stand in one of the other texts, too."""
     best, length = [0] * len(made), 1
     while True:
         there = {run for words in against for run in runs(words, length)}

@@ -95,7 +95,7 @@ class Denoising(Training):
         return (late / count).astype(np.float32)
 
     def _mask(self, step: int) -> Array:
-        """1 where a step trains: A in odd ones, B in even ones, and all else in both."""
+        """Return 1 where a step trains: A in odd steps, B in even ones, and all else in both."""
         other = ".lora_B." if step % 2 else ".lora_A."
         parts = zip(self.worker.vector.names, self.shapes, strict=True)
         return np.concatenate(
@@ -141,7 +141,7 @@ class Momentum:
         self._mean: Any = 0.0
 
     def __call__(self, values: Array, gradient: Array, step: int) -> tuple[Array, Array]:
-        """New values, and the mean as it was used."""
+        """Return the new values, and the mean as it was used."""
         self._mean = BETA * self._mean + (1 - BETA) * gradient.astype(np.float64)
         whole = 1 - BETA**step
         mean = (self._mean / whole).astype(np.float32)
@@ -157,9 +157,9 @@ class Momentum:
 
 
 def orthogonal(mean: Array, deviation: float, shapes: Any) -> Array:
-    """Of each matrix the singular vectors above the edge of noise, with entries of about 0.2.
+    """Keep each matrix's singular vectors above the edge of noise, with entries of about 0.2.
 
-    A matrix with none keeps its first one, so that nothing stands still for ever.
+    A matrix without any keeps its first one, so that nothing stands still for ever.
     """
     parts, start = [], 0
     for shape in shapes:

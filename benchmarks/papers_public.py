@@ -87,7 +87,7 @@ class WithTexts(Training):
         self.texts = self.public[: point.texts]
 
     def _written(self, count: int) -> Records:
-        """Texts of the model as it is before any training."""
+        """Let the model write texts as it is before any training."""
         worker, longest = self.worker, self.worker.recipe.model.max_length
 
         @contextmanager
@@ -130,7 +130,7 @@ class WithTexts(Training):
     def _gradient(
         self, method: str, units: Records, values: Array, drawn: np.random.Generator
     ) -> Any:
-        """What a method makes of the units' gradients and noise, (P,) float64."""
+        """Return what a method makes of the units' gradients and noise, (P,) float64."""
         batch, clip_norm, ratio = self.point.batch, self.point.clip_norm, self.point.ratio
 
         def noisy(mean: Any, deviation: float) -> Any:
@@ -171,7 +171,7 @@ class WithTexts(Training):
         return noisy(mean, 1 / ratio) @ rows.numpy()
 
     def _set(self, values: Array) -> torch.Tensor:
-        """The gradients of the texts, (N, P) float64."""
+        """Return the gradients of the texts, (N, P) float64."""
         self.worker.vector.write(values)
         examples = joined(self.texts)
         length = max(len(example.input_ids) for example in examples)
@@ -183,7 +183,7 @@ class WithTexts(Training):
 
     @staticmethod
     def _first(rows: torch.Tensor) -> torch.Tensor:
-        """The first directions of some gradients, (k, P) float64, orthonormal."""
+        """Return the first directions of some gradients, (k, P) float64, orthonormal."""
         lengths, vectors = torch.linalg.eigh(rows @ rows.T)
         kept = lengths.flip(0)[: min(DIRECTIONS, len(rows))] > 1e-12 * lengths[-1]
         count = int(kept.sum())

@@ -95,17 +95,17 @@ class Training(ABC):
 
     @abstractmethod
     def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
-        """The values that a row begins at, and how it makes a step."""
+        """Return the values that a row begins at, and how it makes a step."""
 
     def answer(self, row: str, values: Array) -> Array:
-        """What is scored: by default the values that were reached."""
+        """Return what is scored: by default the values that were reached."""
         return values
 
     def summed(
         self, units: Records, values: Array, clip_norm: float, vectors: Vectors | None = None,
         size: int | None = None,
     ) -> Any:  # fmt: skip
-        """Σ over units of their clipped vectors, (size,) float64; by default their gradients."""
+        """Sum the units' clipped vectors, (size,) float64; by default their gradients."""
         self.worker.vector.write(values)
         size = self.worker.gradients.size if size is None else size
         of = self.worker.record_gradients
@@ -134,13 +134,13 @@ class Training(ABC):
 
 
 def cosine(a: Any, b: Any) -> float:
-    """0 where one of them is nothing."""
+    """Return the cosine; 0 where one of the two is 0."""
     length = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(np.dot(a, b)) / length if length else 0.0
 
 
 def tuned(training: Training, row: str) -> dict[str, float]:
-    """Rate → loss on records to choose by; more rates while the best is at an end."""
+    """Try rates: rate → loss on records to choose by; more rates while the best is at an end."""
     rates, tried = list(training.ROWS[row]), dict[str, float]()
     while rates:
         rate = rates.pop()
@@ -154,7 +154,7 @@ def tuned(training: Training, row: str) -> dict[str, float]:
 
 
 def write_records(folder: Path, point: Point, data: Path, model: str | None) -> Path:
-    """The point's federation of one site, and its records."""
+    """Write the point's federation of one site, and its records."""
     kind = KINDS[point.kind]
     groups = kind.groups(data)
     random.Random(0).shuffle(groups)
@@ -204,7 +204,7 @@ size = {len(found["train"])}
 
 
 def seconds(point: Point, rows: int) -> float:
-    """About what a point takes of one processor, with four rates a row."""
+    """Estimate the seconds of one processor for a point, with four rates a row."""
     gradients = rows * (4 + point.seeds) * point.steps * (point.batch + point.texts)
     return gradients * SECONDS[point.kind]
 
@@ -213,7 +213,7 @@ def measure(
     training_of: type[Training], point: Point, arguments: argparse.Namespace, path: Path,
     console: Console,
 ) -> None:  # fmt: skip
-    """All rows of a point that are not there yet."""
+    """Measure all rows of a point that are not there yet."""
     folder = arguments.out / point.name
     found = json.loads(path.read_text()) if path.exists() else {}
     wanted = arguments.rows.split(",") if arguments.rows else [*training_of.ROWS]
@@ -238,7 +238,7 @@ def measure(
 
 
 def show(path: Path, rows: Sequence[str], console: Console) -> None:
-    """The losses of a point."""
+    """Print the losses of a point."""
     found = json.loads(path.read_text())
     table = Table("row", "a fifth", "half", "end", "cosine", "along", "±", "rate", box=None)
     for row in (row for row in rows if row in found):
@@ -261,7 +261,7 @@ def show(path: Path, rows: Sequence[str], console: Console) -> None:
 
 
 def main(description: str, training_of: type[Training], points: Sequence[Point]) -> int:
-    """The command line of a study."""
+    """Run the command line of a study."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("papers"))

@@ -83,7 +83,7 @@ def make_units(folder: Path) -> UnitStore:
 
 
 def make_parts(worker: Worker, units: UnitStore, folder: Path) -> Cases:
-    """The step, and what comes before and after it."""
+    """Return the step, and what comes before and after it, as cases."""
     csprng, size = SystemCsprng(), worker.vector.size
     terms = Terms("0" * 32, RECORDS, "record", 1, 1e-5, 1e6, simulated=True)
     ledger = Ledger.create(folder / "ledger.db", terms)
@@ -127,7 +127,7 @@ def make_parts(worker: Worker, units: UnitStore, folder: Path) -> Cases:
 
 
 def notes(worker: Worker, folder: Path) -> list[Any]:
-    """16 of the embedded federation's notes."""
+    """Read 16 of the embedded federation's notes."""
     config = load_job(HOSPITALS)
     spec = DataSpec.of(config.data.columns, config.model, max_records_per_unit=1)
     records = read_labelled(
@@ -143,7 +143,7 @@ def notes(worker: Worker, folder: Path) -> list[Any]:
 
 
 def strict_cases(folder: Path) -> Cases:
-    """A clipped sum over the same notes, default and strict."""
+    """Compare a clipped sum over the same notes, default and strict."""
     config = load_job(HOSPITALS)
     worker = make_worker(job_recipe(config))
     units = notes(worker, folder)
@@ -155,7 +155,7 @@ def strict_cases(folder: Path) -> Cases:
 
 
 def group_cases(folder: Path) -> Cases:
-    """A clipped sum over the same notes, whole and in groups: the adapters, and every matrix."""
+    """Compare a clipped sum over the same notes, whole and in groups: adapters, every matrix."""
     config = load_job(HOSPITALS)
     worker = make_worker(job_recipe(config))
     units, clip_norm = notes(worker, folder), config.privacy.clip_norm
@@ -180,7 +180,7 @@ def group_cases(folder: Path) -> Cases:
 
 
 def pe_sgd_cases(batch: int, size: int) -> Cases:
-    """A step by DP-LoRA and one by PE-SGD, over the same records."""
+    """Compare a step by DP-LoRA and one by PE-SGD, over the same records."""
     lora = LoraSection(r=4, alpha=8, target_modules="auto")
     worker = make_worker(ModelRecipe(ModelSection(max_length=TOKENS), lora, 0, ComputeSection()))
     noise = np.random.default_rng(2).normal(size=worker.vector.size) / 20
@@ -196,13 +196,13 @@ def pe_sgd_cases(batch: int, size: int) -> Cases:
 
 
 def made_up(records: int, seed: int) -> tuple[Example, ...]:
-    """Records of random tokens."""
+    """Make up records of random tokens."""
     drawn = np.random.default_rng(seed).integers(3, 4096, (records, TOKENS))
     return tuple(Example(row, [-100, *row[1:]]) for row in drawn.tolist())
 
 
 def noise_cases(values: int) -> Cases:
-    """Noise of the size that a release of so many values has, at σ = C = 1."""
+    """Draw noise of the size that a release of so many values has, at σ = C = 1."""
     spread = deviation(1.0, 1.0, sum_step(1.0, values))
     csprng, generator = SystemCsprng(), np.random.default_rng()
     return {
@@ -212,7 +212,7 @@ def noise_cases(values: int) -> Cases:
 
 
 def rows_of(group: str, cases: Cases, turns: list[Seconds]) -> list[dict[str, Any]]:
-    """Median seconds of each case, and its ratio to the first."""
+    """Return the median seconds of each case, and its ratio to the first."""
     first, *_ = cases
     return [
         {"group": group, "case": name, "seconds": median(turns, name), "of": first,

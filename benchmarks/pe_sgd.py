@@ -91,7 +91,7 @@ def read(path: Path) -> Iterator[dict[str, str]]:
 
 
 def pools(data: Path) -> tuple[Records, Records]:
-    """Texts that may be private, and others, each in a random order."""
+    """Read texts that may be private, and others, each in a random order."""
     notes = next(data.glob("mtsamples.jsonl*"), None)
     if notes is None:
         names = (next(data.glob(f"{name}.jsonl*")) for name in ("dev", "test"))

@@ -61,7 +61,7 @@ class Task:
 
     @classmethod
     def drawn(cls, groups: int, seed: int) -> Task:
-        """With everything over two orders of magnitude from group to group."""
+        """Draw a task, with everything over two orders of magnitude from group to group."""
         random = np.random.default_rng(seed)
 
         def each() -> np.ndarray[Any, Any]:
@@ -71,11 +71,11 @@ class Task:
         return cls(each(), each() / math.sqrt(SIZE), start)
 
     def loss(self, values: np.ndarray[Any, Any]) -> float:
-        """Where it stands."""
+        """Return the loss at these values."""
         return float((self.curvature * np.square(values)).sum() / 2)
 
     def gradients(self, values: Any, random: np.random.Generator) -> torch.Tensor:
-        """Of the units of a round, (U, P)."""
+        """Return the gradients of the units of a round, (U, P)."""
         around = random.standard_normal((UNITS, len(values))) * self.spread
         return torch.from_numpy((self.curvature * (values + around)).astype(np.float32))
 
@@ -88,13 +88,13 @@ def setting_of(groups: int, seed: int) -> Setting:
 def run(
     task: Task, section: ControllerSection | None, groups: int, rate: float, seed: int
 ) -> float:
-    """The last loss of a task, with one clip norm for all where there is no controller."""
+    """Return the last loss of a task, with one clip norm for all where there is no controller."""
     controller = None if section is None else make_controller(section, setting_of(groups, seed))
     return play(task, controller, groups, rate, seed)
 
 
 def play(task: Task, controller: Controller | None, groups: int, rate: float, seed: int) -> float:
-    """A task with a controller that may have learned before."""
+    """Run a task with a controller that may have learned before, and return its last loss."""
     random = np.random.default_rng(seed)
     update = Update(OptimizerSection(name="adamw", lr=rate), public(task.start.astype(np.float32)))
     control = None if controller is None else control_of(controller, task, groups)
@@ -114,7 +114,7 @@ def play(task: Task, controller: Controller | None, groups: int, rate: float, se
 
 
 def control_of(controller: Controller, task: Task, groups: int) -> ControllerRun:
-    """A controller at its work, rewarded by the logarithm of the task's own loss."""
+    """Start a controller that is rewarded by the logarithm of the task's own loss."""
     layout = Groups.of([f"g{index}" for index in range(groups)], [(SIZE,)] * groups, "matrices")
     terms = GroupTerms(
         by="matrices", count=groups, together=controller.together, bits=controller.bits
@@ -127,7 +127,7 @@ def control_of(controller: Controller, task: Task, groups: int) -> ControllerRun
 
 
 def pretrain(groups: int, episodes: int) -> State:
-    """A controller's state after so many tasks."""
+    """Return a controller's state after so many tasks."""
     section, carried = ControllerSection(name="sac"), None
     for episode in track(range(episodes), "learning"):
         controller = make_controller(section, setting_of(groups, episode))
@@ -143,7 +143,7 @@ def pretrain(groups: int, episodes: int) -> State:
 
 
 def compare(groups: int, tasks: int, policy: Path) -> list[dict[str, Any]]:
-    """Every controller on new tasks, beside none."""
+    """Compare every controller on new tasks, and none."""
     sections: dict[str, ControllerSection | None] = {"none": None}
     sections |= {name: ControllerSection.model_validate({"name": name}) for name in NAMES}
     learned = {"name": "sac", "sac": {"policy": policy}}

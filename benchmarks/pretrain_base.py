@@ -39,7 +39,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, str]]:
 
 
 def medquad(path: Path) -> tuple[list[str], list[str]]:
-    """Training and held-out documents, split by the hash of the answer (2% held out)."""
+    """Split documents into training and held-out ones (2%), by the hash of the answer."""
     documents = {row["answer"]: f"{row['question']}\n{row['answer']}" for row in read_jsonl(path)}
     train: list[str] = []
     held_out: list[str] = []
@@ -83,7 +83,7 @@ def stream_of_tokens(documents: list[str], tokenizer: PreTrainedTokenizerFast) -
 
 @torch.no_grad()
 def perplexity(model: LlamaForCausalLM, tokens: torch.Tensor, length: int, limit: int) -> float:
-    """exp of the mean loss over consecutive windows of `length` tokens."""
+    """Return exp of the mean loss over consecutive windows of `length` tokens."""
     model.eval()
     windows = tokens[: len(tokens) // length * length].view(-1, length)[:limit]
     total = count = 0.0

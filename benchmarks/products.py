@@ -45,7 +45,7 @@ def product_cases(shape: tuple[int, int, int]) -> dict[str, Callable[[], Any]]:
 
 
 def loss_cases(shape: tuple[int, int, int]) -> dict[str, Callable[[], Any]]:
-    """The loss and its gradient by the logits, which a product has just written."""
+    """Compare two ways to the loss and its gradient by the logits, just written by a product."""
     records, length, vocabulary = shape
     hidden, head = torch.randn(records * length, 64), torch.randn(vocabulary, 64)
     labels = torch.randint(vocabulary, (records, length))
@@ -64,7 +64,7 @@ def loss_cases(shape: tuple[int, int, int]) -> dict[str, Callable[[], Any]]:
 
 
 def halves_cases(rows: int, width: int) -> dict[str, Callable[[], Any]]:
-    """A product in bfloat16, its parts, and what stands beside it; all in float32 on both sides."""
+    """Compare a product in bfloat16, its parts, and its rivals; all in float32 on both sides."""
     x, weight = torch.randn(rows, width), torch.randn(width, width)
     x16, weight16 = x.bfloat16(), weight.bfloat16()
     y16 = F.linear(x16, weight16)
@@ -92,7 +92,7 @@ def halves_cases(rows: int, width: int) -> dict[str, Callable[[], Any]]:
 
 
 def halves(repeats: int, quick: bool) -> list[dict[str, Any]]:
-    """Median microseconds of each case, by width and rows; shown as they are found."""
+    """Measure the median microseconds of each case, by width and rows, and print them."""
     found: list[dict[str, Any]] = []
     for width in (64,) if quick else (256, 384, 576, 1024, 2048):
         for rows in (16,) if quick else (64, 256, 1024):
@@ -109,7 +109,7 @@ def halves(repeats: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def measure(cases: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each case, and the median of ours over torch's in the same turn."""
+    """Return each case's median seconds, and the median of ours over torch's in the same turn."""
     turns = interleaved(cases, repeats)
     seconds = {name: median(turns, name) for name in cases}
     return {**seconds, "ratio": ratio(turns, "fedpriv", "torch")}

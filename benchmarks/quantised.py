@@ -59,7 +59,7 @@ TRAINED = ("float32", "8bit", "4bit")
 
 
 def worker_of(folder: str, way: str) -> Worker:
-    """Rank 8 in every linear layer, moved off its start."""
+    """Make a worker with rank 8 in every linear layer, moved off its start."""
     dtype, quantize = WAYS[way]
     worker = make_worker(
         ModelRecipe(
@@ -75,20 +75,20 @@ def worker_of(folder: str, way: str) -> Worker:
 
 
 def gradients(worker: Worker) -> torch.Tensor:
-    """Of four random records of the full length, each by itself."""
+    """Return the gradients of four random records of the full length, each by itself."""
     batch = random_batch(worker, torch.ones(RECORDS, TOKENS, dtype=torch.int64), seed=0)
     return gradients_of(worker.gradients, partial(record_losses, batch=batch), RECORDS)
 
 
 def loss(worker: Worker) -> float:
-    """The mean over the same records."""
+    """Return the mean loss over the same records."""
     batch = random_batch(worker, torch.ones(RECORDS, TOKENS, dtype=torch.int64), seed=0)
     with torch.no_grad():
         return float(record_losses(worker.model, batch).mean())
 
 
 def memory(folder: str, way: str) -> dict[str, float]:
-    """MB of one process that does nothing else; see the description of the script."""
+    """Return MB of one process that does nothing else; see the description of the script."""
     before = _resident("VmRSS")
     _forget_peak()
     worker = worker_of(folder, way)
@@ -103,7 +103,7 @@ def memory(folder: str, way: str) -> dict[str, float]:
 
 
 def frozen(worker: Worker) -> list[torch.Tensor]:
-    """All tensors of a model that are not trained, each once."""
+    """Return all tensors of a model that are not trained, each once."""
     kept = (p for p in worker.model.parameters() if not p.requires_grad)
     return list({t.data_ptr(): t for t in (*kept, *worker.model.buffers())}.values())
 
@@ -119,13 +119,13 @@ def _forget_peak() -> None:
 
 
 def in_a_process(folder: str, way: str) -> dict[str, float]:
-    """`memory`, of one that has all modules of this one and nothing else."""
+    """Measure `memory` in a process that has all modules of this one and nothing else."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         return pool.apply(memory, (folder, way))
 
 
 def stored(size: dict[str, int], scratch: Path) -> str:
-    """A random decoder, as a folder."""
+    """Store a random decoder as a folder."""
     import transformers
 
     folder = str(scratch / f"{size['width']}-{size['layers']}")
@@ -138,7 +138,7 @@ def stored(size: dict[str, int], scratch: Path) -> str:
 def of_size(
     size: dict[str, int], folder: str, found: dict[str, Any], repeats: int
 ) -> list[dict[str, Any]]:
-    """A row for each way to keep it.
+    """Return a row for each way to keep a model of this size.
 
     Args:
         found: `memory` of each way.
@@ -160,7 +160,7 @@ def of_size(
 
 
 def trained(rounds: int, seeds: int, scratch: Path) -> list[dict[str, Any]]:
-    """Loss of the embedded model on held-out notes, before and after a few private rounds."""
+    """Return the embedded model's loss on held-out notes, before and after a few private rounds."""
     rows = []
     for way in TRAINED:
         dtype, quantize = WAYS[way]

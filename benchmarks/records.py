@@ -70,7 +70,7 @@ def make_federation(folder: Path, records: int, unit: str, rounds: int) -> Path:
 
 
 def own_bytes() -> int:
-    """What this process holds of its own."""
+    """Return how much memory this process holds of its own."""
     lines = Path("/proc/self/status").read_text().splitlines()
     [kilobytes] = [line.split()[1] for line in lines if line.startswith("RssAnon:")]
     return int(kilobytes) * 1024
@@ -99,7 +99,7 @@ def median_ms(what: Callable[[int], Any], times: int = 9) -> float:
 
 
 def measure(records: int, unit: str, rounds: int) -> dict[str, Any]:
-    """In this process."""
+    """Measure in this process."""
     from fedpriv.config.load import load_job
     from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
     from fedpriv.privacy.ledger.terms import new_dataset_id
@@ -151,7 +151,7 @@ def measure(records: int, unit: str, rounds: int) -> dict[str, Any]:
 
 
 def encode(records: int, unit: str) -> dict[str, Any]:
-    """What `encode_population` takes, and a sampled unit after it."""
+    """Measure what `encode_population` takes, and a sampled unit after it."""
     from transformers import AutoTokenizer
 
     from fedpriv.data.population import encode_population
@@ -189,7 +189,7 @@ def encode(records: int, unit: str) -> dict[str, Any]:
 
 
 def apart(records: int, unit: str, *options: str) -> dict[str, Any]:
-    """In a process of its own."""
+    """Measure in a process of its own."""
     command = [sys.executable, __file__, "--one", str(records), unit, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -197,7 +197,7 @@ def apart(records: int, unit: str, *options: str) -> dict[str, Any]:
 
 
 def with_slopes(rows: list[dict[str, Any]]) -> None:
-    """Bytes that each further record takes, from one size to the next."""
+    """Add the bytes that each further record takes, from one size to the next."""
     for before, row in itertools.pairwise(rows):
         if row["unit"] == before["unit"]:
             more = row["records"] - before["records"]

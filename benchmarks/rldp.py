@@ -175,7 +175,7 @@ class Canary:
 
 
 def canaries(narratives: Records, candidates: int) -> list[Canary]:
-    """The same for the same narratives; each secret is ten characters, as published."""
+    """Make the same canaries for the same narratives; a secret has ten characters, as published."""
     draw = random.Random("canaries")
     return [
         Canary(text, ["".join(draw.choices(SECRET, k=10)) for _ in range(candidates)], times)
@@ -184,7 +184,7 @@ def canaries(narratives: Records, candidates: int) -> list[Canary]:
 
 
 def unpaid(epsilon: float, size: Size) -> float:
-    """What noise of σ/√K costs in truth, σ being that of an ε."""
+    """Return what noise of σ/√K really costs, where σ is the noise of an ε."""
     noise = calibrate_noise(epsilon, DELTA, size.rate, size.rounds)
     return epsilon_upper([Event(size.rate, noise / math.sqrt(PAIRS), size.rounds)], DELTA)
 
@@ -200,7 +200,7 @@ class Narratives:
 
     @classmethod
     def read(cls, data: Path, size: Size) -> Narratives:
-        """From a folder with narratives.jsonl.gz; a patient's first."""
+        """Read a folder's narratives.jsonl.gz; the first narrative of each patient."""
         stays: dict[int, str] = {}
         with gzip.open(data / "narratives.jsonl.gz", "rt", encoding="utf-8") as stream:
             for row in map(json.loads, stream):
@@ -216,7 +216,7 @@ def write(path: Path, texts: Records) -> None:
 
 
 def write_federation(folder: Path, narratives: Narratives, epsilon: float, size: Size) -> Path:
-    """The records of the site, canaries among them, and the file of an ε."""
+    """Write the records of the site, with canaries among them, and the file of an ε."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("reported", "rewards", "tuning"):
         write(folder / f"{name}.jsonl", getattr(narratives, name))
@@ -267,7 +267,7 @@ class Part:
         return subprocess.run(command, check=False).returncode
 
     def measured(self, attack: Callable[[Vector], dict[str, float]]) -> list[dict[str, Any]]:
-        """What came of each row, with attacks on every run that is reported."""
+        """Measure each row, with attacks on every run that is reported."""
         with open_folder(self.out / "runs"):
             rows = compare(self.asked, Runner(self.out / "runs"))
         found = figures(self.asked, rows, self.baseline)
@@ -323,7 +323,7 @@ class Attacker:
         self._base = losses_of(worker, self._examples, worker.initial)
 
     def __call__(self, values: Vector) -> dict[str, float]:
-        """What each of them finds out, of canaries by how often they were inserted."""
+        """Return what each attack finds out; for canaries, by how often they were inserted."""
         worker = self._worker
         fall = self._base - losses_of(worker, self._examples, values)
         narratives, rest = fall[: len(self._member)], fall[len(self._member) :]
@@ -350,7 +350,7 @@ class Attacker:
 
 
 def likeness(secret: str, text: str) -> float:
-    """The mean over n = 1 to 4 of the Jaccard index of runs of n letters."""
+    """Return the mean over n = 1 to 4 of the Jaccard index of runs of n letters."""
     return statistics.fmean(jaccard(secret, text, count) for count in range(1, 5))
 
 
@@ -378,7 +378,7 @@ def table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def spread(runs: Sequence[dict[str, Any]], key: str) -> str:
-    """The mean over the seeds, and the sample deviation."""
+    """Write the mean over the seeds, and the sample deviation."""
     values = [run[key] for run in runs if run[key] is not None]
     if not values:
         return ""

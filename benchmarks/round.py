@@ -24,7 +24,7 @@ from fedpriv_simulation.simulate import simulate
 
 
 def measure(rounds: int) -> dict[str, float]:
-    """Seconds a round: in all, and in the private steps."""
+    """Measure the seconds a round: in all, and in the private steps."""
     spent: list[float] = []
     plain = site_module.private_step
 

@@ -42,7 +42,7 @@ SLOT = SlotId(proposal="sha256:" + "a" * 64, slot=0, request="sha256:" + "b" * 6
 
 
 def mask_cases(size: int, sites: int) -> dict[str, Callable[[], Any]]:
-    """One site's work on `size` values in a set of `sites`, and its floor."""
+    """Return one site's work on `size` values in a set of `sites`, and its floor, as cases."""
     names = [f"site-{index:03d}" for index in range(sites)]
     keys = {name: Ed25519PrivateKey.generate() for name in names}
     roster = Roster.of(
@@ -77,7 +77,7 @@ def mask_cases(size: int, sites: int) -> dict[str, Callable[[], Any]]:
 
 
 def measure_masks(size: int, sites: int, repeats: int) -> dict[str, Any]:
-    """Median seconds of each case, what the masks take over the keystream, bytes, and memory."""
+    """Measure median seconds of each case, the masks' over the keystream's, bytes, and memory."""
     cases = mask_cases(size, sites)
     turns = interleaved(cases, repeats)
     tracemalloc.start()
@@ -110,7 +110,7 @@ def show_masks(rows: list[dict[str, Any]]) -> None:
 
 
 def measure_round(sites: int, size: int, repeats: int) -> dict[str, Any]:
-    """Median seconds a round of each kind, over several federations of each, by turns."""
+    """Measure median seconds a round of each kind, over several federations of each, by turns."""
     seconds: dict[str, list[float]] = {"float32": [], SECURE: []}
     for _ in range(repeats):
         for wire, found in seconds.items():

@@ -114,13 +114,13 @@ def go_on(model: Any, tokens: int) -> tuple[float, float]:
 
 
 def held() -> int:
-    """Bytes that this process holds by itself, without the pages of files that it has mapped."""
+    """Return the bytes that this process holds by itself, without pages of mapped files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
 
 def memory(way: str, folder: Path) -> int:
-    """Bytes that a model takes in a process of its own, while it writes."""
+    """Return the bytes that a model takes in a process of its own, while it writes."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_memory, (way, folder))
 
@@ -136,7 +136,7 @@ def _memory(way: str, folder: Path) -> int:
 
 
 def floor(model: Any) -> float:
-    """Seconds to read the merged model's weights once."""
+    """Return the seconds to read the merged model's weights once."""
     numbers = READ << 18
     matrix, vector = torch.ones(numbers >> 10, 1 << 10), torch.ones(1 << 10)
     times = []

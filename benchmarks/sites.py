@@ -72,7 +72,7 @@ def make_federation(folder: Path, model: Path, engine: str, sites: int, rounds: 
 
 
 def held(session: int) -> dict[str, int]:
-    """What the processes of a session hold: bytes together, and the most files and threads."""
+    """Return what a session's processes hold: bytes together, and the most files and threads."""
     total = files = threads = 0
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -120,7 +120,7 @@ def measure(engine: str, sites: int, rounds: int) -> dict[str, Any]:
 
 
 def chart(rows: list[dict[str, Any]]) -> str:
-    """Milliseconds of a round for each site, by the number of sites; an SVG."""
+    """Draw milliseconds of a round for each site, by the number of sites, as an SVG."""
     engines = dict.fromkeys(row["engine"] for row in rows)
     lines = [
         Line(

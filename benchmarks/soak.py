@@ -64,7 +64,7 @@ def site_name(number: int) -> str:
 
 
 def make_federation(folder: Path, sites: int, rounds: int) -> Path:
-    """A provisioned federation; records and ledger of a site are beside its enrolment."""
+    """Make a provisioned federation; a site's records and ledger are beside its enrolment."""
     from fedpriv.config.load import load_job, load_site
     from fedpriv.models.stored import digest_of
     from fedpriv_client.init import init_site
@@ -148,7 +148,7 @@ class Processes:
         return self.names[::ALONE]
 
     def ended(self) -> list[str]:
-        """Who has ended without being killed."""
+        """Return which processes ended without being killed."""
         codes = {name: process.exitcode for name, process in self.running.items()}
         return [
             f"{name} ended with {code}"
@@ -177,7 +177,7 @@ class Processes:
 
 
 def _run(arguments: list[str], log: Path) -> None:
-    """In the new process."""
+    """Run in the new process."""
     with log.open("ab") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
@@ -226,7 +226,7 @@ class Trouble:
 
 
 def looked_at(pid: int) -> tuple[float, int]:
-    """Bytes that a process has to itself, and how many files it has open; zeros if it has gone."""
+    """Return a process's own bytes, and how many files it has open; zeros if it has gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         own = sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
@@ -298,7 +298,7 @@ def _finished(run: Path) -> bool:
 
 
 def check(folder: Path, found: dict[str, Any]) -> list[str]:
-    """What is not as it should be."""
+    """Return what is not as it should be."""
     wrong = list(found["ended"])
     run, rounds = folder / "run", found["rounds"]
     lines = (run / "metrics.jsonl").read_text().splitlines()
@@ -337,7 +337,7 @@ def _slots(path: Path, job: str) -> int:
 
 
 def _faults(path: Path, job: str, used: set[int], rounds: int, report: Path) -> list[str]:
-    """What is wrong with a site's ledger and the report that the server has of it.
+    """Return what is wrong with a site's ledger and the report that the server has of it.
 
     Args:
         used: slots whose replies the server has added up.
@@ -371,7 +371,7 @@ def _faults(path: Path, job: str, used: set[int], rounds: int, report: Path) -> 
 
 
 def quarters(found: dict[str, Any], key: str) -> tuple[float, float]:
-    """Medians over the second and the last quarter of the rounds; 0 where nothing was seen."""
+    """Return medians over the rounds' second and last quarter; 0 where nothing was seen."""
     rounds = found["rounds"]
     early = [s[key] for s in found["seen"] if rounds / 4 <= s["round"] < rounds / 2 and s[key]]
     late = [s[key] for s in found["seen"] if s["round"] >= 3 * rounds / 4 and s[key]]

@@ -82,7 +82,7 @@ microbatch = 32
 
 
 def rows(folder: Path, name: str) -> list[Row]:
-    """The sentences of a split."""
+    """Read the sentences of a split."""
     plain, packed = folder / f"{name}.tsv", folder / f"{name}.tsv.gz"
     with gzip.open(packed, "rt") if packed.exists() else plain.open() as stream:
         reader = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -90,10 +90,10 @@ def rows(folder: Path, name: str) -> list[Row]:
 
 
 def split(records: list[Row], count: int) -> tuple[list[Row], list[Row]]:
-    """Records to train on, and so many whole sentences for another purpose.
+    """Split records into those to train on, and so many whole sentences for another purpose.
 
     The training file holds sentences and their phrases, one by one; the dev file holds sentences
-    only. Of a sentence that is set apart, no phrase is trained on.
+    only. No phrase of a sentence that is set apart is trained on.
     """
     parts = {part for row in records for part in phrases(row["sentence"])[1:]}
     whole = [row for row in records if row["sentence"].strip() not in parts]
@@ -103,7 +103,7 @@ def split(records: list[Row], count: int) -> tuple[list[Row], list[Row]]:
 
 
 def phrases(sentence: str) -> list[str]:
-    """A sentence, and then every run of words in it that is shorter."""
+    """Return a sentence, and then every shorter run of words in it."""
     words = sentence.split()
     count = len(words)
     return [
@@ -114,7 +114,7 @@ def phrases(sentence: str) -> list[str]:
 
 
 def whole_sentences(records: list[Row]) -> list[Row]:
-    """Those that are no phrase of another record, in an order of their own."""
+    """Return the records that are no phrase of another record, in an order of their own."""
     parts = {part for row in records for part in phrases(row["sentence"])[1:]}
     whole = [row for row in records if row["sentence"].strip() not in parts]
     return random.Random(1).sample(whole, len(whole))
@@ -133,7 +133,7 @@ def shares(records: list[Row], sites: int, each: int, skewed: bool) -> list[list
 
 
 def positive_share(site: int, sites: int) -> float:
-    """Of a site's sentences, where they are skewed by class."""
+    """Return the positive share of a site's sentences, where they are skewed by class."""
     return 0.1 + 0.8 * site / max(1, sites - 1)
 
 

@@ -97,7 +97,7 @@ SHAPES = {
 
 
 def build(shape: Shape, attention: str) -> Any:
-    """A random model with an adapter that has been moved off its start."""
+    """Build a random model with an adapter that has been moved off its start."""
     import transformers
     from peft import LoraConfig, TaskType, get_peft_model
 
@@ -132,7 +132,7 @@ def build(shape: Shape, attention: str) -> Any:
 
 
 def random_batch(shape: Shape) -> Batch:
-    """Random tokens; a quarter of the records is padded by a quarter."""
+    """Make random tokens; a quarter of the records is padded by a quarter."""
     generator = torch.Generator().manual_seed(1)
     size = (shape.records, shape.tokens)
     ids = torch.randint(3, shape.vocabulary, size, generator=generator)
@@ -149,7 +149,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
-    """Of what is trained, after a backward pass."""
+    """Return the gradients of what is trained, after a backward pass."""
     found = []
     for p in trained(model):
         assert p.grad is not None
@@ -158,7 +158,7 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 def usual_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """A loss per record (B,), as anybody would write it."""
+    """Return a loss per record (B,), as most people would write it."""
     if labels.ndim == 1:
         return F.cross_entropy(logits, labels, reduction="none")
     logits, labels = logits[:, :-1].float(), labels[:, 1:]
@@ -386,7 +386,7 @@ WAYS: dict[str, type[Way]] = {
 
 
 def peak_bytes(step: Callable[[], None], device: str) -> int:
-    """The most that tensors took during a step, beyond what there was before."""
+    """Return the most bytes that tensors took during a step, beyond what they held before."""
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -407,7 +407,7 @@ def peak_bytes(step: Callable[[], None], device: str) -> int:
 
 
 def busiest(step: Callable[[], None], count: int = 6) -> str:
-    """Where the time of a step goes: torch's operators by their own share of it."""
+    """Say where the time of a step goes: torch's operators by their own share of it."""
     from torch.profiler import ProfilerActivity, profile
 
     step()
@@ -420,7 +420,7 @@ def busiest(step: Callable[[], None], count: int = 6) -> str:
 
 
 def best_rate(device: str, dtype: torch.dtype) -> float:
-    """Multiply-and-adds a second (times 2) of a large product, by the best of torch's ways."""
+    """Return a large product's best rate by torch's ways: multiply-and-adds a second, times 2."""
     from fedpriv.gradients.product import linear
 
     x = torch.randn(2048, 1024, device=device, dtype=dtype)
@@ -437,7 +437,7 @@ def best_rate(device: str, dtype: torch.dtype) -> float:
 
 
 def multiplications(shape: Shape, device: str) -> int:
-    """Of the plain step, by torch's counter, times 2 for the additions."""
+    """Count the plain step's multiplications, by torch's counter, times 2 for the additions."""
     from torch.utils.flop_counter import FlopCounterMode
 
     way = Plain(build(shape, "eager").to(device), random_batch(shape).to(device))
@@ -529,7 +529,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Time over the plain step, a group of bars for every shape."""
+    """Draw the time over the plain step, a group of bars for every shape."""
     import matplotlib
 
     matplotlib.use("svg")

@@ -24,7 +24,7 @@ STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 def first_of_each(records: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """The first record of each unit."""
+    """Give the first record of each unit."""
     seen = set()
     for record in records:
         if record[UNIT] not in seen:

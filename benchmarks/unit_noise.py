@@ -12,5 +12,5 @@ STEPS = 2.0**30  # of the integers that are drawn, in a deviation
 
 
 def unit_noise(size: int, csprng: RandomSource) -> npt.NDArray[np.float64]:
-    """(size,) independent Gaussian values, rounded to 2^-30."""
+    """Draw (size,) independent Gaussian values, rounded to 2^-30."""
     return rounded_gaussian(size, STEPS, csprng) / STEPS

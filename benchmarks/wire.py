@@ -35,7 +35,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def measure_format(size: int, wire: Wire, repeats: int) -> dict[str, Any]:
-    """Bytes of an update of `size` values, and values a second on either end."""
+    """Measure the bytes of an update of `size` values, and values a second on either end."""
     vector = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     arrays: dict[str, bytes] = {}
 
@@ -58,7 +58,7 @@ def measure_format(size: int, wire: Wire, repeats: int) -> dict[str, Any]:
 
 
 def measure_compression(size: int) -> list[dict[str, Any]]:
-    """Of what a compressor leaves, and how many bytes a second it takes."""
+    """Measure what a compressor leaves, and how many bytes a second it takes."""
     noise = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     half = noise.copy()
     half[size // 2 :] = 0
@@ -76,7 +76,7 @@ def measure_compression(size: int) -> list[dict[str, Any]]:
 
 
 def measure_loss(seeds: int, rounds: int | None) -> Iterator[dict[str, Any]]:
-    """Loss after the embedded federation's rounds, for each seed in every format."""
+    """Measure the loss after the embedded federation's rounds, for each seed in every format."""
     for seed in range(seeds):
         for wire in WIRES:
             overrides = [f"job.wire={wire}"]

@@ -42,7 +42,7 @@ def rank(patient: int, purpose: str) -> float:
 
 
 def count(row: Row, column: str, one: str, many: str) -> str:
-    """Such as "2 visits", or "no visit"."""
+    """Write a count with its noun, such as "2 visits" or "no visit"."""
     number = int(row[column])
     return f"{number or 'no'} {one if number < 2 else many}"
 
@@ -50,8 +50,8 @@ def count(row: Row, column: str, one: str, many: str) -> str:
 def summary(row: Row) -> str:
     """Write the stay in a few English words: first visits of the year before, which tell most.
 
-    A classifier takes the mean over all tokens, so what tells little would drown the rest:
-    without diagnoses, sex and laboratory tests, logistic regression on the table is as good.
+    A classifier takes the mean over all tokens, so words that tell little would drown the rest.
+    Without diagnoses, sex and laboratory tests, logistic regression on the table is as good.
     """
     youngest, oldest = row["age"].strip("[)").split("-")
     source = SOURCE.get(row["admission_source_id"], "elsewhere")

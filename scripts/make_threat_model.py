@@ -75,7 +75,7 @@ class Rows:
         self._left = set(self._payer)
 
     def of(self, name: str) -> str:
-        """Who pays for a thing, in words.
+        """Say who pays for a thing.
 
         Raises:
             SystemExit: no row says it.
@@ -101,9 +101,7 @@ class Rows:
         return f"Tests: {'; '.join(parts)}.\n"
 
     def check(self) -> None:
-        """Raises:
-        SystemExit: a row is of something that is gone.
-        """
+        """Stop the script (SystemExit) if a row is about something that no longer exists."""
         if self._left:
             sys.exit(f"{ROWS.name}: [{self.kind}] has rows of what is gone: {sorted(self._left)}")
 
@@ -173,7 +171,7 @@ def _message(field: str) -> str:
 
 
 def messages() -> dict[str, type[BaseModel]]:
-    """Every body of a message, by its name."""
+    """Return every body of a message, by its name."""
     from fedpriv import protocol
     from fedpriv.report.budget import BudgetReport
 
@@ -188,7 +186,7 @@ def messages() -> dict[str, type[BaseModel]]:
 
 
 def _fields(known: Rows) -> Iterator[Row]:
-    """The fields of what a site says. What it is told is in the next table."""
+    """Give the fields of what a site says. What a site is told is in the next table."""
     for name, body in messages().items():
         if name in known.about["arrives"]:
             continue
@@ -200,7 +198,7 @@ def _fields(known: Rows) -> Iterator[Row]:
 
 
 def leaves_of(schema: Any, where: str = "", top: Any = None) -> Iterator[tuple[str, Any]]:
-    """Each field of a JSON schema that has no fields of its own, by its path."""
+    """Give each field of a JSON schema that has no fields of its own, by its path."""
     top = top or schema
     for name, field in schema.get("properties", {}).items():
         path, inner = f"{where}.{name}".strip("."), _inside(field, top)
@@ -211,7 +209,7 @@ def leaves_of(schema: Any, where: str = "", top: Any = None) -> Iterator[tuple[s
 
 
 def _inside(field: Any, top: Any) -> Any:
-    """The definition of a section that a field is, holds, or may be; else None."""
+    """Return the definition of the section that a field is, holds, or may be; else None."""
     for option in (field, field.get("items", {}), *field.get("anyOf", ())):
         if "$ref" in option:
             return top["$defs"][option["$ref"].rpartition("/")[2]]
@@ -219,7 +217,7 @@ def _inside(field: Any, top: Any) -> Any:
 
 
 def bound(schema: Any) -> str:
-    """What a value of a schema can be at most, in words."""
+    """Say in words what a value of a schema can be at most."""
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(bound(option) for option in schema["anyOf"]))
     if "enum" in schema or "const" in schema:
@@ -280,7 +278,7 @@ def _requests(known: Rows) -> Iterator[Row]:
 
 
 def sent() -> tuple[list[str], list[str]]:
-    """Names of the headers, and of the fields, of all requests that a site's client makes."""
+    """Return the names of headers and fields of all requests that a site's client makes."""
     import httpx
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
     from flwr.app.message.message import make_message
@@ -324,7 +322,7 @@ def sent() -> tuple[list[str], list[str]]:
 
 
 def _set(message: Any, name: str) -> Iterator[str]:
-    """The fields of a protobuf message that are set, by their path."""
+    """Give the fields of a protobuf message that are set, by their path."""
     for descriptor, value in message.ListFields():
         path = f"{name}.{descriptor.name}"
         if descriptor.message_type is None or descriptor.name == "content":
@@ -365,7 +363,7 @@ def _exits(known: Rows) -> Iterator[Row]:
 
 
 def _calls() -> Iterator[tuple[str, ast.Call]]:
-    """Every call in the site's own code, with the function that it is in."""
+    """Give every call in the site's own code, with the function that it is in."""
     for room, folder in ROOMS.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts

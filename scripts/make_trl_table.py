@@ -107,12 +107,12 @@ AS_THEY_ARE = """\
 
 
 def page() -> str:
-    """The whole page."""
+    """Write the whole page."""
     return "\n".join([HEAD, *_sections()])
 
 
 def without_effect() -> set[str]:
-    """Names of arguments that change nothing."""
+    """Return the names of arguments that change nothing."""
     return {name for names in WITHOUT_EFFECT.values() for name in names.split()}
 
 

@@ -62,7 +62,7 @@ COMPARED = re.compile(r"\bRounded\(|allclose|\bapprox\(|(torch\.|np\.array_)equa
 
 
 def chosen(quick: bool) -> dict[Path, list[str]]:
-    """The tests that compare floats which torch or numpy computed, by their files."""
+    """Return the tests that compare floats which torch or numpy computed, by their files."""
     found = {}
     for path in sorted(TESTS.rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")

@@ -101,7 +101,8 @@ def _of_sentence(sentence: str, length: int) -> Iterator[str]:
     if length > LONGEST:
         yield f"{length} words in a sentence; at most {LONGEST}: {sentence[:70]}…"
     if hard := HARD.search(sentence):
-        yield f"{hard[0]!r} is hard to read: …{sentence[max(0, hard.start() - 30) : hard.end() + 30]}…"
+        around = sentence[max(0, hard.start() - 30) : hard.end() + 30]
+        yield f"{hard[0]!r} is hard to read: …{around}…"
 
 
 def main() -> int:

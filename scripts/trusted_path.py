@@ -48,7 +48,7 @@ ROW = re.compile(r"^\| ((?:`[^`|]+`(?:, )?)+) \| [\d,]+ \|", re.M)
 
 @cache
 def file_of(module: str) -> Path | None:
-    """The file of a module of ours."""
+    """Return the file of a module of ours."""
     for folder in FOLDERS:
         path = folder.joinpath(*module.split("."))
         for file in (path / "__init__.py", path.with_suffix(".py")):
@@ -58,10 +58,10 @@ def file_of(module: str) -> Path | None:
 
 
 def reached(*modules: str) -> set[str]:
-    """All modules of ours that these import, directly or not, and themselves.
+    """Return all modules of ours that these import, directly or not, and themselves.
 
-    A package that nobody imports runs when a module in it is imported, and its functions do not: so
-    what they import is not in it.
+    A package that nobody imports runs when a module in it is imported, but its functions do not: so
+    the modules that its functions import are not included.
     """
     found, waiting = set[tuple[str, bool]](), [(module, True) for module in modules]
     while waiting:
@@ -75,7 +75,7 @@ def reached(*modules: str) -> set[str]:
 
 @cache
 def imported(module: str, *, functions: bool = True) -> tuple[str, ...]:
-    """The modules that one imports, wherever in it or not inside functions."""
+    """Return the modules that one imports: everywhere in it, or outside functions only."""
     file = file_of(module)
     assert file is not None
     return tuple(_imports(ast.parse(file.read_text(encoding="utf-8")), functions))
@@ -100,7 +100,7 @@ def _imports(node: ast.AST, functions: bool) -> Iterator[str]:
 
 @cache
 def lines_of(module: str) -> int:
-    """Lines that hold code."""
+    """Count the lines that hold code."""
     file = file_of(module)
     assert file is not None
     text = file.read_text(encoding="utf-8")
@@ -122,13 +122,13 @@ def lines_of(module: str) -> int:
 
 
 def room_of(module: str) -> str:
-    """The room that a module stands in: a package of the library, or another distribution."""
+    """Return the room of a module: a package of the library, or another distribution."""
     top, _, rest = module.partition(".")
     return f"{top}.{rest.partition('.')[0]}" if top == "fedpriv" and rest else top
 
 
 def by_setting(found: set[str]) -> dict[str, int]:
-    """Lines that each part adds to these modules, by the name of its entry point."""
+    """Return the lines that each part adds to these modules, by the name of its entry point."""
     with (ROOT / "client" / "pyproject.toml").open("rb") as stream:
         groups = tomllib.load(stream)["project"]["entry-points"]
     points = {name: target for group in BY_SETTING for name, target in groups[group].items()}
@@ -137,7 +137,7 @@ def by_setting(found: set[str]) -> dict[str, int]:
 
 
 def of_the_page(text: str, found: set[str]) -> str:
-    """The page with the figures of today: both sums, and the rows of its two tables."""
+    """Return the page with the present figures: both sums, and the rows of its two tables."""
     parts = by_setting(found)
 
     def rooms(row: re.Match[str]) -> str:
@@ -151,7 +151,7 @@ def of_the_page(text: str, found: set[str]) -> str:
 
 
 def sums(found: set[str]) -> tuple[int, int]:
-    """Lines of these modules, and of those that handle a record before there is noise."""
+    """Count the lines of these modules, and of those that handle a record before there is noise."""
     before = [module for module in found if module.startswith(BEFORE_NOISE)]
     return sum(map(lines_of, found)), sum(map(lines_of, before))
 

@@ -1,7 +1,7 @@
-"""What 0.1.0 wrote is read: a federation file, a ledger that goes on, a run, a dossier, a site's file.
+"""Files of version 0.1.0 are read: federation file, ledger, run, dossier and a site's file.
 
-`earlier_version/0.1.0.tar.xz` was made by `ledger init`, `simulate`, `export` and `provision` of that
-version, with two sites of 24 made-up notes.
+`ledger init`, `simulate`, `export` and `provision` of that version made what is in
+`earlier_version/0.1.0.tar.xz`, with two sites of 24 made-up notes.
 """
 
 from __future__ import annotations

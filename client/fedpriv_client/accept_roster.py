@@ -15,7 +15,7 @@ from fedpriv_client.settings import accepted_path, roster_of
 from fedpriv_client.site_settings import SIGNING_KEY
 
 ADVICE = (
-    "Compare these keys by telephone with the sites whose they are, not with the coordinator. All"
+    "Compare these keys by telephone with the sites that own them, not with the coordinator. All"
     " other sites are as before."
 )
 
@@ -40,7 +40,7 @@ def accept(file: SiteFile, path: Path, ask: Callable[[], object]) -> str:
             file=path,
             key="predecessor",
             value=new.predecessor,
-            fix="Accept those between first, or ask the coordinator for one that follows it.",
+            fix="Accept the rosters between first, or ask the coordinator for one that follows it.",
         )
     own = load_or_create_key(file.site.state_dir / SIGNING_KEY).public_key().public_bytes_raw()
     if new.key_of(file.site.name) != own.hex():

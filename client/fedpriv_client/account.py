@@ -21,7 +21,7 @@ from fedpriv_client.site_settings import SiteSettings
 
 
 def account_file(settings: SiteSettings) -> Path:
-    """Where it is written down, for each ledger by itself."""
+    """Return the path of the written account; each ledger has its own."""
     return settings.state_dir / "accounts" / f"{settings.terms.dataset_id}.json"
 
 
@@ -37,11 +37,11 @@ def write_account(ledger: Ledger, settings: SiteSettings, held: HeldSpace | None
 
 
 def read_account(settings: SiteSettings) -> dict[str, Any]:
-    """What the rows of a site's ledger add up to, as of `Ledger.figures`, and how many there are.
+    """Return the sums of the rows of a site's ledger, as `Ledger.figures`, and the number of rows.
 
     Raises:
-        LedgerError: the ledger can't be used, and no process has it.
-        ConfigError: a process has it, and what that wrote down can't be read.
+        LedgerError: the ledger can't be used, and no process holds it.
+        ConfigError: a process holds it, and the account that this process wrote can't be read.
     """
     try:
         with open_ledger(settings, reading=True) as ledger:
@@ -51,10 +51,10 @@ def read_account(settings: SiteSettings) -> dict[str, Any]:
 
 
 def written_account(settings: SiteSettings) -> dict[str, Any]:
-    """What the site's process wrote down last.
+    """Return the account that the site's process wrote last.
 
     Raises:
-        ConfigError: there is nothing, or something else.
+        ConfigError: there is no such file, or it holds something else.
     """
     path = account_file(settings)
     try:

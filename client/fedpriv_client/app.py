@@ -128,7 +128,7 @@ def _keep(site: Site, report: BudgetReport) -> None:
 
 
 def _report(site: Site, permit: Permit, message: Message) -> Result:
-    """Not forbidden by any order: it says what was spent, and costs nothing."""
+    """Answer with a report. No order forbids it: it says what was spent, and costs nothing."""
     request = ReportRequest.parse(_body(message))
     if site.ledger.plan(request.job_id) is None:
         raise ProtocolError(f"This site has spent nothing on job {request.job_id!r}.")
@@ -158,7 +158,7 @@ def _take_adapter(site: Site, permit: Permit, message: Message) -> Result:
 
 
 def refusal(message: Message, error: Exception) -> Message:
-    """What is said of an error: its code and class leave; its text is logged here."""
+    """Answer with an error's code and class; its text does not leave and is logged here."""
     if isinstance(error, PausedError):
         body = Refusal.of(error)
         log.info("Waiting for a person: %s", error)
@@ -184,16 +184,16 @@ def _body(message: Message, part: str = "body") -> object:
 
 
 def _change(message: Message) -> SetChange | None:
-    """What is to become of the synthetic set that the site holds; nothing without one."""
+    """Return what becomes of the site's synthetic set; None if the request names no set."""
     record = message.content.array_records.get(SYNTHETIC)
     return None if record is None else SetChange.decode(record)
 
 
 def _vector(message: Message, most: int | None = None) -> Vector:
-    """The vector of a request. As long as its arrays say; the site knows how long it has to be.
+    """Read the vector of a request. Its arrays say its length; the site knows the right length.
 
     Args:
-        most: values that it may have, before memory is taken for them.
+        most: the most values that it may have; checked before memory is taken for them.
     """
     record = message.content.array_records.get(VECTOR)
     if not record:

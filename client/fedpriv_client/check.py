@@ -64,15 +64,15 @@ class Verdict:
 
 
 def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
-    """The proposal of a JSON file, or the one that a federation file would lead to.
+    """Read the proposal of a JSON file, or make the one that a federation file would lead to.
 
-    A federation file does not say the digest of its model; it is taken to be the one that this
-    site allows, and what it calls it is not looked up. The sites of a secure sum are taken to be
-    those of this site's own roster.
+    A federation file does not state the digest of its model. The digest is taken to be the one
+    that this site allows, and the model's name there is not looked up. The sites of a secure sum
+    are taken to be those of this site's own roster.
 
     Raises:
-        ConfigError: the file can't be read, or has a secure sum, and this site has no roster.
-        ProtocolError: it is JSON, and no proposal.
+        ConfigError: the file can't be read, or it has a secure sum and this site has no roster.
+        ProtocolError: the file is JSON, but no proposal.
     """
     if path.suffix != ".json":
         config = load_job(path, [f"model.name={json.dumps(settings.model)}"])
@@ -95,14 +95,14 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
 
 
 def _groups(section: ControllerSection | None) -> GroupTerms | None:
-    """Those of a controller, as far as a site's answer depends on them before a model is there."""
+    """Return a controller's groups, as far as a site's answer depends on them without a model."""
     if section is None:
         return None
     return GroupTerms(by=section.groups, count=1, adaptive=section.adaptive)
 
 
 def _of_model(proposal: Proposal, vector: TrainableVector) -> Proposal:
-    """A proposal of a federation file, for the model that was loaded here."""
+    """Fit the proposal of a federation file to the model that was loaded here."""
     found: dict[str, object] = {"vector_digest": vector.digest}
     if proposal.groups is not None:
         count = len(Groups.of(vector.names, vector.shapes, proposal.groups.by))

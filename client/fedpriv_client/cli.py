@@ -29,36 +29,39 @@ app = typer.Typer(
 )
 app.add_typer(ledger_app, name="ledger")
 app.command()(doctor)
-Config = Annotated[Path, typer.Option("--config", help="The site's own file.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+Config = Annotated[Path, typer.Option("--config", help="This site's own file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Probe = Annotated[
-    bool, typer.Option("--probe", help="Print nothing; exit with 0 if it is connected, else 1.")
+    bool, typer.Option("--probe", help="Print nothing; exit with 0 if connected, else with 1.")
 ]
 Adapter = Annotated[
     Path | None,
-    typer.Option("--adapter", help="Folder of a job's adapter.", show_default="the newest here"),
+    typer.Option("--adapter", help="A job's adapter, a folder.", show_default="this site's newest"),
 ]
 SITE = Path("site.toml")
-Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask for a yes.")]
 Folder = Annotated[
-    Path | None, typer.Option("--folder", help="Of a site model.", show_default="the newest here")
+    Path | None,
+    typer.Option("--folder", help="A site model, a folder.", show_default="this site's newest"),
 ]
-In = Annotated[Path | None, typer.Option("--in", help="File of records, JSONL.")]
+In = Annotated[Path | None, typer.Option("--in", help="A file of records to read, as JSONL.")]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="File for them with answers; what is there stays.")
+    Path | None, typer.Option("--out", help="File for records with answers; answers in it stay.")
 ]
 Field = Annotated[
     str | None,
-    typer.Option("--field", help="Of a record, with its text.", show_default="the job's"),
+    typer.Option("--field", help="The field with a record's text.", show_default="the job's"),
 ]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, max=16, help="Texts at once.")]
+BatchSize = Annotated[
+    int, typer.Option("--batch-size", min=1, max=16, help="Number of texts at once.")
+]
 
 
-By = Annotated[str | None, typer.Option("--by", help="Who decides, as in allow.approvers.")]
-Why = Annotated[str, typer.Option("--reason", help="Of the list in docs/how-to/site-page.md.")]
-Text = Annotated[str, typer.Option("--text", help="More about the reason; it stays here.")]
+By = Annotated[str | None, typer.Option("--by", help="Name of the person who decides.")]
+Why = Annotated[str, typer.Option("--reason", help="A reason listed in docs/how-to/site-page.md.")]
+Text = Annotated[str, typer.Option("--text", help="More about the reason; it stays at this site.")]
 Agreed = Annotated[
-    bool, typer.Option("--agreed", help="My name and text may leave, with the ledger's rows.")
+    bool, typer.Option("--agreed", help="Let my name and text leave with the ledger's rows.")
 ]
 
 
@@ -77,18 +80,18 @@ def _load(config: Path) -> OwnSiteFile:
 @app.callback()
 def serve(
     context: typer.Context,
-    config: Annotated[Path | None, typer.Option(help="The site's own file.")] = None,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="A JSON object a line.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Show and exit.")] = False,
+    config: Annotated[Path | None, typer.Option(help="This site's own file.")] = None,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines as JSON.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Dial the server and answer it, within what the site's file allows, until stopped."""
+    """Connect to the server and answer it within the limits of the site's file, until stopped."""
     if version:
         print(f"fedpriv-client {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is not None:
         return
     if config is None:
-        raise typer.BadParameter("give the site's file", param_hint="--config")
+        raise typer.BadParameter("give the site's file, such as site.toml", param_hint="--config")
     from fedpriv import logs
     from fedpriv.process import stop_on_terminate
 
@@ -103,9 +106,9 @@ def serve(
 @app.command()
 def enroll(
     name: Annotated[str, typer.Option(help="The site's name in the federation file.")],
-    folder: Annotated[Path, typer.Option(help="Where the key shall be.")] = Path(),
+    folder: Annotated[Path, typer.Option(help="The folder for the key.")] = Path(),
 ) -> None:
-    """Make this site's key here, and a request to send to the coordinator."""
+    """Make this site's key and a request, which you send to the coordinator."""
     from fedpriv_client.enroll import enroll as make
 
     made = make(folder, name)
@@ -114,7 +117,7 @@ def enroll(
 
 @app.command()
 def setup(config: Config = SITE) -> None:
-    """Set this site up by questions: its key at first, then its file and its ledger."""
+    """Set this site up with questions: first its key, then its file and its ledger."""
     from fedpriv.pki.enrolment import read_enrolment
     from fedpriv_client.enroll import enroll as make
     from fedpriv_client.settings import ledgers
@@ -124,7 +127,7 @@ def setup(config: Config = SITE) -> None:
     enrolment, key = folder / "enrolment.json", folder / "site.key"
     if not enrolment.exists():
         if key.exists():
-            print(f"Put what the coordinator sends back into {folder}, then type this again.")
+            print(f"Put the files from the coordinator into {folder}, then type this again.")
         else:
             print(make(folder, typer.prompt("This site's name in the federation file")).advice)
         return
@@ -139,10 +142,10 @@ def setup(config: Config = SITE) -> None:
 
 @app.command()
 def roster_entry(
-    out: Annotated[Path, typer.Option(help="The file to send, such as NAME.roster.json.")],
+    out: Annotated[Path, typer.Option(help="The file to write, such as NAME.roster.json.")],
     config: Config = SITE,
 ) -> None:
-    """Write this site's name and public key, for the roster of a secure sum."""
+    """Write this site's name and public key to a file, for the roster of a secure sum."""
     from fedpriv_client.roster_entry import write_entry
 
     print(write_entry(_load(config), out))
@@ -150,11 +153,11 @@ def roster_entry(
 
 @app.command()
 def accept_roster(
-    roster: Annotated[Path, typer.Argument(help="The roster that follows this site's own.")],
+    roster: Annotated[Path, typer.Argument(help="The new roster, which follows this site's.")],
     config: Config = SITE,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Yes = False,
 ) -> None:
-    """Say yes to who joins a secure sum, who leaves it, and new keys, after they were shown."""
+    """Show who joins or leaves a secure sum and which keys are new, then ask you to accept."""
     from fedpriv_client.accept_roster import accept
 
     print(accept(_load(config), roster, lambda: yes or typer.confirm("Accept it?", abort=True)))
@@ -164,14 +167,14 @@ def accept_roster(
 def init(
     config: Config = SITE,
     another: Annotated[
-        bool, typer.Option("--another", help="These are other people than in the first ledger.")
+        bool, typer.Option("--another", help="Make a ledger for other people than the first.")
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Make the ledger of this site's people, once, with the budget that they have for life.
+    """Make the ledger of this site's people, once, with their budget for life.
 
-    It shows the terms and asks, where it is typed at a terminal; a script is not asked. A ledger of
-    other terms, a day old at most, from which nothing was spent, is undone first: see undo-init.
+    At a terminal it shows the terms and asks; a script is not asked. A ledger with other terms is
+    undone first, if it is at most a day old and nothing was spent from it: see undo-init.
     """
     from fedpriv_client.init import make_ledger
 
@@ -182,14 +185,14 @@ def init(
 def undo_init(
     config: Config = SITE,
     dataset_id: Annotated[
-        str | None, typer.Option("--ledger", help="Its data set, where there are several.")
+        str | None, typer.Option("--ledger", help="The ledger's data set, if there are several.")
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Take back a ledger that nothing was spent from, within a day; this leaves a trace.
+    """Undo a ledger within a day, if nothing was spent from it; this leaves a trace.
 
-    It is refused once the client was started with it, or if the ledger, its witness, the index of
-    units or the last report knows of anything that was paid.
+    The command refuses if the client was started with the ledger, or if the ledger, its witness,
+    the index of units or the last report knows of any payment.
     """
     from fedpriv_client.settings import ledgers
     from fedpriv_client.undo_init import last_undone, undo
@@ -197,7 +200,7 @@ def undo_init(
     file = _load(config)
     known = [*ledgers(file)] or [last_undone(file.site.state_dir).get("dataset_id", "")]
     if dataset_id is None and len(known) > 1:
-        raise typer.BadParameter(f"is one of {', '.join(known)}", param_hint="--ledger")
+        raise typer.BadParameter(f"give one of {', '.join(known)}", param_hint="--ledger")
     chosen = dataset_id or known[0]
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Undo the ledger of data set {chosen}?", abort=True)
@@ -206,7 +209,7 @@ def undo_init(
 
 @app.command()
 def digest(config: Config = SITE) -> None:
-    """Print the digest of the base model, for allow.model_digest, and that of allow.begin."""
+    """Print the base model's digest, for allow.model_digest, and that of allow.begin, if set."""
     from fedpriv.config.load import allowed_model
     from fedpriv.models.stored import digest_of
     from fedpriv.stored_adapter import find_adapter
@@ -218,7 +221,7 @@ def digest(config: Config = SITE) -> None:
 
 @app.command()
 def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False) -> None:
-    """How this site's process goes, and what its budget report says."""
+    """Show the state of this site's process, and what its budget report says."""
     from fedpriv.process import read_status
     from fedpriv.report import budget
     from fedpriv.report.lifetime import in_words
@@ -272,11 +275,11 @@ def personalise(
     config: Config = SITE,
     adapter: Adapter = None,
     single: Annotated[
-        bool, typer.Option("--single", help="Let one adapter answer, which learned from all.")
+        bool, typer.Option("--single", help="Make one adapter that learns what all models answer.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a model of this site's own records and the federation's; it stays in this house."""
+    """Make a model from this site's records and the federation's adapter; it stays here."""
     from fedpriv.process import stop_on_terminate
 
     file = _load(config)
@@ -293,11 +296,11 @@ def evaluate(
     config: Config = SITE,
     adapter: Adapter = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Use the first so many held-out records only.")
+        int | None, typer.Option(min=1, help="Use only the first N held-out records.", metavar="N")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the models on this site's own held-out records; the figures stay here."""
+    """Compare the models on this site's held-out records; the figures stay here."""
     from fedpriv.process import stop_on_terminate
 
     file = _load(config)
@@ -318,14 +321,14 @@ def generate(
     field: Field = None,
     batch_size: BatchSize = 8,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, show_default="as a record of the job has room")
+        int | None, typer.Option(min=1, show_default="as many as fit a record of the job")
     ] = None,
     temperature: Annotated[
-        float, typer.Option(min=0, max=100, help="0 takes the likeliest token each time.")
+        float, typer.Option(min=0, max=100, help="0 always takes the likeliest token.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn at a temperature.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of drawn tokens.")] = 0,
 ) -> None:
-    """Let the site model write after a text of the standard input, or after those of a file."""
+    """Let the site model continue a text from standard input, or the texts of a file."""
     from fedpriv.serving.answers import Answering
     from fedpriv_client.answer import run as answer
 
@@ -343,7 +346,7 @@ def classify(
     field: Field = None,
     batch_size: BatchSize = 8,
 ) -> None:
-    """Let the site model label a text of the standard input, or those of a file."""
+    """Let the site model label a text from standard input, or the texts of a file."""
     from fedpriv.serving.answers import Answering
     from fedpriv_client.answer import run as answer
 
@@ -354,19 +357,19 @@ def classify(
 @app.command()
 def serve_model(
     folder: Annotated[
-        Path | None, typer.Argument(help="Of a site model.", show_default="the newest here")
+        Path | None, typer.Argument(help="A site model.", show_default="this site's newest")
     ] = None,
     config: Config = SITE,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Of this machine; 0: any.")] = 8641,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Local port; 0: any.")] = 8641,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="What requests must show; made once.",
+            help="File of the token that requests must show; it is made once.",
             show_default="a new one for this start",
         ),
     ] = None,
 ) -> None:
-    """Let transformers' server answer this machine with the site model, as OpenAI's do."""
+    """Serve the site model to this machine by transformers' server, with OpenAI's interface."""
     from fedpriv import logs
     from fedpriv.process import stop_on_terminate
 
@@ -385,19 +388,19 @@ def _site_model(folder: Path | None, config: Path) -> Path:
 
 @app.command()
 def pause(config: Config = SITE) -> None:
-    """Compute nothing from now on; what is being computed is finished."""
+    """Pause this site: it finishes what it computes, and then computes nothing."""
     _order(config, lambda stands: stands.model_copy(update={"paused": True}))
 
 
 @app.command()
 def resume(config: Config = SITE) -> None:
-    """Compute again."""
+    """Let this site compute again after a pause."""
     _order(config, lambda stands: stands.model_copy(update={"paused": False}))
 
 
 @app.command()
 def jobs(config: Config = SITE, as_json: AsJson = False) -> None:
-    """The jobs that were proposed to this site: what they cost, and which wait for approval."""
+    """List the jobs proposed to this site: what they cost, and which wait for approval."""
     from fedpriv_client.decide import list_jobs
 
     list_jobs(_load(config), config, as_json=as_json)
@@ -405,18 +408,18 @@ def jobs(config: Config = SITE, as_json: AsJson = False) -> None:
 
 @app.command()
 def approve(
-    job: Annotated[str, typer.Argument(help="Id or name of the job, as jobs shows it.")],
+    job: Annotated[str, typer.Argument(help="The job's id or name; jobs lists them.")],
     config: Config = SITE,
     digest: Annotated[
-        str | None, typer.Option(help="Of the proposal, where there are several.")
+        str | None, typer.Option(help="The proposal's digest, if there are several.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask again.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for a yes.")] = False,
     by: By = None,
     reason: Why = "",
     text: Text = "",
     agreed: Agreed = False,
 ) -> None:
-    """Say yes to a proposal that waits (allow.approve = "ask"), after it was shown."""
+    """Show a proposal that waits (allow.approve = "ask"), then ask you to approve it."""
     from fedpriv_client.decide import approve as decide
 
     said = _said(by, reason, text, agreed)
@@ -425,14 +428,14 @@ def approve(
 
 @app.command()
 def refuse(
-    job: Annotated[str, typer.Argument(help="Id or name of the job, as jobs shows it.")],
+    job: Annotated[str, typer.Argument(help="The job's id or name; jobs lists them.")],
     config: Config = SITE,
-    undo: Annotated[bool, typer.Option("--undo", help="Take it back.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take the refusal back.")] = False,
     by: By = None,
     reason: Why = "",
     text: Text = "",
 ) -> None:
-    """Take no further part in a job; what was spent stays spent."""
+    """Refuse any further part in a job; the budget that was spent stays spent."""
     said = _said(by, reason, text)
     _order(config, lambda stands: stands.not_refusing(job) if undo else stands.refusing(job, said))
 
@@ -442,7 +445,7 @@ def page(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("site-page.html"),
     config: Config = SITE,
 ) -> None:
-    """Write a page with this site's jobs, in plain words, and its budget."""
+    """Write a web page with this site's jobs, in plain words, and its budget."""
     from fedpriv_client.page import write_site_page
 
     write_site_page(_load(config), config, out)
@@ -452,9 +455,9 @@ def page(
 @app.command()
 def serve_page(
     config: Config = SITE,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Of this machine; 0: any.")] = 8640,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Local port; 0: any.")] = 8640,
 ) -> None:
-    """Serve that page to this machine alone, with buttons to approve and refuse jobs."""
+    """Serve the site's page to this machine alone, with buttons to approve and refuse jobs."""
     from fedpriv import logs
     from fedpriv.process import stop_on_terminate
 
@@ -475,6 +478,6 @@ def _order(config: Path, how: Callable[[Orders], Orders]) -> None:
 
 
 def main() -> None:
-    """The `fedpriv-client` command."""
+    """Run the `fedpriv-client` command."""
     set_environment()
     run(app)

@@ -177,7 +177,7 @@ class ServerConnection:
         self._client.close()
 
     def context(self) -> Context:
-        """What a ClientApp is called with; it holds nothing."""
+        """Return the context that a ClientApp is called with; it holds nothing."""
         node = self._connected()
         return Context(run_id=0, node_id=node, node_config={}, state=RecordDict(), run_config={})
 
@@ -228,7 +228,7 @@ def _refused(address: str, response: httpx.Response) -> Exception:
 
 
 def _ahead(response: httpx.Response) -> float | None:
-    """Seconds that our clock is ahead of the server's, to the second."""
+    """Return how many seconds our clock is ahead of the server's, to the second."""
     try:
         there = parsedate_to_datetime(response.headers["date"])
         return (datetime.now(UTC) - there).total_seconds()
@@ -237,7 +237,7 @@ def _ahead(response: httpx.Response) -> float | None:
 
 
 def _unreachable(address: str, error: httpx.TransportError) -> Exception:
-    """What lies behind a failed connection, by what OpenSSL says of it."""
+    """Find the cause of a failed connection, by what OpenSSL says of it."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__
@@ -265,7 +265,7 @@ def _unreachable(address: str, error: httpx.TransportError) -> Exception:
 
 
 def _speaks_tls(url: httpx.URL) -> bool:
-    """Whether a server that hung up on plain HTTP answers to TLS."""
+    """Try whether a server that hung up on plain HTTP answers to TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
     try:

@@ -51,11 +51,11 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
     Console().print(table)
     print(f"Key that signs the reports: {own_key(file)}")
     if jobs.waiting:
-        print("fedpriv-client approve JOB shows a job in full, and asks; refuse JOB says no.")
+        print("To see a job in full and decide: fedpriv-client approve JOB. To refuse: refuse JOB.")
 
 
 def waiting(file: SiteFile, config: Path) -> list[str]:
-    """Ids of the jobs that wait for approval; none before there is a ledger that can be read."""
+    """Return the ids of the jobs that wait for approval; none if no ledger can be read."""
     try:
         return [job.name for job in jobs_of(site_settings(file, config)).waiting]
     except FedprivError:
@@ -89,13 +89,13 @@ def approve(
     print(f"  What that means: {meaning(jobs, job)}")
     if not yes:
         if not is_asked():
-            raise ConfigError("is needed where nobody can be asked", key="--yes")
+            raise ConfigError("is needed, as there is no terminal to ask at", key="--yes")
         typer.confirm("Approve it?", abort=True)
     print(f"Approved. {persons.approve(settings, job, said)}")
 
 
 def is_asked() -> bool:
-    """Whether there is somebody to ask."""
+    """Tell whether there is somebody to ask."""
     return sys.stdin.isatty()
 
 

@@ -76,12 +76,12 @@ class LedgerGrowth:
 
 
 def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> TokenFile:
-    """A file for the tokens of so many units, whatever a server proposes within the site's limits.
+    """Reserve a file for the tokens of so many units, for any proposal within the site's limits.
 
     It is allocated in full and used by one job after the other.
 
     Raises:
-        DataError: there is not so much, for the site's administrator.
+        DataError: the disk has too little space; the message is for the site's administrator.
 
     Privacy:
         Depends on the records, and so must never answer a server.
@@ -95,10 +95,10 @@ def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> Toke
 
 
 def space_for_files(settings: SiteSettings) -> HeldSpace:
-    """Space for what is written into a site's folder beside an answer; see `files_taken`.
+    """Hold space for what is written into a site's folder beside an answer; see `files_taken`.
 
     Raises:
-        DataError: there is not so much.
+        DataError: the disk has too little space.
     """
     if not settings.terms.simulated:
         for path in _beside(settings):  # a folder takes disk space, too
@@ -110,10 +110,10 @@ def space_for_files(settings: SiteSettings) -> HeldSpace:
 def held_space(
     settings: SiteSettings, folder: Path, most: int, grown: Callable[[], int]
 ) -> HeldSpace:
-    """As `HeldSpace`. A simulation, whose sites and server are one process, holds nothing.
+    """Hold space as `HeldSpace` does. A simulation, one process for all sites, holds nothing.
 
     Raises:
-        DataError: there is not so much.
+        DataError: the disk has too little space.
     """
     try:
         return HeldSpace(folder, 0 if settings.terms.simulated else most, grown)
@@ -122,13 +122,13 @@ def held_space(
 
 
 def files_taken(settings: SiteSettings) -> int:
-    """Bytes of what a site has written beside its answers: at most `FILES`."""
+    """Return the bytes that a site has written beside its answers: at most `FILES`."""
     kept = proposals_folder(settings.state_dir).glob("*")
     return _bytes_of({*_beside(settings), *kept})
 
 
 def _beside(settings: SiteSettings) -> set[Path]:
-    """The files that are written beside an answer, but for proposals."""
+    """Return the files that are written beside an answer, without the proposals."""
     own = last_report(settings, settings.terms.dataset_id)
     formats = settings.state_dir / FORMATS
     return {own, settings.report, account_file(settings), formats}
@@ -159,10 +159,10 @@ def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
 
 
 def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
-    """Bytes that a site may need: for the tokens of so many units, and for all else.
+    """Return the bytes that a site may need: for the tokens of so many units, and for all else.
 
-    What it has written beside its answers before counts as part of them. So what a server had it
-    write decides nothing about the next start.
+    Files that the site wrote beside its answers before count as part of them. So what a server
+    made the site write decides nothing about the next start.
     """
     terms, limits = settings.terms, settings.limits
     longest = DataSpec(
@@ -179,7 +179,7 @@ def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
 
 
 def megabytes(count: int) -> str:
-    """Bytes as people read them, rounded up."""
+    """Write bytes as people read them, rounded up."""
     return f"{-(-count // 10**6):,} MB"
 
 
@@ -192,7 +192,7 @@ def _not_reserved(folder: Path, count: int, error: OSError) -> DataError:
 
 
 def _growing(settings: SiteSettings) -> list[Path]:
-    """The ledger, and its witness if that is on the same disk."""
+    """Return the ledger, and also its witness if that is on the same disk."""
     ledger, witness = settings.ledger, settings.witness
     with suppress(OSError):  # no folder yet
         if witness and witness.parent.stat().st_dev == ledger.parent.stat().st_dev:
@@ -201,7 +201,7 @@ def _growing(settings: SiteSettings) -> list[Path]:
 
 
 def _bytes_of(files: Iterable[Path]) -> int:
-    """As the disk counts them, in blocks."""
+    """Count the bytes of files as the disk does, in blocks."""
     found = 0
     for path in files:
         with suppress(OSError):

@@ -96,7 +96,7 @@ def _undone(file: SiteFile) -> Iterator[Finding]:
 
 
 def _own_models(file: SiteFile) -> list[Finding]:
-    """Where adapters are that were trained on the site's records without privacy, if any are."""
+    """Say where adapters are that were trained on the site's records without privacy, if any."""
     from fedpriv.serving.folder import site_models
     from fedpriv_client.own import own_cache, work_folder
 
@@ -226,11 +226,11 @@ def _records(file: SiteFile) -> str:
 
 
 def _population(file: SiteFile, own: OwnRecords) -> Iterator[str]:
-    """What says that these are not the people whom the ledger is about.
+    """Give the signs that these are not the people whom the ledger is about.
 
     Privacy:
-        Told on the administrator's own screen, and coarse: that the declared size is off by more
-        than ten times, and that fewer than half of the units are known. It is in no file.
+        Shown on the administrator's own screen only, and coarse: that the declared size is off by
+        more than ten times, and that fewer than half of the units are known. No file holds it.
     """
     from fedpriv.data.identity import identities
     from fedpriv.data.read import UNIT
@@ -254,7 +254,7 @@ def _population(file: SiteFile, own: OwnRecords) -> Iterator[str]:
 
 
 def _transform(file: SiteFile) -> str:
-    """What every text goes through, tried on made-up ones."""
+    """Try the transform that every text goes through on made-up texts."""
     from fedpriv.data.transform import find_transform, remembers
 
     name = str(file.data.transform)
@@ -303,7 +303,7 @@ def _number_format(file: SiteFile) -> str:
 
 
 def _disk(file: SiteFile, *, running: bool) -> str:
-    """Room for the records while a site is open, and for all that its limits allow."""
+    """Check the room for the records while a site is open, and for all that its limits allow."""
     from fedpriv_client.disk_space import check_disk_space, disk_space_needed
     from fedpriv_client.settings import settings_of
 
@@ -363,7 +363,7 @@ def _with_all(allocated: float | None, budget: float | None) -> str:
 
 
 def _alone(verdict: Verdict) -> str:
-    """What a secure sum assumes of the other sites, and what its plan costs without that."""
+    """Say what a secure sum assumes of the other sites, and what its plan costs without that."""
     plan = verdict.plan
     if plan is None or verdict.epsilon_alone is None:
         return ""
@@ -376,7 +376,7 @@ def _alone(verdict: Verdict) -> str:
 
 
 def _looks(verdict: Verdict) -> str:
-    """What of a plan's cost its looks at held-out records are."""
+    """Say which part of a plan's cost comes from its looks at held-out records."""
     if verdict.without_looks is None:
         return ""
     return (

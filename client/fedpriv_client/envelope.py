@@ -31,14 +31,14 @@ _Known = tuple[str, int]  # kind and size
 
 
 def unpack(key: str, contents: Mapping[str, bytes], largest: int) -> Message:
-    """The message of an object id.
+    """Return the message of an object id.
 
     Args:
-        contents: its objects by id; each is what its id says.
-        largest: bytes, when all is written out.
+        contents: the message's objects by id; each id fits its object's content.
+        largest: most bytes of the message when it is written out in full.
 
     Raises:
-        ProtocolError: it is not a message of the shape above, or larger.
+        ProtocolError: the object is not a message of the shape above, or it is larger.
     """
 
     def assembled() -> object:
@@ -72,7 +72,7 @@ def checked(read: Callable[[], object]) -> Message:
 def _size(
     key: str, contents: Mapping[str, bytes], kinds: tuple[str, ...], known: dict[str, _Known]
 ) -> int:
-    """Bytes of an object of one of some kinds with all that it refers to, as often as it does."""
+    """Return the bytes of an object of these kinds, with those of every reference, repeats too."""
     if key not in known:
         content = contents[key]
         kind, children = object_head(content)

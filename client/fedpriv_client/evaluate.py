@@ -98,7 +98,7 @@ def own_view(
 def _models(
     chosen: Federated, worker: Worker
 ) -> tuple[dict[str, Vector], dict[OwnKind, AdapterFacts]]:
-    """The values of each model there is, and what the own ones are."""
+    """Return the values of each model that exists, and the facts of the site's own models."""
     values = {
         "base": worker.initial,
         "federated": read_values(chosen.folder, worker, chosen.facts),
@@ -113,7 +113,7 @@ def _models(
 
 
 def _notes(facts: Mapping[OwnKind, AdapterFacts], knowing: Sequence[OwnKind]) -> list[str]:
-    """What there is to know of the own models, of which some may know held-out records."""
+    """Write notes on the own models, of which some may have seen held-out records."""
     notes = [
         f"The model {kind!r} was trained when data.held_out was"
         f" {facts[kind].held_out or 'not set'}, so it may know some of these records. Train it"
@@ -158,7 +158,7 @@ def run(
 
 
 def table(found: Evaluation) -> Table:
-    """The models side by side."""
+    """Show the models side by side."""
     title = f"{found.records} held-out records of {found.site}, job {found.job}"
     shown = Table("", *found.columns, "rate × passes", title=title, title_justify="left")
     for index, row in enumerate(found.rows):

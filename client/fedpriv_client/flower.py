@@ -63,12 +63,12 @@ def set_message_id(message: Message, message_id: str) -> None:
 
 
 def object_id_of(content: bytes) -> str:
-    """What names an object: the SHA-256 of its content, in hex."""
+    """Return the id of an object: the SHA-256 of its content, in hex."""
     return get_object_id(content)
 
 
 def object_head(content: bytes) -> tuple[str, list[str]]:
-    """The kind of an object and the ids of those that it refers to, on its own word.
+    """Return the kind of an object and the ids that it refers to, as the object itself says.
 
     Raises:
         ValueError: it has no head.
@@ -78,17 +78,17 @@ def object_head(content: bytes) -> tuple[str, list[str]]:
 
 
 def object_body(content: bytes, kind: str) -> bytes:
-    """What follows the head of an object of that kind.
+    """Return the content that follows the head of an object of that kind.
 
     Raises:
         KeyError: no message has objects of that kind.
-        ValueError: it is of another.
+        ValueError: the object is of another kind.
     """
     return get_object_body(content, _KINDS[kind])
 
 
 def assemble(key: str, contents: Mapping[str, bytes]) -> object:
-    """What an object and those that it refers to make, as a message with its content.
+    """Assemble an object and those that it refers to, as a message with its content.
 
     Args:
         contents: by object id; check their sizes and references first.
@@ -107,7 +107,7 @@ class Outgoing:
     _objects: Mapping[str, InflatableObject]
 
     def content(self, key: str) -> bytes:
-        """An object; made when it is asked for."""
+        """Return an object, which is made when it is asked for."""
         return self._objects[key].deflate()
 
     def announced(self) -> Message:
@@ -148,9 +148,7 @@ class Announced:
         return message_from_proto(self._message)
 
     def object_ids(self) -> set[str]:
-        """Raises:
-        IndexError: the server did not say.
-        """
+        """Return the ids of the announced objects. Raises IndexError if the server gave none."""
         return {item.object_id for item in iterate_object_tree(self._trees[0])}
 
 
@@ -207,7 +205,7 @@ class FleetCalls(FleetHttpClient):
         return Announced(answer) if answer.messages_list else None
 
     def fetch(self, node: int, run: int, key: str) -> bytes | None:
-        """The content of an object, not checked; None if it is not there."""
+        """Fetch the content of an object, without checking it; None if it is not there."""
         asked = PullObjectRequest(node=Node(node_id=node), run_id=run, object_id=key)
         answer = self.PullObject(asked)
         return answer.object_content if answer.object_available else None

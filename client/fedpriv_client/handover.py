@@ -80,7 +80,7 @@ def keep_adapter(
 
 
 def _digest_of(path: Path, worker: Worker) -> str:
-    """Of an adapter that is here already."""
+    """Return the digest of an adapter that is here already."""
     return values_digest(read_values(path, worker, read_facts(path)))
 
 

@@ -52,9 +52,7 @@ def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) 
         print(f"  {name}: {text}")
     old = None if another else _mistyped(file, terms)
     if old is not None:
-        print(
-            f"Nothing was spent from the ledger {old}, of other terms. It is undone for this one."
-        )
+        print(f"The ledger {old} has other terms; nothing was spent from it. It is undone first.")
     if not yes and sys.stdin.isatty():
         typer.confirm("Make this ledger?", abort=True)
     if old is not None:
@@ -69,7 +67,7 @@ def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) 
 
 
 def in_words_of(file: SiteFile, terms: Terms) -> Iterator[tuple[str, str]]:
-    """What a ledger fixes, by name, with what that means."""
+    """Give by name what a ledger fixes, with what it means."""
     whose = "each by itself" if terms.unit == "record" else "all records of one together"
     alone = terms.budget_alone
     yield "data", str(where(file.data.records))
@@ -84,7 +82,7 @@ def in_words_of(file: SiteFile, terms: Terms) -> Iterator[tuple[str, str]]:
     with suppress(AccountingError):
         epsilon, life = usual_job(file, terms, used)
         cap = file.budget.per_job
-        none = "" if epsilon == cap else f" None of ε = {cap:g} fits, which budget.per_job allows."
+        none = "" if epsilon == cap else f" A job of budget.per_job, ε = {cap:g}, does not fit."
         yield f"a usual job of ε = {epsilon:.3g}", in_words(life, asks=True) + none
     whole = {"by all of it": alone or terms.budget}
     yield "what that means", for_one(terms.unit, terms.delta, whole)
@@ -112,11 +110,11 @@ def check_unit(file: SiteFile) -> None:
                 raise DataError(
                     error.problem, file=error.file, key="data.unit", value=unit, fix=error.fix
                 ) from None
-            print(f"The column of the unit was not looked for: {error}")
+            print(f"The unit's column was not checked: {error}")
 
 
 def _mistyped(file: SiteFile, terms: Terms) -> str | None:
-    """The one ledger of the site, if it may be undone and has other terms."""
+    """Return the only ledger of the site, if it may be undone and has other terms."""
     known = [*ledgers(file)]
     if len(known) == 1 and file.data.dataset_id is None:
         with suppress(LedgerError, ConfigError), unspent(file, known[0]) as ledger:

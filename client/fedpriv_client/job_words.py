@@ -20,7 +20,7 @@ METHODS = {
 
 
 def described(job: Job, declared_size: int) -> Iterator[tuple[str, str]]:
-    """What a job trains, how and how long, what would leave, and who proposed it.
+    """Describe what a job trains, how and how long, what would leave, and who proposed it.
 
     Args:
         declared_size: units of the site, as its administrator states it.
@@ -43,7 +43,7 @@ def described(job: Job, declared_size: int) -> Iterator[tuple[str, str]]:
 
 
 def cost(jobs: Jobs, job: Job) -> str:
-    """What a job costs by itself, and what the ledger would then have allocated."""
+    """Say what a job costs by itself, and what the ledger would then have allocated."""
     account, kept = jobs.account, job.proposal
     text = f"ε = {upper(job.epsilon)} by itself at δ = {small(account['delta'])}"
     life = in_words(life_in(account, job.plan), asks=not begun(jobs, job))
@@ -58,7 +58,7 @@ def cost(jobs: Jobs, job: Job) -> str:
 
 
 def begun(jobs: Jobs, job: Job) -> bool:
-    """Whether the ledger holds a job's plan."""
+    """Tell whether the ledger holds a job's plan."""
     return any(row["job"] == job.name for row in jobs.account["plans"])
 
 

@@ -82,13 +82,13 @@ class Jobs:
         return tuple(job for job in self.jobs if job.state == WAITS)
 
     def find(self, name: str, digest: str | None = None) -> Job:
-        """The job that waits, or else was proposed, under an id or a name.
+        """Find the job with this id or name: one that waits, or else one that was proposed.
 
         Args:
             digest: of its proposal, where there are several.
 
         Raises:
-            ConfigError: there is none, or there are several.
+            ConfigError: there is no such job, or there are several.
         """
         of_name = [job for job in self.jobs if name in (job.name, job.name.rpartition("-")[0])]
         found = [job for job in of_name if digest in (None, job.digest)]
@@ -113,13 +113,13 @@ class Jobs:
 
 
 def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) -> Jobs:
-    """The jobs of a site, from its folder.
+    """Return the jobs of a site, from its folder.
 
     Args:
-        account: what the ledger adds up to; it is read if it is not given.
+        account: the sums of the ledger; they are read if not given.
 
     Raises:
-        LedgerError, ConfigError: the ledger, or what is written down beside it, can't be read.
+        LedgerError, ConfigError: the ledger, or what is written beside it, can't be read.
     """
     account = read_account(settings) if account is None else account
     orders = Orders.read(settings.state_dir)
@@ -151,14 +151,14 @@ def _state(
     waits: bool,
     expired: bool,
 ) -> State:
-    """What became of a job.
+    """Return the state of a job.
 
     Args:
-        row: of the ledger's figures; None of a job that has not begun.
-        handed: its adapter is here, so its last round is over.
-        waits: nobody has approved it, and the site asks. One that began before the site did so
-            waits, too, if it is to go on.
-        expired: it is too late to begin it.
+        row: the job's row in the ledger's figures; None for a job that has not begun.
+        handed: the job's adapter is here, so its last round is over.
+        waits: the site asks, and nobody has approved the job. A job that began before the site
+            asked waits, too, before it goes on.
+        expired: it is too late to begin the job.
     """
     if row is not None and (handed or row["reserved"] == plan.steps):
         return "finished"

@@ -88,10 +88,10 @@ class Limits:
     max_colluding_at_least: int = 0
 
     def plan(self, proposal: Proposal, terms: Terms) -> Plan:
-        """The plan this site would commit to for a proposal.
+        """Return the plan that this site would commit to for a proposal.
 
         Raises:
-            LimitError: something the site does not allow.
+            LimitError: the proposal asks for something that the site does not allow.
         """
         for refusal in self.refusals(proposal, terms):
             raise refusal
@@ -101,7 +101,7 @@ class Limits:
         return plan
 
     def refusals(self, proposal: Proposal, terms: Terms) -> Iterator[FedprivError]:
-        """All that this site does not allow of a proposal, before a model is loaded for it."""
+        """Give all that this site does not allow of a proposal, before a model is loaded for it."""
         yield from _foreign("methods", "method", proposal.method, self.methods)
         if self.statement and proposal.statement is None:
             yield StatementError("statement: is missing, and needed here (allow.statement).")
@@ -133,7 +133,7 @@ class Limits:
             yield from self._sharing_refusals(proposal.shared, terms)
 
     def _sharing_refusals(self, shared: SharedNoise, terms: Terms) -> Iterator[LimitError]:
-        """All that this site does not allow of a secure sum."""
+        """Give all that this site does not allow of a secure sum."""
         if self.roster is None or self.roster.digest != shared.roster:
             pinned = "none" if self.roster is None else self.roster.digest
             text = f"the sum is of the sites of {shared.roster}, and this site's roster is {pinned}"
@@ -154,7 +154,7 @@ class Limits:
             )
 
     def model_refusals(self, proposal: Proposal) -> Iterator[LimitError]:
-        """All that this site does not allow of a proposal's model, and of what is trained in it."""
+        """Give all that this site does not allow of a proposal's model and of its trained part."""
         if self.labels != proposal.model.labels:
             text = f"{proposal.model.labels} are not this site's labels {self.labels}."
             yield LimitError(f"model.labels: {text}", "labels")
@@ -173,12 +173,12 @@ class Limits:
         yield from self._foreign_targets((*named, *proposal.lora.modules_to_save))
 
     def calibrated(self, proposal: Proposal, terms: Terms) -> Plan:
-        """A proposal as a plan, whether or not it is allowed.
+        """Turn a proposal into a plan, whether or not the site allows it.
 
-        The noise is calibrated to the smaller of the proposed ε and the site's cap for a job,
-        at the proposed rate and steps and the site's own δ. Of a secure sum it is the same for all
-        sites, as proposed, and `check_cost` says whether that is enough. Where noise is adaptive
-        it is that of the filter's budget, at the ledger's order if it has one.
+        The noise is calibrated to the smaller of the proposed ε and the site's cap for a job, at
+        the proposed rate and steps and the site's own δ. In a secure sum the noise is the proposed
+        one, the same for all sites, and `check_cost` says whether it is enough. Adaptive noise is
+        that of the filter's budget, at the ledger's order if the ledger has one.
         """
         privacy, shared, order = proposal.privacy, proposal.shared, None
         epsilon, delta = min(privacy.epsilon, self.per_job), terms.plan_delta
@@ -209,10 +209,10 @@ class Limits:
         )
 
     def choice(self, plan: Plan, decision: Decision | None) -> SlotChoice:
-        """What a controller's decision means for a slot of a plan: noise and rate.
+        """Return what a controller's decision means for a slot of a plan: noise and rate.
 
         Raises:
-            LimitError: less noise than this site allows.
+            LimitError: the decision asks for less noise than this site allows.
             AccountingError: the decision asks for a share that buys nothing.
         """
         if plan.filter is None or decision is None or decision.share is None:
@@ -280,7 +280,7 @@ class Limits:
             raise LimitError(f"{text} more than this site allows, {self.max_basis:,}.", "max-basis")
 
     def _foreign_targets(self, layers: Iterable[str]) -> Iterator[LimitError]:
-        """Layers that may get no adapter here. A path such as ``h.0.attn`` is known by its end."""
+        """Refuse layers that may get no adapter here. Of a path (``h.0.attn``) its end counts."""
         names = dict.fromkeys(layer.rpartition(".")[2] for layer in layers)
         foreign = [name for name in names if self.targets and name not in self.targets]
         if foreign:

@@ -28,7 +28,7 @@ class Mailbox:
         self._closed = False
 
     def wants(self, metadata: Metadata) -> bool:
-        """Whether there is room for a message, before more of it is fetched."""
+        """Tell whether there is room for a message, before more of it is fetched."""
         kind = metadata.message_type
         with self._news:
             is_newest = not self._step or _round(metadata) >= _round(self._step[0].metadata)

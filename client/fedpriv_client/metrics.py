@@ -42,7 +42,7 @@ FIGURES = tuple(named for named in list(vars().values()) if isinstance(named, Fi
 
 
 def site_figures(file: SiteFile, config: Path) -> dict[Figure, Samples]:
-    """The figures of a site as they are now; without those of a ledger that is not open yet."""
+    """Return the present figures of a site, without those of a ledger that is not open yet."""
     state_dir = file.site.state_dir
     found: dict[Figure, Samples] = {
         CONNECTED: _one(read_status(state_dir).get("connection") == "connected")

@@ -26,7 +26,7 @@ MOST = 100  # jobs; the oldest is forgotten
 
 
 def model_of(file: SiteFile) -> ModelSection:
-    """The model that a site allows, as far as its own file says."""
+    """Return the model that a site allows, as far as its own file says."""
     name, labels = file.allow.model, file.data.labels
     if labels:
         return ModelSection(name=name, task="classification", labels=labels)
@@ -46,9 +46,9 @@ def settle(
     look: Inspect,
     held: HeldSpace | None = None,
 ) -> ModelRecipe:
-    """The recipe of a job with the number format that it is computed in, the same for its life.
+    """Return the recipe of a job with its number format, which stays the same for the job's life.
 
-    In a simulation, where one trial settles it for all sites, ``auto`` is float32 by now.
+    In a simulation one trial settles the format for all sites, so ``auto`` is float32 by now.
 
     Args:
         look: as of `WorkerPool.borrow`.
@@ -71,12 +71,12 @@ def settle(
 
 
 def compute_of(settings: SiteSettings, job: str) -> ComputeSection:
-    """What a site whose file says ``auto`` computes a job with, as far as that is settled."""
+    """Return the format that an ``auto`` site computes a job with, as far as it is settled."""
     return computed_in(settings.compute, _known(settings).get(job, "float32"))
 
 
 def _known(settings: SiteSettings) -> dict[str, str]:
-    """Number formats by job; none from a file that was never ours."""
+    """Return the number formats by job; none if the file can't be read as such."""
     try:
         found = json.loads((settings.state_dir / FORMATS).read_text(encoding="utf-8"))
         return {str(job): dtype for job, dtype in found.items() if dtype in SETTLED}

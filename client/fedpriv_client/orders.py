@@ -61,7 +61,7 @@ class Approval(Said):
         return (*(() if self.before is None else self.before.persons), self)
 
     def as_row(self, key: bytes, proposal: str) -> dict[str, str]:
-        """What a ledger's row has of it: names that can be guessed are under a secret key."""
+        """Return the approval as a ledger's row keeps it; a secret key hides guessable names."""
         person = hmac.new(key, canonical_json([proposal, self.by]), "sha256").hexdigest()
         row = {"person": person, "reason": self.reason or "none"}
         return {**row, "name": self.by, "text": self.text} if self.agreed else row
@@ -85,10 +85,10 @@ class Orders(Section):
 
     @classmethod
     def read(cls, folder: Path) -> Orders:
-        """The orders in a site's folder; none is no order.
+        """Read the orders in a site's folder; no file means no orders.
 
         Raises:
-            ConfigError: the file can't be read. A site does not work on until it can.
+            ConfigError: the file can't be read. The site does not work until it can be.
         """
         path = folder / "orders.json"
         try:
@@ -121,26 +121,26 @@ class Orders(Section):
             return stands
 
     def refusing(self, job: str, said: Said | None = None) -> Orders:
-        """These, and no part in a job, or in any of that name; a yes to one is forgotten."""
+        """Add the refusal of a job, or of all jobs of that name; forget any approval of one."""
         stands = self.model_copy(update={"refused": tuple(sorted({*self.refused, job}))})
         approved = {d: yes for d, yes in self.approved.items() if not stands.refuses(yes.job)}
         reasons = self.reasons if said is None else {**self.reasons, job: _now(job, said)}
         return stands.model_copy(update={"approved": approved, "reasons": reasons})
 
     def not_refusing(self, job: str) -> Orders:
-        """These, but for that refusal."""
+        """Take that refusal out of the orders."""
         refused = tuple(name for name in self.refused if name != job)
         reasons = {name: no for name, no in self.reasons.items() if name != job}
         return self.model_copy(update={"refused": refused, "reasons": reasons})
 
     def approving(self, plan: Plan, said: Said | str) -> Orders:
-        """These, and yes to a proposal at the price of this plan, beside that of other persons.
+        """Add the approval of a proposal at this plan's price, beside those of other persons.
 
         Args:
-            said: who says so, and why; or who, or how, alone.
+            said: the person who approves, and why; or only who, or how, as text.
 
         Raises:
-            JobRefusedError: its job is refused.
+            JobRefusedError: the proposal's job is refused.
         """
         self._check_not_refused(plan.job, "Take that back first: fedpriv-client refuse --undo.")
         said = Said(by=said) if isinstance(said, str) else said
@@ -152,11 +152,11 @@ class Orders(Section):
         return self.model_copy(update={"approved": {**self.approved, plan.proposal: yes}})
 
     def persons(self, plan: Plan, approvers: Sequence[str] = ()) -> tuple[Approval, ...]:
-        """Those whose yes to a plan counts. A yes to another price is none.
+        """Return the approvals that count for a plan. An approval at another price does not count.
 
         Args:
-            approvers: who may say so; without any, everybody who can give orders. Where persons are
-                named, a yes of an older version, which does not say to which plan, does not count.
+            approvers: who may approve; if empty, everybody who can give orders. With names here,
+                an approval of an older version, which does not state its plan, does not count.
         """
         yes, shown = self.approved.get(plan.proposal), _shown(plan)
         return tuple(
@@ -167,15 +167,15 @@ class Orders(Section):
         )
 
     def refuses(self, job: str) -> bool:
-        """Whether the administrator wants no part in a job."""
+        """Tell whether the administrator wants no part in a job."""
         return job in self.refused or job.rpartition("-")[0] in self.refused
 
     def is_approved(self, plan: Plan, approvers: Sequence[str] = (), needed: int = 1) -> bool:
-        """Whether so many persons said yes to a plan."""
+        """Tell whether enough persons approved a plan."""
         return len(self.persons(plan, approvers)) >= needed
 
     def refusal(self, job: str) -> Approval | None:
-        """Who refused a job, if somebody said who that was."""
+        """Return who refused a job, if a person was named."""
         return self.reasons.get(job) or self.reasons.get(job.rpartition("-")[0])
 
     def _check_not_refused(self, job: str, advice: str = "") -> None:
@@ -184,10 +184,7 @@ class Orders(Section):
             raise JobRefusedError(f"{text} {advice}".strip())
 
     def check(self, job: str) -> None:
-        """Raises:
-        JobRefusedError: the administrator wants no part in this job.
-        PausedError: nothing is to be computed now.
-        """
+        """Raise JobRefusedError for a job that the site refuses, PausedError while it is paused."""
         self._check_not_refused(job)
         if self.paused:
             raise PausedError("This site is paused: fedpriv-client resume lets it go on.")
@@ -207,7 +204,7 @@ class Orders(Section):
 
 
 def _shown(plan: Plan) -> str:
-    """Digest of what a person was shown of a plan; when its answers leave changes no price."""
+    """Return the digest of what a person saw of a plan; when its answers leave changes no price."""
     return sha256(canonical_json(replace(plan, ticks=False).as_row()))
 
 

@@ -66,11 +66,11 @@ class Opened:
 
 
 def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
-    """The adapter that was asked for, or the newest that a server handed over.
+    """Return the adapter that was asked for, or the newest that a server handed over.
 
     Raises:
-        ConfigError: there is none, it was changed, or it is of another base model or more than
-            the site allows.
+        ConfigError: there is none, it was changed, or it is of another base model or asks for
+            more than the site allows.
     """
     settings = site_settings(file, config)
     folder = adapter or _newest(adapters_folder(settings.state_dir))
@@ -143,22 +143,22 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
 
 
 def shown_held_out(file: SiteFile) -> str | None:
-    """What `data.held_out` is, so that it is noticed when models were trained by another."""
+    """Return `data.held_out` as text, to notice models that were trained with another value."""
     return None if file.data.held_out is None else str(file.data.held_out)
 
 
 def work_folder(state_dir: Path) -> Path:
-    """Where one command at a time is at work."""
+    """Return the folder where one command at a time works."""
     return state_dir / "personal-work"
 
 
 def own_cache(state_dir: Path) -> Path:
-    """Where clear text of records is meanwhile; not where the site's process has its own."""
+    """Return the folder for clear text of records; it is not the one of the site's process."""
     return work_folder(state_dir) / "cache"
 
 
 def _newest(folder: Path) -> Path:
-    """The adapter that came last."""
+    """Return the adapter that came last."""
     found = sorted(folder.glob(f"[!.]*/{FACTS}"), key=lambda path: path.stat().st_mtime_ns)
     if not found:
         raise ConfigError(
@@ -197,10 +197,10 @@ def _check_room(chosen: Federated) -> None:
 
 
 def _unpacked(source: Source) -> int:
-    """Bytes of a file of records as text.
+    """Return the bytes of a file of records as text.
 
     Raises:
-        DataError: it is of a format that tells only when it is read, or no file.
+        DataError: its format tells the size only when it is read, or it is no file.
     """
     path = Path(where(source))
     packed = path.suffix == ".gz"

@@ -16,7 +16,7 @@ from fedpriv_client.ticks import SLOWER, preparation
 
 
 def read_records(settings: SiteSettings, cache_dir: Path) -> OwnRecords:
-    """The records of a site, those that it keeps apart by themselves.
+    """Read the records of a site, with its held-out records apart.
 
     Raises:
         DataError: see `read_own`.
@@ -85,5 +85,5 @@ def refuse_empty(settings: SiteSettings, tally: Tally, *, held_out: bool = False
 
 
 def _data_key(settings: SiteSettings) -> str:
-    """The setting that names the records."""
+    """Return the setting that names the records."""
     return f"sites.{settings.name}.data" if settings.terms.simulated else "data.path"

@@ -34,10 +34,10 @@ IN_WORDS = 20  # jobs, beside those that wait; the table has all
 
 
 def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
-    """The page as it is now.
+    """Return the page as it is now.
 
     Args:
-        form_key: what a form has to send along; None makes a page without forms.
+        form_key: the key that a form has to send along; None makes a page without forms.
 
     Raises:
         LedgerError, ConfigError: as `fedpriv_client.jobs.jobs_of`.
@@ -93,7 +93,7 @@ def write_site_page(file: SiteFile, config: Path, out: Path) -> None:
 
 
 def _budgets(account: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What there is for life, under each claim of the ledger, and what is left of it."""
+    """Give the budget for life under each claim of the ledger, and what is left of it."""
     terms, used = terms_in(account), account["used"]
     size = len(used) // len(terms.claims)
     for at, claim in enumerate(terms.claims):
@@ -115,14 +115,14 @@ def _budgets(account: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _for_one(account: Mapping[str, Any]) -> str:
-    """What the budget for life means for one unit, whoever works with whom."""
+    """Say what the budget for life means for one unit, even if all others work together."""
     whole = account["budget_alone"] or account["budget"]
     figures = {"by all that the budget lets through": whole}
     return for_one(account["unit"], account["delta"], figures)
 
 
 def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]:
-    """What a job may ask for here, as the site's file says."""
+    """Give what a job may ask for here, as the site's file says."""
     allow, budget = file.allow, file.budget
     yield "ε of one job", f"at most {budget.per_job:g}"
     if allow.statement:
@@ -156,7 +156,7 @@ def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]
 
 
 def _authority(file: SiteFile) -> str | None:
-    """The fingerprint of who signed this site's enrolment; None if there is none to be read."""
+    """Return the fingerprint of the authority that signed the enrolment; None if unreadable."""
     from fedpriv.pki.enrolment import read_enrolment
 
     server = file.server

@@ -47,7 +47,7 @@ def serve_page(file: SiteFile, config: Path, port: int) -> None:
 
 
 def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
-    """The page, and what its buttons do.
+    """Make the app of the page and of its buttons.
 
     Args:
         token: the password; any user name will do.
@@ -84,7 +84,7 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
 
 
 async def said_in(request: Request, form: Mapping[str, str]) -> Said:
-    """Who decides, and why, by a form or else by the user name that the browser sent.
+    """Read who decides, and why, from a form or else from the user name that the browser sent.
 
     Raises:
         ConfigError: as `persons.said_of`.
@@ -95,10 +95,10 @@ async def said_in(request: Request, form: Mapping[str, str]) -> Said:
 
 
 async def own_form(request: Request, form_key: str) -> dict[str, str]:
-    """The fields of a form of this very page, with a job and a digest.
+    """Read the fields of a form of this very page, with a job and a digest.
 
     Raises:
-        HTTPException: it came from elsewhere, or is none.
+        HTTPException: the form came from elsewhere, or it is no such form.
     """
     origin = request.headers.get("origin")
     if origin != f"http://{request.headers['host']}":

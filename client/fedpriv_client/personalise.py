@@ -49,7 +49,7 @@ class Made:
     models: OwnModels
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON, for the site's own administrator."""
+        """Return it as JSON, for the site's own administrator."""
         answer = self.models.answer
         return {
             "folder": str(self.folder),
@@ -260,7 +260,7 @@ def _line(epoch: Epoch) -> str:
 
 
 def summary(made: Made) -> str:
-    """What was made, for a person."""
+    """Describe what was made, for a person."""
     answer = made.models.answer
     shares = ", ".join(f"{name} {share:.2f}" for name, share in answer.weights.items())
     lines = [f"{kind}: {_how(one)}" for kind, one in made.models.trained.items()]
@@ -279,7 +279,7 @@ def summary(made: Made) -> str:
 
 
 def _how(made: Personal) -> str:
-    """How a model was trained."""
+    """Say how a model was trained."""
     best = made.best
     if not best.number:
         return "no pass lowered the loss on what was left out, so it is what it began with"

@@ -32,14 +32,14 @@ def approve(settings: SiteSettings, job: Job, said: Said) -> str:
     """
     allowed = settings.approvers
     if allowed and said.by not in allowed:
-        fix = f"Those who may are {', '.join(allowed)} (allow.approvers)."
+        fix = f"Give one of {', '.join(allowed)} (allow.approvers)."
         raise ConfigError("may not approve a job here", key="--by", value=said.by, fix=fix)
     if allowed and said.reason is None:
         fix = f"Give one: {', '.join(REASONS)}."
         raise ConfigError("is missing", key="--reason", fix=fix)
     stands = Orders.change(settings.state_dir, lambda stands: stands.approving(job.plan, said))
     if not stands.is_approved(job.plan, allowed, settings.approvals):
-        return f"Job {job.name} waits for another person's yes."
+        return f"Job {job.name} waits for another person's approval."
     return f"Job {job.name} begins when the server asks again, within a minute or so."
 
 
@@ -60,7 +60,7 @@ def said_of(by: str, reason: str, text: str, *, agreed: bool) -> Said:
             {"by": by, "reason": reason or None, "text": text, "agreed": agreed}
         )
     except ValidationError:
-        raise ConfigError("is too long", key="--text", fix="Say it in 1,000 letters.") from None
+        raise ConfigError("is too long", key="--text", fix="Use 1,000 letters at most.") from None
 
 
 def persons(job: Job, approvers: Sequence[str] = ()) -> list[str]:

@@ -86,7 +86,7 @@ class KeptProposal(Section):
 
 
 def proposals_folder(state_dir: Path) -> Path:
-    """Where they are."""
+    """Return the folder of kept proposals."""
     return state_dir / "proposals"
 
 
@@ -170,13 +170,13 @@ def keep_proposal(
 
 
 def kept_proposals(state_dir: Path) -> Iterator[KeptProposal]:
-    """All that are kept, the newest first; those of another version are left out."""
+    """Give all kept proposals, the newest first; those of another version are left out."""
     found = filter(None, _files(proposals_folder(state_dir)).values())
     yield from sorted(found, key=lambda kept: (kept.first, kept.digest), reverse=True)
 
 
 def _files(folder: Path) -> dict[Path, KeptProposal | None]:
-    """What is in each file, the oldest first; None of one that can't be read, before all others."""
+    """Read each file, the oldest first; None marks one that can't be read, before all others."""
     found: dict[Path, KeptProposal | None] = {}
     written: dict[Path, int] = {}
     for path in folder.glob(_NAMES):
@@ -189,7 +189,7 @@ def _files(folder: Path) -> dict[Path, KeptProposal | None]:
 
 
 def _beyond(share: Sequence[Path], new: int = 0) -> Sequence[Path]:
-    """The oldest of a share, without which another of so many bytes fits in; 0 for no other."""
+    """Return the oldest files of a share that must go so that `new` bytes fit; 0: nothing new."""
     sizes = [path.stat().st_size for path in share]
     gone = 0
     while sizes[gone:] and (

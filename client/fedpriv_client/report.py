@@ -15,7 +15,7 @@ from fedpriv_client.site_settings import last_report
 
 
 def budget_report(site: Site, job: str) -> BudgetReport:
-    """What the site's ledger says of a job, unsigned.
+    """Return what the site's ledger says of a job, unsigned.
 
     Privacy:
         Public fields of the ledger only.
@@ -54,7 +54,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
 
 
 def _is_strict(site: Site) -> bool:
-    """Whether all that the claim is about was computed strictly, and whatever is still to come.
+    """Tell whether all that the claim is about was, and will be, computed strictly.
 
     The claim is for the life of the ledger, not for one job.
     """
@@ -63,15 +63,15 @@ def _is_strict(site: Site) -> bool:
 
 
 def _at_ticks(site: Site) -> bool:
-    """Whether all that the claim is about left at public ticks, and whatever is still to come."""
+    """Tell whether all that the claim is about left, and will leave, at public ticks."""
     to_come = site.ledger.is_full or site.settings.limits.ticks
     return site.ledger.at_ticks and to_come and site.ledger.terms.private
 
 
 def _max_colluding(site: Site) -> int | None:
-    """The least of all secure sums that the claim for life is about, whatever is still to come.
+    """Return the least `max_colluding` of all secure sums, done or to come, in the claim for life.
 
-    Of sums that were lost with a copy of the ledger nobody knows it, so it is taken for 0.
+    For sums that were lost with a copy of the ledger nobody knows the figure, so it counts as 0.
     """
     ledger, limits = site.ledger, site.settings.limits
     known = [] if ledger.max_colluding is None else [ledger.max_colluding]

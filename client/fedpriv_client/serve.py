@@ -130,7 +130,7 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
 
 
 def connection_of(file: SiteFile) -> ServerConnection:
-    """The connection that a file describes, not made yet.
+    """Return the connection that a file describes, not made yet.
 
     Raises:
         EnrolmentError: the enrolment can't be used.
@@ -142,10 +142,10 @@ def connection_of(file: SiteFile) -> ServerConnection:
 
 
 def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePrivateKey]:
-    """What a site trusts and shows: TLS by its enrolment, and its key.
+    """Return what a site trusts and shows: TLS by its enrolment, and its key.
 
     Raises:
-        EnrolmentError: a part of it is missing, was changed, has expired or is another's.
+        EnrolmentError: a part of it is missing, was changed, has expired or is another site's.
     """
     server = file.server
     if server.plain:

@@ -20,20 +20,20 @@ SAME = {field.name for field in fields(Limits)} & {*AllowSection.model_fields} -
 
 
 def site_settings(file: SiteFile, config_path: Path) -> SiteSettings:
-    """The settings of the site that a file describes, with the ledger that was made for it.
+    """Return the settings of the site that a file describes, with the ledger that was made for it.
 
     Args:
-        config_path: of the file, for messages.
+        config_path: path of the file, for messages.
 
     Raises:
-        LedgerError: there is no ledger yet, or there was one.
-        ConfigError: there are several, and none is named.
+        LedgerError: there is no ledger yet, or it is missing.
+        ConfigError: there are several ledgers, and none is named.
     """
     return settings_of(file, file.data.dataset_id or _only_ledger(file, config_path))
 
 
 def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
-    """The settings that a file describes, with the ledger of a population, made or not."""
+    """Return the settings that a file describes, for the ledger of a population, made or not."""
     allow, budget = file.allow, file.budget
     return SiteSettings(
         name=file.site.name,
@@ -71,10 +71,10 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
 
 
 def terms_of(file: SiteFile, dataset_id: str) -> Terms:
-    """What a file says of the ledger of a population; never that of a simulation.
+    """Return the terms that a file states for a population's ledger; never those of a simulation.
 
     Raises:
-        LedgerError: terms that promise nothing, or that no plan could meet.
+        LedgerError: the terms promise nothing, or no plan could meet them.
     """
     return Terms(
         dataset_id=dataset_id,
@@ -91,12 +91,12 @@ def terms_of(file: SiteFile, dataset_id: str) -> Terms:
 
 
 def ledger_path(file: SiteFile, dataset_id: str) -> Path:
-    """Where the ledger of a population is kept."""
+    """Return the path of a population's ledger."""
     return file.site.state_dir / "ledgers" / f"{dataset_id}.db"
 
 
 def ledgers(file: SiteFile) -> dict[str, Path]:
-    """Every ledger of the site, by its dataset id."""
+    """Return every ledger of the site, by its dataset id."""
     found = sorted((file.site.state_dir / "ledgers").glob("*.db"))
     return {path.stem: path for path in found if re.fullmatch(r"[0-9a-f]{32}", path.stem)}
 
@@ -135,12 +135,12 @@ def _only_ledger(file: SiteFile, config_path: Path) -> str:
 
 
 def accepted_path(file: SiteFile) -> Path:
-    """Where the roster is that was accepted after the one that the file states."""
+    """Return the path of the roster that was accepted after the one that the file states."""
     return file.site.state_dir / "roster.json"
 
 
 def roster_of(file: SiteFile) -> Roster | None:
-    """The sites that this one may be added up with, as its administrator compared them.
+    """Read the sites that this one may be added up with, as its administrator compared them.
 
     Raises:
         ConfigError: the file is not the one whose digest is stated, or this site is not in it.

@@ -111,7 +111,7 @@ def _answer(
 
 
 def _usual(question: Question, path: Path, lines: list[str]) -> str | None:
-    """The answer that is offered; None where only the site can know."""
+    """Return the answer to offer; None where only the site can know it."""
     if question.key == "budget.per_job":  # what the coordinator proposes
         return question.said
     with _beside(path, lines) as tried:
@@ -127,7 +127,7 @@ def _usual(question: Question, path: Path, lines: list[str]) -> str | None:
 
 
 def _line(question: Question, answer: str, folder: Path) -> str:
-    """The line of the file for an answer.
+    """Write the line of the file for an answer.
 
     Raises:
         ConfigError: no such value can stand there.
@@ -151,7 +151,7 @@ def _line(question: Question, answer: str, folder: Path) -> str:
 
 @contextmanager
 def _beside(path: Path, lines: list[str]) -> Iterator[Path]:
-    """A file with these lines, in the folder that its paths are relative to."""
+    """Keep a file with these lines for a while, in the folder that its paths are relative to."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".toml", encoding="utf-8") as new:
         new.write("\n".join(lines) + "\n")
         new.flush()
@@ -159,5 +159,5 @@ def _beside(path: Path, lines: list[str]) -> Iterator[Path]:
 
 
 def _plain(text: str) -> str:
-    """A description without the marks of Markdown."""
+    """Return a description without the marks of Markdown."""
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")

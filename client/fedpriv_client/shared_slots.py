@@ -118,21 +118,21 @@ class SharedSlots:
         return Ready(slot=request.slot, member=self._slot.member)
 
     def share(self, job: SiteJob | None, request: SetRequest) -> MaskedShare:
-        """What this site adds to the sum of a set: from the outbox, or else paid and computed.
+        """Return what this site adds to the sum of a set: from the outbox, or paid and computed.
 
         Args:
-            job: that the site is at.
+            job: the job that the site works at.
 
         Raises:
             SlotError: the slot gave its share to another set, with which it stays for ever.
-            ShareLostError: this site is not ready for the slot any more, as after a crash.
-            SetError: the set is not one that the site may add up with; another may still come.
+            ShareLostError: this site is no longer ready for the slot, for example after a crash.
+            SetError: the site may not add up with this set; another set may still come.
             StepFailedError: something failed after the sample was drawn.
 
         Privacy:
             Nothing is sampled before it is known whose sum the slot is. The masked share is
             stored with the tag of that set before it is returned, and a slot has one set for
-            ever. By itself it is not privatised; see docs/explanation/secure-sum.md for the sum.
+            ever. The share alone is not privatised; see docs/explanation/secure-sum.md.
         """
         stored = self._stored(request)
         if stored is not None:
@@ -151,7 +151,7 @@ class SharedSlots:
         return self._computed(job, ready, members)
 
     def _stored(self, request: SetRequest) -> MaskedShare | None:
-        """The share that was given to the sum of this set, if it was."""
+        """Return the share that was given to the sum of this set, if there is one."""
         job, slot = request.job_id, request.slot
         plan, paid_for = self._ledger.plan(job), self._ledger.request_of(job, slot)
         if plan is None or paid_for is None:

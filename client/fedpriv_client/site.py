@@ -257,7 +257,7 @@ class Site:
             orders.check_approved(plan, *persons)
 
     def _approvals(self, plan: Plan) -> list[dict[str, str]]:
-        """What the ledger keeps of the named persons who approved a plan."""
+        """Return what the ledger keeps of the named persons who approved a plan."""
         settings = self.settings
         if not (settings.ask and settings.approvers):
             return []
@@ -329,7 +329,7 @@ class Site:
             return self._step(request, vector, change)
 
     def share(self, request: SetRequest) -> tuple[StepReply, MaskedShare]:
-        """What this site adds to a secure sum; see `SharedSlots.share`."""
+        """Return what this site adds to a secure sum; see `SharedSlots.share`."""
         with self._lock:
             share = self._shared.share(self._job, request)
             return self._reply_with(share.kind, request.slot), share
@@ -374,7 +374,7 @@ class Site:
                 raise StepFailedError("The lines above say where.") from error
 
     def _declared_of(self, request: StepRequest) -> int:
-        """Units, as a person states them, of which a request draws."""
+        """Return the declared number of units, as a person states it, that a request draws from."""
         if request.centres is None:
             return self.ledger.terms.declared_size
         assert self.settings.limits.held_out is not None  # else no job looks
@@ -391,7 +391,7 @@ class Site:
         paid: Sequence[Reservation],
         csprng: Callable[[int], RandomSource],
     ) -> Privatised[GradientSum] | Privatised[Move] | Privatised[HeldOutSum]:
-        """The noisy sum of a round's only step, the move that its steps make, or a look."""
+        """Compute the noisy sum of a round's only step, the move that its steps make, or a look."""
         local, people = job.proposal.local, job.population
         if request.centres is not None:
             assert job.held_out is not None
@@ -446,8 +446,10 @@ class Site:
         return self._job.proposal.wire
 
     def close(self) -> None:
-        """Remove the clear text of the records, and give the ledger back, in this order: whoever
-        has the ledger next has the folder, too."""
+        """Remove the clear text of the records, and then give the ledger back.
+
+        In this order, because the next process with the ledger has the folder, too.
+        """
         try:
             self._job = None
             if shared := vars(self).get("_shared"):

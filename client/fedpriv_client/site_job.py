@@ -74,7 +74,7 @@ class SiteJob:
 
 
 def slots_of(request: StepRequest, proposal: Proposal) -> range:
-    """The slots that a request is about: of a round, or of a look, which come after all rounds.
+    """Return the slots of a request: of a round, or of a look; looks come after all rounds.
 
     Raises:
         ProtocolError: the job has no looks.
@@ -95,7 +95,7 @@ def slots_of(request: StepRequest, proposal: Proposal) -> range:
 
 
 def spec_of(proposal: Proposal, settings: SiteSettings) -> DataSpec:
-    """How a proposal has the site's records prepared."""
+    """Return how a proposal has the site's records prepared."""
     return DataSpec.of(
         settings.columns,
         proposal.model,
@@ -105,7 +105,7 @@ def spec_of(proposal: Proposal, settings: SiteSettings) -> DataSpec:
 
 
 def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
-    """The model of a proposal, found where the site says: a server names no file or hub here."""
+    """Return a proposal's model, found where the site says: a server names no file or hub here."""
     model = proposal.model
     if settings.model is not None:
         begin = None if model.begin is None else settings.begin
@@ -129,11 +129,11 @@ def check_fields(proposal: Proposal, settings: SiteSettings) -> None:
 
 
 def half_of(proposal: Proposal) -> SiteHalf:
-    """What makes the site's half of the method of a proposal.
+    """Return what makes the site's half of the method of a proposal.
 
     Raises:
         ConfigError: no such method is installed here.
-        ProtocolError: the proposal can't be meant for it.
+        ProtocolError: the proposal can't be meant for the method.
     """
     half = SiteHalf(find_method(proposal.method), proposal)
     method = half.make()
@@ -146,7 +146,7 @@ def half_of(proposal: Proposal) -> SiteHalf:
 
 
 def method_of(request: StepRequest, job: SiteJob, worker: Worker) -> Any:
-    """What computes the sums of a request: the job's method with its team, or a look, alone."""
+    """Return what computes a request's sums: the job's method with its team, or a look, alone."""
     ranges = job.proposal.evaluation
     if request.centres is not None and ranges is not None:
         return load_part("allow.evaluation").Distances(ranges, request.centres)
@@ -154,7 +154,7 @@ def method_of(request: StepRequest, job: SiteJob, worker: Worker) -> Any:
 
 
 def half_for(job: SiteJob, decision: Decision | None) -> SiteHalf:
-    """What makes the site's half for one request."""
+    """Return what makes the site's half for one request."""
     return replace(job.half, decision=decision)
 
 

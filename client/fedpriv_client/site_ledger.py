@@ -23,10 +23,10 @@ _IN_THE_SITES_FILE = {  # what is fixed, and where its administrator states it
 
 
 def open_or_create_ledger(settings: SiteSettings) -> Ledger:
-    """The ledger of a site that starts; one that does not outlive its job is made here.
+    """Open the ledger of a site that starts; one that does not outlive its job is made here.
 
     Raises:
-        LedgerError: there is none although it was to be made beforehand; or as `open_ledger`.
+        LedgerError: there is none, and it had to be made beforehand; or as `open_ledger`.
         LedgerCorruptError: there is none although the site has reported from it.
         ConfigError: it was made with other terms.
     """
@@ -47,10 +47,10 @@ def open_or_create_ledger(settings: SiteSettings) -> Ledger:
 
 
 def open_ledger(settings: SiteSettings, *, reading: bool = False) -> Ledger:
-    """The ledger of a site, compared with its terms and with all that was seen of it elsewhere.
+    """Open a site's ledger, and compare it with its terms and with all records of it elsewhere.
 
     Args:
-        reading: to look at it only.
+        reading: open it for reading only.
 
     Raises:
         LedgerError: it can't be used; see `Ledger.open`.
@@ -71,7 +71,7 @@ def open_ledger(settings: SiteSettings, *, reading: bool = False) -> Ledger:
 
 
 def _making(settings: SiteSettings) -> str:
-    """The command that makes a ledger with the terms that are stated."""
+    """Return the command that makes a ledger with the stated terms."""
     terms = settings.terms
     if not terms.simulated:
         return "fedpriv-client init"

@@ -74,22 +74,22 @@ class SiteSettings:
 
 
 def cache_folder(state_dir: Path) -> Path:
-    """Where clear text of records is while a site is open; emptied whenever one is opened."""
+    """Return the folder for clear text of records while a site is open; opening empties it."""
     return state_dir / "cache"
 
 
 def adapters_folder(state_dir: Path) -> Path:
-    """Where the adapters of finished jobs are, each in a folder of its job's name.
+    """Return the folder with the adapters of finished jobs, each in a folder of its job's name.
 
-    Those that the site trains for itself are beside it, in a folder of their `OwnKind`.
+    Adapters that the site trains for itself are beside it, in a folder of their `OwnKind`.
     """
     return state_dir / "adapters"
 
 
 def last_report(settings: SiteSettings, dataset_id: str) -> Path:
-    """Where the newest report from a ledger is kept, to compare the ledger with.
+    """Return the path of the newest report from a ledger, to compare the ledger with.
 
-    Of the ledgers of one folder each has its own: the reports of one say nothing of another. A
+    Each ledger of a folder has its own report: the reports of one say nothing of another. A
     ledger that is used by many runs has it beside itself, where the next run finds it.
     """
     if not settings.terms.simulated:

@@ -15,7 +15,7 @@ SIGNED = (
 
 
 def stated(kept: KeptProposal) -> Iterator[tuple[str, str]]:
-    """What a job is for and who answers for it.
+    """Say what a job is for and who answers for it.
 
     Returns:
         Names, each with a sentence or two, in the coordinator's words.

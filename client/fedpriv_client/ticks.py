@@ -61,7 +61,7 @@ class AtTicks:
         return getattr(self._method, name)
 
     def clipped_sum(self, worker: Worker, units: Sequence[Unit], *settings: Any) -> ClippedSum:
-        """As of the method."""
+        """Compute the method's clipped sum, and wait for the tick."""
         worker.is_settled = True  # a trial would take the time of a length that was drawn first
         try:
             with until_tick(self.seconds):
@@ -91,10 +91,10 @@ def until_tick(seconds: float) -> Iterator[None]:
 def at_ticks(
     method: Any, worker: Worker, job: SiteJob, vector: Vector, units: int, rate: float, terms: Terms
 ) -> Any:
-    """A prepared method whose sums are done at ticks, in a plan that has such.
+    """Wrap a prepared method so that its sums are done at ticks, if the plan has ticks.
 
     Args:
-        units: declared, of those that the sample is drawn from.
+        units: declared number of units that the sample is drawn from.
         rate: of the step.
 
     Privacy:
@@ -115,7 +115,7 @@ def at_ticks(
 def _seconds_a_record(
     method: UnitSum, worker: Worker, job: SiteJob, vector: Vector, tries: int
 ) -> float:
-    """Of the longest record, alone: a batch takes no longer than its records one by one."""
+    """Time the longest record, alone: a batch takes no longer than its records one by one."""
     mask = torch.ones(1, worker.recipe.model.max_length, dtype=torch.int64)
     batch = random_batch(worker, mask, seed=1)
     [ids], [label] = batch.input_ids.tolist(), batch.labels.tolist()
@@ -143,12 +143,12 @@ def _computed(
 
 
 def most_units(declared: int, rate: float, terms: Terms) -> int:
-    """How many units a tick allows for: more are drawn with a chance of at most β.
+    """Return how many units a tick allows for: more are drawn with a chance of at most β.
 
     Args:
         declared: units to draw from; there may be `MORE` times as many.
         rate: of the sample.
-        terms: of the ledger, whose ε, capped at `MOST_EPSILON`, and δ say what β is.
+        terms: the ledger's terms; their ε, capped at `MOST_EPSILON`, and δ give β.
     """
     epsilon = min(MOST_EPSILON, terms.budget_alone or terms.budget)
     return _quantile(
@@ -158,7 +158,7 @@ def most_units(declared: int, rate: float, terms: Terms) -> int:
 
 @cache
 def _quantile(units: int, rate: float, beta: float) -> int:
-    """The least k with P(Binomial(units, rate) > k) ≤ β."""
+    """Return the least k with P(Binomial(units, rate) > k) ≤ β."""
     from scipy.stats import binom
 
     # `isf` of scipy loses all digits of so small a chance.
@@ -168,7 +168,7 @@ def _quantile(units: int, rate: float, beta: float) -> int:
 
 
 def preparation(settings: SiteSettings) -> float:
-    """Seconds after which the records of a site are ready for a proposal."""
+    """Return the seconds after which the records of a site are ready for a proposal."""
     if settings.preparation is not None:
         return settings.preparation
     terms, limits = settings.terms, settings.limits

@@ -55,7 +55,7 @@ def unspent(file: SiteFile, dataset_id: str) -> Iterator[Ledger]:
             if report.exists() and dataset_id in report.read_text(encoding="utf-8"):
                 raise _refused(path, f"{report} was written from it")
         if account_file(settings).exists() and written_account(settings)["rows"] != 1:
-            raise _refused(path, f"{account_file(settings)} knows of more rows than it has")
+            raise _refused(path, f"{account_file(settings)} knows of more rows than the ledger has")
         yield ledger
 
 

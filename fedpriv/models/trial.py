@@ -33,9 +33,9 @@ class Trial:
 
     The tolerance comes from the arithmetic: a text is computed `DRAWS` times more with each layer's
     input and output moved at random by what rounding may do there (Monte Carlo arithmetic, Parker
-    1997), and `FACTOR` times what that moves the logits (root mean square) is allowed. A sum of K terms, each rounded to u,
-    is the exact sum of terms that were moved by about √K u (Higham and Mary 2019), so that is how
-    far an input of K values is moved. The agreement of two models means
+    1997), and `FACTOR` times what that moves the logits (root mean square) is allowed. A sum of K
+    terms, each rounded to u, is the exact sum of terms that were moved by about √K u (Higham and
+    Mary 2019), so that is how far an input of K values is moved. The agreement of two models means
     something only where tokens matter to each other. So the weights are scaled, for the time of the
     trial and by powers of two, which loses nothing, until another earlier token moves the
     last logits by `MEANT` tolerances.

@@ -46,19 +46,19 @@ class Attacker:
         self.base = self.losses(worker.initial)
 
     def losses(self, values: Vector) -> Scores:
-        """The mean loss of each unit's records, (N,)."""
+        """Return the mean loss of each unit's records, (N,)."""
         losses = losses_of(self._worker, self._examples, values).numpy()
         total = np.bincount(self._owner, losses, minlength=len(self._counts))
         found: Scores = total / np.maximum(1, self._counts)
         return found
 
     def fallen(self, values: Sequence[Vector]) -> Scores:
-        """How far the losses of models fell from the base model's, (K, N)."""
+        """Return how far the losses of models fell from the base model's, (K, N)."""
         found: Scores = self.base - np.stack([self.losses(one) for one in values])
         return found
 
     def secrets(self, values: Vector, canaries: Sequence[Canary]) -> list[tuple[int, float, float]]:
-        """Of each canary: how often it was inserted, its exposure, and its likeness (Jaccard)."""
+        """Return how often each canary was inserted, its exposure, and its likeness (Jaccard)."""
         spec, tokenizer = self._spec, self._worker.base.tokenizer
         texts = [
             canary_row(spec, canary.prompt, secret)
@@ -77,7 +77,7 @@ class Attacker:
         ]
 
     def _told(self, values: Vector, canaries: Sequence[Canary]) -> list[str]:
-        """What the model goes on with after each canary's prompt."""
+        """Let the model go on after each canary's prompt, and return its texts."""
         length = min(64, self._spec.max_length)
         prompts = [
             example
@@ -93,13 +93,13 @@ class Attacker:
 def membership_world(
     name: WorldName, trained: Trained, fallen: Scores, delta: float, confidence: float
 ) -> World:
-    """What the models of one world give away of who is in their halves.
+    """Measure what the models of one world give away of who is in their halves.
 
-    The bound on ε is that of the one-run audit: the coins of each model are its own. It is the best
-    of all models, which have the error among them.
+    The bound on ε is that of the one-run audit: each model has coins of its own. It is the best
+    bound of all models, which share the error among them.
 
     Args:
-        fallen: (K, N) of these models.
+        fallen: (K, N), how far these models' losses fell below the base model's.
     """
     inside, count = trained.inside, len(trained.values)
     scores = membership.against_references(fallen, inside)
@@ -126,15 +126,15 @@ def membership_world(
 def run_world(
     scores: Scores, plain: Scores, inside: Coins, epsilon: float, confidence: float
 ) -> World:
-    """What the adapter of a run gives away: its sites' records against records it never saw.
+    """Measure what a run's adapter gives away: its sites' records against records it never saw.
 
-    These others are of another source, so the base model may tell the two apart; how well it does
-    is a measure of its own, and no bound on ε follows.
+    These other records are of another source, so the base model may tell the two apart. How well
+    it does is a measure of its own, and no bound on ε follows.
 
     Args:
         scores: (N,) calibrated.
         plain: (N,) losses of the base model.
-        epsilon: of the run's own claim.
+        epsilon: the run's own claim.
     """
     area = _area("AUC", scores, inside, confidence)
     return World(
@@ -156,10 +156,10 @@ def run_world(
 def exposure_world(
     name: WorldName, trained: Trained, found: list[tuple[int, float, float]], candidates: int
 ) -> World:
-    """What the models of one world give away of their canaries' secrets.
+    """Measure what the models of one world give away of their canaries' secrets.
 
     Args:
-        found: of all canaries of all models, see `Attacker.secrets`.
+        found: figures of all canaries of all models, see `Attacker.secrets`.
     """
     expected = exposure.expected_by_chance(candidates)
     bits, chances, likeness = list[Measure](), list[Measure](), list[Measure]()

@@ -56,11 +56,11 @@ class AuditSize:
         canaries: int | None = None,
         **training: Any,
     ) -> AuditSize:
-        """The same with another seed of canaries and coins, and what else somebody states.
+        """Return the size with this seed of canaries and coins, and with the values stated.
 
         Args:
-            jobs: of the pipeline's audit, in each world.
-            canaries: of the one-run audit.
+            jobs: number in the pipeline's audit, in each world.
+            canaries: number in the one-run audit.
             training: fields of `TrainingSize`.
         """
         given = {key: value for key, value in training.items() if value is not None}
@@ -99,13 +99,13 @@ class Subject:
     def of(
         cls, job: JobConfig | Path | None, overrides: Sequence[str], run: Path | None, key: str
     ) -> Subject:
-        """A run, or a job that was made or is in a file; without any, the four hospitals'.
+        """Choose a run, or a job that was made or is in a file; by default the four hospitals' job.
 
         Args:
-            key: by which the run was named, for messages.
+            key: the option that named the run, for messages.
 
         Raises:
-            ConfigError: a run or a job that was made is given settings, too.
+            ConfigError: settings are given for a run, or for a job that was made.
             RunError: as `of_run`.
         """
         if run is not None:
@@ -121,7 +121,7 @@ class Subject:
 
     @classmethod
     def of_run(cls, path: Path) -> Subject:
-        """A run, with the settings that it had.
+        """Read a run, with the settings that it had.
 
         Raises:
             RunError: there is no finished run there.
@@ -140,7 +140,7 @@ class Subject:
 
 
 def _file(data: Path | str | None) -> Path | str | None:
-    """A site's records as a federation file's are read: JSON knows no paths, only texts."""
+    """Return a site's records as a federation file gives them; JSON has no paths, only texts."""
     return Path(data) if data is not None and Path(data).is_absolute() else data
 
 
@@ -160,10 +160,10 @@ class Auditor:
         self._pool = SharedBasePool(workers_of(self._config))
 
     def run(self, parts: Collection[PartName], command: str) -> Audit:
-        """The audit of these parts.
+        """Run the audit of these parts.
 
         Raises:
-            FedprivError: a part can't be run, such as for a ledger that can't pay.
+            FedprivError: a part can't be run, for example because a ledger can't pay.
         """
         started, found = datetime.now(UTC), list[Part]()
         refused = list[Refused]()
@@ -213,7 +213,7 @@ class Auditor:
 
 
 def check_parts(names: str) -> list[PartName]:
-    """Parts by name, in their order.
+    """Read the parts by name, and return them in their order.
 
     Raises:
         ConfigError: there is no such part.

@@ -26,7 +26,7 @@ class Canary:
 
 
 def canaries(candidates: int, times: Sequence[int], seed: str = "canaries") -> list[Canary]:
-    """Canaries, each with so many secrets, its own among them; the same ones for the same seed.
+    """Make canaries, each with so many secrets, its own among them; a seed makes the same ones.
 
     Args:
         times: how often each is inserted.
@@ -42,7 +42,7 @@ def canaries(candidates: int, times: Sequence[int], seed: str = "canaries") -> l
 
 
 def random_texts(count: int, words: int, seed: str) -> list[str]:
-    """Texts of random words of random letters, no two alike."""
+    """Make texts of random words of random letters, no two alike."""
     draw, found = random.Random(seed), dict[str, None]()
     while len(found) < count:
         letters = (

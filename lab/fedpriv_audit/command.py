@@ -25,15 +25,17 @@ def audit(
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="Finished run: audit its settings and adapter, write into its folder."),
+        typer.Option(help="A finished run: audit its settings and adapter, write into its folder."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for audit.json, without --run.")] = Path(
+    out: Annotated[Path, typer.Option(help="The folder for audit.json, without --run.")] = Path(
         "audit"
     ),
     parts: Annotated[
-        str, typer.Option(help="Which of pipeline, one-run, membership, exposure.")
+        str, typer.Option(help="The parts to audit.")
     ] = "pipeline,one-run,membership,exposure",
-    quick: Annotated[bool, typer.Option("--quick", help="All parts at their smallest.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run all parts at their smallest.")
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=100, help="Jobs of the pipeline's audit, in each world.")
     ] = None,
@@ -41,23 +43,25 @@ def audit(
         int | None, typer.Option(min=100, max=8000, help="Canaries of the one-run audit.")
     ] = None,
     records: Annotated[
-        int | None, typer.Option(min=20, help="Units whose membership is in question.")
+        int | None, typer.Option(min=20, help="Units whose membership the attacks guess.")
     ] = None,
     models: Annotated[
-        int | None, typer.Option(min=2, help="Models trained in each world, on half of them.")
+        int | None, typer.Option(min=2, help="Models trained in each world, on half of the units.")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds of their jobs, instead of the file's.")
+        int | None, typer.Option(min=1, help="Rounds of the models' jobs, instead of the file's.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of canaries and coins; never of noise.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of canaries and coins, never of noise.")
+    ] = 0,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Attack the federation: what could anybody tell, and would the attack have seen a fault?
+    """Attack the federation: measure what an attacker could tell, and if a fault would be seen.
 
-    Exits with 1 if an attack broke the claim, or missed a twin that it has to catch.
+    It exits with 1 if an attack broke the claim, or missed a twin that it has to catch.
     """
     console = Console(stderr=as_json, highlight=False)
     say = partial(console.print, markup=False, soft_wrap=True)

@@ -18,7 +18,7 @@ DRAWS = 100_000
 
 
 def exposure(scores: Scores) -> float:
-    """In bits, of the first among all: how early an attacker comes to it; ties half.
+    """Return the exposure of the first, in bits: how early an attacker comes to it; ties half.
 
     Args:
         scores: (n,) higher for what the model finds likelier, the secret's own first.
@@ -27,9 +27,9 @@ def exposure(scores: Scores) -> float:
 
 
 def by_chance(mean: float, canaries: int, candidates: int, seed: int = 0) -> float:
-    """The chance of as high a mean exposure, or a higher, if no secret was ever seen.
+    """Return the chance of so high a mean exposure, or a higher one, if no secret was ever seen.
 
-    Each rank is then as likely as the others. By Monte Carlo, and never 0.
+    Each rank is then as likely as the others. Computed by Monte Carlo, and never 0.
     """
     ranks = np.random.default_rng(seed).integers(1, candidates + 1, (DRAWS, canaries))
     means = np.log2(candidates / ranks).mean(1)
@@ -37,12 +37,12 @@ def by_chance(mean: float, canaries: int, candidates: int, seed: int = 0) -> flo
 
 
 def expected_by_chance(candidates: int) -> float:
-    """The mean exposure, in bits, of a secret that was never seen."""
+    """Return the mean exposure, in bits, of a secret that was never seen."""
     return float(np.log2(candidates / np.arange(1, candidates + 1)).mean())
 
 
 def jaccard(secret: str, told: str, count: int = 3) -> float:
-    """Of the runs of so many letters in a secret, and in as long a beginning of what was told."""
+    """Return the Jaccard index of runs of letters in a secret and in `told`, cut to its length."""
     one, other = (
         {text[start : start + count] for start in range(len(text) - count + 1)}
         for text in (secret, told.strip()[: len(secret)])

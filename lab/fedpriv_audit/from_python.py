@@ -25,7 +25,7 @@ def audit(
     seed: int = 0,
     out: PathName = "audit",
 ) -> Audit:
-    """Attack a federation: what could anybody tell, and would the attack have seen a fault?
+    """Attack a federation: measure what an attacker could tell, and if a fault would be seen.
 
     It takes from minutes to hours; `fedpriv audit` has options for the size of each part.
 

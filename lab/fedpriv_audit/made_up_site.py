@@ -61,7 +61,7 @@ class AuditPlan:
     local: int = 1
 
     def in_rounds_of(self, sync: int) -> AuditPlan:
-        """The plan with as many local steps in a round, as far as it has so many steps."""
+        """Return the plan with `sync` local steps a round, or all its steps if it has fewer."""
         local = min(sync, self.steps)
         return replace(self, local=local, steps=self.steps // local * local)
 
@@ -71,7 +71,7 @@ class AuditPlan:
         return calibrate_noise(self.epsilon, self.delta, self.sample_rate, self.steps)
 
     def epsilon_with(self, share: float) -> float:
-        """What the same steps cost with a share of the noise."""
+        """Return what the same steps cost with a share of the noise."""
         if share == 1:
             return self.epsilon
         event = Event(self.sample_rate, share * self.noise_multiplier, self.steps)
@@ -101,12 +101,12 @@ class Server:
         self._spec = DataSpec.of(columns, self.config.model, max_records_per_unit=1)
 
     def record(self, text: str) -> dict[str, str]:
-        """A made-up record with a text."""
+        """Make a record with a text."""
         labels = self.config.model.labels
         return {"text": text, "label": labels[0]} if labels else {"text": text}
 
     def proposal(self, job: str, noise_share: float) -> Proposal:
-        """A job with a share of the noise that its claim asks for."""
+        """Propose a job with a share of the noise that its claim asks for."""
         epsilon = self.plan.epsilon_with(noise_share)
         privacy = self.config.privacy.model_copy(update={"epsilon": epsilon})
         asked = self.config.model_copy(update={"privacy": privacy})
@@ -118,11 +118,11 @@ class Server:
         return self._set is not None
 
     def change(self) -> SetChange | None:
-        """The synthetic set, for a method that has one."""
+        """Return the synthetic set, for a method that has one."""
         return None if self._set is None else SetChange.between(None, self._set)
 
     def vectors(self, texts: list[str]) -> Values:
-        """What each record adds to a sum if it is sampled, (len(texts), K), before the noise."""
+        """Return what each record adds to a sum if sampled, (len(texts), K), before the noise."""
         proposal = self.proposal("known", 1.0)
         found: list[Values] = []
         with self.pool.borrow(self.recipe) as worker:
@@ -148,12 +148,12 @@ class MadeUpSite:
         self._server, self.site = server, site
 
     def releases(self, job: str, noise_share: float = 1.0) -> list[Values]:
-        """Everything that a whole job of a new name releases, round by round, as a sum.
+        """Return everything that a whole job of a new name releases, round by round, as a sum.
 
-        The move of a round of several steps is taken back to the sum of all of them.
+        The move of a round with several steps is taken back to the sum of all of them.
 
         Args:
-            noise_share: of the claim's noise; the site grants it.
+            noise_share: share of the claim's noise; the site grants it.
         """
         server = self._server
         proposal = server.proposal(job, noise_share)
@@ -172,16 +172,16 @@ class MadeUpSite:
         return found
 
     def noise_multiplier(self, job: str) -> float:
-        """σ of the plan that the site committed to."""
+        """Return σ of the plan that the site committed to."""
         plan = self.site.ledger.plan(job)
         assert plan is not None
         return plan.noise_multiplier
 
 
 def scratch() -> Path | None:
-    """A folder in memory with room for made-up sites, if there is one; None is the usual one.
+    """Return a folder in memory with room for made-up sites; None, the usual folder, without one.
 
-    Their ledgers wait for the disk several times a step. They pay for nobody, and need not
+    The sites' ledgers wait for the disk several times a step. They pay for nobody, and need not
     outlive a crash.
     """
     memory = Path("/dev/shm")
@@ -193,7 +193,7 @@ def scratch() -> Path | None:
 def made_up_site(
     server: Server, folder: Path, texts: list[str], declared: int
 ) -> Iterator[MadeUpSite]:
-    """A site with these texts as its records, in a new folder.
+    """Open a site with these texts as its records, in a new folder.
 
     Args:
         declared: its declared size, above 1 / δ at least.
@@ -238,7 +238,7 @@ def made_up_site(
 
 
 def _with_plan(config: JobConfig, plan: AuditPlan) -> JobConfig:
-    """The federation's job with records, steps and claim of the audit."""
+    """Return the federation's job with the records, steps and claim of the audit."""
     columns = {"text": "text"} | ({"label": "label"} if config.model.labels else {})
     synthetic = config.synthetic
     if synthetic is not None:

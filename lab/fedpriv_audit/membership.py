@@ -28,16 +28,16 @@ RESAMPLES = 1000
 
 
 def against_references(fallen: Scores, inside: Coins) -> Scores:
-    """Each fall, less what other models say it would be without the record: (K, N).
+    """Subtract from each fall what other models say it would be without the record: (K, N).
 
     That is the mean over the other models that were not trained on the record, and with the weight
     of one more model the mean over all records: with one or two references that is nearer to the
-    truth than either, and there may be none.
+    truth than either mean, and there may be no reference.
 
     Args:
         fallen: (K, N) how far each model's loss on each record fell from the base model's.
-        inside: (K, N) which model was trained on which record, by independent coins. Of the model
-            in hand its own coins are not used.
+        inside: (K, N) which model was trained on which record, by independent coins. A model's own
+            coins are not used for its row.
     """
     scores = np.empty_like(fallen)
     for target in range(len(fallen)):
@@ -53,9 +53,9 @@ def against_references(fallen: Scores, inside: Coins) -> Scores:
 
 
 def area(scores: Scores, inside: Coins) -> float:
-    """P(score of a member > score of another), ties half: the area under the ROC curve.
+    """Return P(score of a member > score of another), ties half: the area under the ROC curve.
 
-    Both kinds have to be there. The Mann-Whitney statistic (Hanley & McNeil 1982).
+    There have to be members and others. The Mann-Whitney statistic (Hanley & McNeil 1982).
     """
     ranks, members = rankdata(scores), int(inside.sum())
     above = float(ranks[inside].sum()) - members * (members + 1) / 2
@@ -69,7 +69,7 @@ def interval(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Where a measure lies, by drawing records again, with all models' scores of a record at once.
+    """Bound a measure by drawing records again, with all models' scores of a record at once.
 
     The percentile bootstrap over records, because scores of one record under several models
     depend on each other.
@@ -98,7 +98,7 @@ def interval(
 def true_positives(
     scores: Scores, inside: Coins, false_rate: float, confidence: float = 0.95
 ) -> tuple[float, float, float]:
-    """The share of members that is found when at most that share of the others is accused.
+    """Return the share of members found when at most `false_rate` of the others is accused.
 
     Returns:
         The share, and bounds of Clopper and Pearson on it at the threshold that was used.

@@ -77,7 +77,7 @@ class RecordsAudit:
         self._worlds: dict[str, list[World]] = {}
 
     def parts(self, wanted: Collection[str], folder: Path) -> list[Part]:
-        """Of membership and exposure those that are wanted and may be run, of the same models.
+        """Run those of membership and exposure that are wanted and may be run, on the same models.
 
         Args:
             folder: where the run on private records is made, and stays.
@@ -101,7 +101,7 @@ class RecordsAudit:
         return [self._part(name, claim, count, seconds) for name in self._worlds]
 
     def _may(self, name: str) -> bool:
-        """Whether a part may be run; notes why not."""
+        """Tell whether a part may be run; note why not."""
         config, why = self._config, None
         if any(site.data is None for site in config.sites):
             why = AWAY
@@ -114,7 +114,7 @@ class RecordsAudit:
         return why is None
 
     def _on_public(self, units: list[AuditedUnit]) -> float:
-        """All worlds, each with several models of halves of some units; gives the claim."""
+        """Train and attack models of halves of some units, in all worlds; return the claim."""
         config, size, claim = self._config, self._size, 0.0
         some = chosen(units, size.records, size.seed)
         for name, share in size.worlds:
@@ -128,7 +128,7 @@ class RecordsAudit:
         return claim
 
     def _on_private(self, units: list[AuditedUnit], folder: Path) -> float:
-        """One run on all records, which ledgers pay for; gives the claim."""
+        """Make and attack one run on all records, which ledgers pay for; return the claim."""
         for twin in (name for name, share in self._size.worlds if share != 1):
             self.refused.append(Refused(what=f"exposure, {twin}", why=NOT_PUBLIC))
         place = folder / RUN
@@ -163,7 +163,7 @@ class RecordsAudit:
         )
 
     def _attack(self, name: WorldName, trained: Trained, units: list[AuditedUnit]) -> None:
-        """All that is wanted of the models of one world."""
+        """Run all wanted attacks on the models of one world."""
         config, worlds = self._config, self._worlds
         with self._pool.borrow(job_recipe(config)) as worker:
             attacker = Attacker(worker, spec_of(config), units)
@@ -185,7 +185,7 @@ class RecordsAudit:
     def _of_the_run(
         self, run: RunDirectory, worker: Worker, references: Trained, units: list[AuditedUnit]
     ) -> World:
-        """Its adapter: units that it was trained on against the records it was evaluated on."""
+        """Attack a run's adapter: its training units against the records it was evaluated on."""
         others = self._evaluated_on()
         attacker = Attacker(worker, spec_of(self._config), [*units, *others])
         fallen = attacker.fallen([*references.values, trained_values(run)])
@@ -197,7 +197,7 @@ class RecordsAudit:
         return run_world(scores, attacker.base, members, epsilon, CONFIDENCE)
 
     def _evaluated_on(self) -> list[AuditedUnit]:
-        """The records by which the coordinator evaluates, each a unit."""
+        """Read the records by which the coordinator evaluates, each as a unit."""
         config = self._config
         with tempfile.TemporaryDirectory() as cache:
             records = read_records(

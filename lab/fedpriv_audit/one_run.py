@@ -42,9 +42,9 @@ class OneRun:
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """The chance of at least so many correct guesses under (ε, δ)-DP, at most.
+    """Bound the chance of at least so many correct guesses under (ε, δ)-DP from above.
 
-    With f(v) = P[Binomial(guesses, e^ε / (1 + e^ε)) ≥ v] that is
+    With f(v) = P[Binomial(guesses, e^ε / (1 + e^ε)) ≥ v] the bound is
 
         f(v) + 2 m δ max over i = 1, 2, … of (f(v - i) - f(v)) / i.
 
@@ -61,10 +61,10 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
 
 def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:
-    """The largest ε that so many correct guesses rule out, 0 if they rule out none.
+    """Return the largest ε that so many correct guesses rule out, 0 if they rule out none.
 
     Args:
-        error: the chance that the bound is wrong, at most.
+        error: the greatest chance that the bound is wrong.
     """
 
     def excess(epsilon: float) -> float:
@@ -84,15 +84,15 @@ def audit(
     confidence: float = 0.95,
     shares: Sequence[float] = SHARES,
 ) -> OneRun:
-    """The best bound over several shares of guesses, which have the error among them.
+    """Return the best bound over several shares of guesses, which share the error among them.
 
-    Half of the guesses say "in", of the highest scores; the others "out", of the lowest.
+    Half of the guesses say "in", for the highest scores; the others "out", for the lowest.
 
     Args:
         scores: (m,) of the canaries, higher for "in"; computed without the coins of this run.
         inside: (m,) which coins fell on "in".
         confidence: the chance that the bound is right.
-        shares: of the canaries to guess, stated before anybody looked.
+        shares: shares of the canaries to guess, stated before anybody looked.
     """
     order, error = np.argsort(scores, kind="stable"), (1 - confidence) / len(shares)
     found = []

@@ -53,12 +53,12 @@ class PipelineSize:
 def two_worlds(
     server: Server, folder: Path, canary: Values, jobs: int, noise_share: float = 1.0
 ) -> tuple[Scores, Scores]:
-    """The log likelihood ratio of so many jobs of a site with the canary, and of one without it.
+    """Return the log likelihood ratios of jobs of a site with the canary, and of a site without.
 
     Args:
-        folder: for the sites, which are removed.
-        canary: what it adds to a sum when it is sampled, (K,).
-        noise_share: of the noise that the claim asks for.
+        folder: where the sites are made; they are removed.
+        canary: what the canary adds to a sum when it is sampled, (K,).
+        noise_share: share of the noise that the claim asks for.
     """
     found, blank = [], [""] * (UNITS - 1)
     for world, first in (("with", CANARY), ("without", "")):
@@ -76,10 +76,10 @@ def two_worlds(
 
 
 def log_ratio(released: list[Values], canary: Values, plan: AuditPlan, spread: float) -> float:
-    """Of what a job released: with the canary, which was sampled or not in each step, over without.
+    """Return the log ratio of releases: with the canary, sampled or not in each step, over without.
 
     Args:
-        released: of each round the sum over its steps.
+        released: the sum over the steps of each round.
         spread: standard deviation of the noise in one step's sum.
     """
     square, ratio = float(canary @ canary), 0.0
@@ -95,10 +95,10 @@ def log_ratio(released: list[Values], canary: Values, plan: AuditPlan, spread: f
 def audit_pipeline(
     server: Server, folder: Path, size: PipelineSize, tell: Tell = lambda text: None
 ) -> Part:
-    """The claim of `server.plan`, and twins with less noise, held to the same claim.
+    """Audit the claim of `server.plan`, and twins with less noise, held to the same claim.
 
     Args:
-        folder: for the two sites, which hold made-up records alone.
+        folder: where the two sites are made, which hold made-up records alone.
 
     Privacy:
         No record of anybody is read.
@@ -140,7 +140,7 @@ def audit_pipeline(
 
 
 def _distance(inside: Scores, outside: Scores) -> Measure:
-    """How far apart the scores of the two worlds are: a test that tells nothing shows here."""
+    """Measure how far apart the scores of the two worlds are; a test that tells nothing shows."""
     spread = float(np.hypot(inside.std(), outside.std())) or 1.0
     return Measure(
         name="deviations between the worlds",

@@ -11,7 +11,7 @@ MOST = 2  # figures of a world; audit.json has all
 
 
 def table(part: Part) -> Table:
-    """One part: a row for each world."""
+    """Show one part: a row for each world."""
     title = f"{TITLES[part.name]}: claimed ε = {part.epsilon:.3g} at δ = {part.delta:.2g}"
     made = Table(title=title, title_justify="left")
     for name in ("world", "its ε", "ε at least", "found", ""):

@@ -26,7 +26,7 @@ WORDS = 4  # of a canary
 
 
 def one_run_plan(canaries: int) -> AuditPlan:
-    """Every canary in every step; δ as small as the bound needs it with so many."""
+    """Plan every canary in every step, with δ as small as the bound needs for so many canaries."""
     return AuditPlan(epsilon=1.0, delta=0.1 / canaries, sample_rate=1.0, steps=4)
 
 
@@ -50,7 +50,7 @@ class OneRunSize:
 def audit_one_run(
     server: Server, folder: Path, size: OneRunSize, tell: Tell = lambda text: None
 ) -> Part:
-    """The claim of `server.plan`, and twins with less noise, held to the same claim.
+    """Audit the claim of `server.plan`, and twins with less noise, held to the same claim.
 
     Each of them is one run with coins of its own; `server.plan` should be `one_run_plan`.
     """
@@ -88,14 +88,14 @@ def audit_one_run(
 
 
 def estimate(vectors: Values, gram: Values, mean: Values, deviation: float) -> Values:
-    """The best linear estimate of who is in, (m,), less one half.
+    """Return the best linear estimate of who is in, (m,), less one half.
 
-    Of coins x, each 0 or 1 with equal chance, when Σ x_i v_i was seen through Gaussian noise.
+    It estimates coins x, each 0 or 1 with equal chance, from Σ x_i v_i seen through Gaussian noise.
 
     Args:
-        vectors: (m, K) v_i of each canary; `gram` their products (m, m).
-        mean: (K,) what was seen.
-        deviation: of the noise in each value.
+        vectors: (m, K) v_i of each canary; `gram` holds their products (m, m).
+        mean: (K,) the noisy sum that was seen.
+        deviation: standard deviation of the noise in each value.
     """
     surplus = vectors @ mean - gram.sum(1) / 2
     noisy = gram / 4 + deviation**2 * np.eye(len(gram))

@@ -77,7 +77,7 @@ class Trained:
 
 
 def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
-    """The federation's job as the audit runs it: with the rounds it asks for, hardly evaluated."""
+    """Return the federation's job as the audit runs it: with its own rounds, hardly evaluated."""
     rounds = size.rounds or config.job.rounds
     little = {"every": rounds, "limit": EVALUATED, "hardest": 0.0, "sites": None}
     evaluation = config.evaluation.model_copy(update=little)
@@ -87,7 +87,7 @@ def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
 
 
 def with_noise(config: JobConfig, share: float) -> JobConfig:
-    """The same job with a share of the noise, as an ε that leads to it at each site."""
+    """Return the same job with a share of the noise, as an ε that leads to it at each site."""
     if share == 1:
         return config
     privacy = config.privacy
@@ -117,12 +117,12 @@ def trained_on_halves(
     folder: Path,
     pool: WorkerPool,
 ) -> Trained:
-    """Models, each of half of the units by independent coins, and of canaries of its own.
+    """Train models, each on half of the units by independent coins, and on canaries of its own.
 
     Args:
-        config: of `for_audit`, with public records.
-        world: its name, by which coins and canaries differ from another's.
-        share: of the noise; 0 trains without clipping and noise, for longer.
+        config: from `for_audit`, with public records.
+        world: the world's name, by which coins and canaries differ from another's.
+        share: share of the noise; 0 trains without clipping and noise, for longer.
         folder: for files of records and runs, which are removed.
 
     Raises:
@@ -154,10 +154,10 @@ def trained_on_halves(
 def trained_on_all(
     config: JobConfig, units: list[AuditedUnit], size: TrainingSize, folder: Path, pool: WorkerPool
 ) -> Trained:
-    """One model of all records and canaries, in a run that each site's ledger pays for.
+    """Train one model on all records and canaries, in a run that each site's ledger pays for.
 
     Args:
-        folder: of the run, which stays there; the files of records are removed.
+        folder: folder of the run, which stays there; the files of records are removed.
 
     Raises:
         FedprivError: as `simulate`; a ledger that can't pay for it refuses.
@@ -180,12 +180,12 @@ def trained_on_all(
 
 
 def paid(outcome: Outcome) -> dict[str, float]:
-    """ε that each site's ledger has spent."""
+    """Return the ε that each site's ledger has spent."""
     return {name: report.epsilon_spent for name, report in outcome.budgets.items()}
 
 
 def trained_values(run: RunDirectory) -> Vector:
-    """(P,) after the last round.
+    """Return the values (P,) after the last round.
 
     Raises:
         RunError: the run keeps none.
@@ -204,7 +204,7 @@ def _canaries(config: JobConfig, size: TrainingSize, seed: str) -> list[Canary]:
 def _by_site(
     config: JobConfig, members: list[AuditedUnit], secrets: list[Canary]
 ) -> dict[str, list[Row]]:
-    """The rows of each site, and with them its share of the canaries."""
+    """Return the rows of each site, which include its share of the canaries."""
     found: dict[str, list[Row]] = {site.name: [] for site in config.sites}
     for unit in members:
         found[unit.site] += unit.rows
@@ -217,7 +217,7 @@ def _by_site(
 
 
 def _half_sizes(config: JobConfig, units: list[AuditedUnit]) -> dict[str, int]:
-    """What each site declares, as sites do: not counted from the half that a coin made."""
+    """Return the size that each site declares; it is not counted from the half that a coin made."""
     canaries = -(-sum(TIMES) // len(config.sites)) if can_hold_canaries(spec_of(config)) else 0
     return {
         site.name: max(SMALLEST, sum(unit.site == site.name for unit in units) // 2 + canaries)
@@ -231,11 +231,11 @@ def _with_records(
     folder: Path,
     sizes: Mapping[str, int] | None = None,
 ) -> JobConfig:
-    """The job with these records at the sites, in files of a folder.
+    """Return the job with these records at the sites, in files of a folder.
 
     Args:
-        sizes: that the sites declare of public records, for which no ledger pays that outlives the
-            run. None leaves declared sizes and ledgers as the federation's file says.
+        sizes: sizes that the sites declare of public records, for which no ledger pays that
+            outlives the run. None leaves sizes and ledgers as the federation's file says.
     """
     sites = list[SiteSection]()
     for site in config.sites:
@@ -249,7 +249,7 @@ def _with_records(
 
 
 def _without_noise(config: JobConfig, size: TrainingSize, seed: int, pool: WorkerPool) -> Vector:
-    """What the same steps, and more of them, come to without clipping and noise."""
+    """Return the values after the same steps, and more of them, without clipping and noise."""
     rounds = size.longer * config.job.rounds
     evaluation = config.evaluation.model_copy(update={"every": rounds})
     job = config.job.model_copy(update={"rounds": rounds})

@@ -19,10 +19,10 @@ LEAST = 1e-12  # of a rate, so that its logarithm is finite
 
 
 def clopper_pearson(hits: Counts, trials: int, error: float) -> tuple[Scores, Scores]:
-    """A lower and an upper bound on probabilities, each wrong with a chance of at most `error`.
+    """Bound probabilities from below and above, each wrong with a chance of at most `error`.
 
     Args:
-        hits: of so many trials, one count or several.
+        hits: hits in so many trials, one count or several.
 
     Source:
         Clopper & Pearson, "The use of confidence or fiducial limits illustrated in the case of the
@@ -37,15 +37,15 @@ def clopper_pearson(hits: Counts, trials: int, error: float) -> tuple[Scores, Sc
 def epsilon_lower(
     inside: Scores, outside: Scores, delta: float, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """A lower bound on ε at δ, and the threshold of the test that gave it.
+    """Return a lower bound on ε at δ, and the threshold of the test that gave it.
 
-    A test says "inside" of a score beyond a threshold, on one side or the other. Its threshold is
+    A test says "inside" for a score beyond a threshold, on one side or the other. Its threshold is
     chosen on the first half of the scores; on the second, bounds on its two error rates bound ε,
-    because (ε, δ)-DP allows a true positive rate of at most e^ε times the false one, and δ.
+    because (ε, δ)-DP allows a true positive rate of at most e^ε times the false one, plus δ.
 
     Args:
-        inside: a score of each run with the record, independent of each other; larger for "inside".
-        outside: of each run without it.
+        inside: one independent score of each run with the record; larger for "inside".
+        outside: the same of each run without it.
         confidence: the chance that the bound is right.
 
     Returns:
@@ -68,7 +68,7 @@ def epsilon_lower(
 def _bounds(
     inside: Scores, outside: Scores, thresholds: Scores, sign: int, delta: float, error: float
 ) -> Scores:
-    """By a test at each threshold; either of its two bounds on error rates fails so often.
+    """Bound ε by a test at each threshold; each of its two error rates is wrong that often.
 
     Args:
         sign: 1 for tests that say "inside" above the threshold, -1 for "outside" below it.

@@ -30,7 +30,7 @@ class AuditedUnit:
 
 
 def read_units(sites: Sites, spec: DataSpec) -> list[AuditedUnit]:
-    """All units of sites that train, prepared in this way.
+    """Read all units of sites that train, prepared in this way.
 
     Raises:
         DataError: see `read_site`.
@@ -58,19 +58,19 @@ def chosen(units: list[AuditedUnit], count: int, seed: int) -> list[AuditedUnit]
 
 
 def write_site(path: Path, rows: Iterable[Row]) -> None:
-    """A file of records that its owner alone can read."""
+    """Write a file of records that its owner alone can read."""
     path.touch(mode=0o600)
     with path.open("w", encoding="utf-8") as stream:
         stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def can_hold_canaries(spec: DataSpec) -> bool:
-    """Whether the records are texts that a model learns to go on with."""
+    """Tell whether the records are texts that a model learns to go on with."""
     return set(spec.columns) in TEXTS
 
 
 def canary_rows(spec: DataSpec, canary: Canary) -> list[Row]:
-    """A canary as often as it is inserted; each time a unit of its own."""
+    """Return a canary as often as it is inserted; each time it is a unit of its own."""
     row = canary_row(spec, canary.prompt, canary.secret)
     if spec.unit == "record":
         return [row] * canary.times
@@ -79,7 +79,7 @@ def canary_rows(spec: DataSpec, canary: Canary) -> list[Row]:
 
 
 def canary_row(spec: DataSpec, prompt: str, secret: str) -> Row:
-    """A prompt and what comes after it, as the federation's records are."""
+    """Make a row of a prompt and what comes after it, in the federation's columns."""
     fields: Mapping[str, Any] = {
         "text": f"{prompt} {secret}.",
         "prompt": prompt,
@@ -93,7 +93,7 @@ def canary_row(spec: DataSpec, prompt: str, secret: str) -> Row:
 
 
 def examples_of(spec: DataSpec, rows: Iterable[Row], tokenizer: Any) -> list[Example]:
-    """What a model is trained on of these rows of one unit; maybe nothing."""
+    """Return what a model is trained on from these rows of one unit; this may be nothing."""
     found = list[Example]()
     for number, row in enumerate(rows, 1):
         record = {field: row[column] for field, column in spec.columns.items()}

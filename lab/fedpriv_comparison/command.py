@@ -30,47 +30,50 @@ def compare(
     ] = "base,lora,dp-lora",
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", help="[METHOD:]KEY=VALUE,VALUE… to choose from; may come again."),
+        typer.Option(
+            "--grid", help="Values to choose from, [METHOD:]KEY=VALUE,VALUE…; may be repeated."
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method that are reported.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Reported runs of each method.")] = 3,
     tuning_seeds: Annotated[
-        int, typer.Option(min=1, help="Other runs, that each setting of a grid is judged by.")
+        int, typer.Option(min=1, help="Other runs, which judge each setting of a grid.")
     ] = 1,
     baseline: Annotated[
-        str | None, typer.Option(help="What the others are held against.", show_default="dp-lora")
+        str | None,
+        typer.Option(help="The method to compare the others with.", show_default="dp-lora"),
     ] = None,
     held_out: Annotated[
         float | None,
         typer.Option(
-            min=0.01, max=0.99, help="Share of its units that each site tests on, if it names none."
+            min=0.01, max=0.99, help="Share of units to test on, at each site that names none."
         ),
     ] = None,
     new_sites: Annotated[
         str | None,
         typer.Option(
             metavar="N,N…",
-            help="Units that a new site trains on at each outside site, such as 4,16,64.",
+            help="Numbers of units that each outside site trains on, such as 4,16,64.",
         ),
     ] = None,
     leave_one_site_out: Annotated[
         bool,
-        typer.Option("--leave-one-site-out", help="Each site in turn is an outside site."),
+        typer.Option("--leave-one-site-out", help="Make each site an outside site in turn."),
     ] = False,
-    out: Annotated[Path, typer.Option(help="Where results are kept and found again.")] = Path(
+    out: Annotated[Path, typer.Option(help="The folder that keeps the results.")] = Path(
         "comparison"
     ),
     parallel: Annotated[
         int, typer.Option(min=1, help="Runs at once; each has its share of the cores.")
     ] = 1,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Methods side by side on public data, each with settings chosen for it.
+    """Compare methods on public data, each with settings chosen for it.
 
-    Settings are chosen on other evaluation records than those that are reported: evaluation.tuning,
-    or one half. The same command goes on where it was stopped. Exits with 1 where a method ended
+    Settings are chosen on other evaluation records than the reported ones: evaluation.tuning, or
+    one half. The same command goes on where it was stopped. It exits with 1 if a method ended
     worse than it began.
     """
     console = Console(stderr=as_json, highlight=False)
@@ -116,7 +119,7 @@ def compare(
 
 
 def _numbers(text: str) -> list[int]:
-    """Numbers of units, by commas."""
+    """Read numbers of units, separated by commas."""
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:

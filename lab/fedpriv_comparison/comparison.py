@@ -58,17 +58,17 @@ class Comparison:
         new_sites: Sequence[int] | None = None,
         leave_one_site_out: bool = False,
     ) -> Comparison:
-        """A comparison on a federation file.
+        """Make a comparison on a federation file.
 
         Args:
             source: None is the embedded one.
             overrides: KEY=VALUE for all runs.
             held_out: share of the units of each site that has no `held_out` of its own.
-            new_sites: units that a new site trains on at each outside one, beside none.
-            leave_one_site_out: each site in turn takes no part. Settings are chosen by runs of all.
+            new_sites: numbers of units that a new site trains on at each outside site, beside none.
+            leave_one_site_out: each site in turn takes no part. Runs of all choose the settings.
 
         Raises:
-            ConfigError: a run of it can't be, or would be charged to private records.
+            ConfigError: a run of it is not possible, or would be charged to private records.
         """
         configs = {}
         inputs = Inputs()
@@ -88,19 +88,19 @@ class Comparison:
     def config(
         self, variant: Variant, settings: Settings, seed: int, left_out: str | None = None
     ) -> JobConfig:
-        """The job of one run."""
+        """Return the job of one run."""
         config = self.configs[variant, settings]
         if left_out is not None:
             config = without(config, left_out)
         return config.model_copy(update={"job": config.job.model_copy(update={"seed": seed})})
 
     def trial(self, variant: Variant, settings: Settings, seed: int) -> Trial:
-        """One run of all that take part, to choose by: no outside site has a say."""
+        """Return one run of all that take part, to choose by: no outside site has a say."""
         config = self.config(variant, settings, seed).model_copy(update={"outside": ()})
         return Trial(variant.method, variant.place, config, seed, self.inputs, variant.personal)
 
     def choices(self, variant: Variant) -> list[Trial]:
-        """The runs by which a variant's settings are chosen, none where there is no choice."""
+        """Return the runs that choose a variant's settings; none where there is no choice."""
         if len(variant.grid) == 1:
             return []
         # Those that are reported count up from 1, these down from 0.
@@ -108,12 +108,12 @@ class Comparison:
         return [self.trial(variant, settings, seed) for settings in variant.grid for seed in seeds]
 
     def by_settings(self, results: Sequence[T]) -> list[Sequence[T]]:
-        """What came of `choices`, those of equal settings together."""
+        """Group the results of `choices` by their settings."""
         count = self.tuning_seeds
         return [results[i : i + count] for i in range(0, len(results), count)]
 
     def reported(self, variant: Variant, settings: Settings) -> list[Trial]:
-        """The runs with the chosen settings; those of one seed are next to each other."""
+        """Return the runs with the chosen settings; those of one seed are next to each other."""
         return [
             replace(
                 self.trial(variant, settings, seed),
@@ -134,7 +134,7 @@ class Comparison:
         return self.seeds * len(self.left_out)
 
     def left(self, folder: Path) -> dict[Variant, int]:
-        """How many runs of each variant are not kept in a folder."""
+        """Return how many runs of each variant are not kept in a folder."""
         counts = {}
         for variant in self.variants:
             tuned = [kept(trial, folder) for trial in self.choices(variant)]
@@ -186,7 +186,7 @@ def _job(
 
 
 def _keeping_apart(job: JobConfig, share: float | None) -> JobConfig:
-    """The job in which each site that names no held-out records keeps a share apart."""
+    """Return the job in which each site without held-out records of its own keeps a share apart."""
     changed = {
         table: tuple(
             site if site.held_out else site.model_copy(update={"held_out": share})
@@ -200,7 +200,7 @@ def _keeping_apart(job: JobConfig, share: float | None) -> JobConfig:
 def _counts(
     job: JobConfig, source: Path | None, new_sites: Sequence[int] | None, in_turn: bool
 ) -> tuple[int, ...]:
-    """How many units the new sites have.
+    """Return how many units the new sites have.
 
     Raises:
         ConfigError: there is no outside site; or there are some, and each site is to be one.
@@ -243,7 +243,7 @@ def _check_held_out(job: JobConfig, source: Path | None) -> None:
 
 
 def _set_of(job: JobConfig, variant: Variant) -> SyntheticSection | None:
-    """A file's set, for those that have a use for it."""
+    """Return a file's synthetic set, for variants that use it."""
     warm = _is_warm(job)
     match variant.method:
         case "base":
@@ -340,9 +340,9 @@ def _by_variant(
 
 
 def tuning_loss(results: Sequence[Result | None]) -> float | None:
-    """What settings are chosen by, the mean over their runs; None if one failed or diverged.
+    """Return the mean tuning loss, by which settings are chosen; None if a run failed or diverged.
 
-    Where sites keep records apart, it is the loss at home, of every site alike.
+    Where sites keep records apart, it is the loss at home; every site counts the same.
     """
     losses = [None if result is None else result.tuning_loss for result in results]
     finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]

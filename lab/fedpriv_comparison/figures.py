@@ -29,7 +29,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """None of nothing."""
+        """Return mean and deviation of the values; None without values."""
         if not values:
             return None
         deviation = statistics.stdev(values) if len(values) > 1 else None
@@ -139,12 +139,12 @@ class Figures:
     worse: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return asdict(self)
 
 
 def figures(comparison: Comparison, rows: Sequence[Row], baseline: str) -> list[Figures]:
-    """Of every variant, against the one that is named `baseline`."""
+    """Return the figures of every variant, against the one that is named `baseline`."""
     (base,) = (row for row in rows if row.variant.name == baseline)
     alone = next((row for row in rows if row.variant.name == ALONE), None)
     untrained = next((row.results for row in rows if row.variant.name == BASE), ())
@@ -212,11 +212,11 @@ def _figures(
 def held_out_gains(
     results: Sequence[Result], alone: Sequence[Result], base: Sequence[Result] = ()
 ) -> AtHome | None:
-    """The scores on the sites' own records, beside those that each has alone.
+    """Return the scores on the sites' own records, beside the scores of each site alone.
 
     Args:
-        results, alone, base: by seed; none of `alone` where nothing is held against it. `base` is
-            of the base model, as nobody would train alone where that makes it worse.
+        results, alone, base: by seed; `alone` is empty if there is nothing to compare with. `base`
+            is the base model's, as nobody would train alone where that makes the model worse.
     """
     good = [result for result in results if not result.error and result.home]
     if not good:
@@ -263,11 +263,11 @@ def held_out_gains(
 def outside_gains(
     pairs: Sequence[tuple[Result, Result]], results: Sequence[Result], against: str
 ) -> Outside | None:
-    """The scores at outside sites, beside those of the baseline.
+    """Return the scores at outside sites, beside those of the baseline.
 
     Args:
         pairs: results of equal seeds, this row's and the baseline's.
-        results: of this row.
+        results: results of this row.
     """
     good = [result.outside for result in results if not result.error and result.outside]
     if not good:
@@ -300,7 +300,7 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def outside_in_words(rows: Sequence[Figures]) -> list[str]:
-    """A sentence for each number of own units: against whom the baseline is better, and how."""
+    """Write a sentence per number of own units: by how much the baseline differs from each row."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.outside is not None:
@@ -318,7 +318,7 @@ def outside_in_words(rows: Sequence[Figures]) -> list[str]:
 
 
 def verdict(gains: Sequence[float]) -> str | None:
-    """In words, whether the mean of what sites gain is above 0, by Student's t; None of one."""
+    """Say whether the mean of what sites gain is above 0, by Student's t; None for one gain."""
     if len(gains) < 2:
         return None
     mean, deviation = statistics.fmean(gains), statistics.stdev(gains)
@@ -329,13 +329,13 @@ def verdict(gains: Sequence[float]) -> str | None:
 
 
 def ended_worse(results: Sequence[Result]) -> bool:
-    """Whether runs ended with a higher loss than they began with, on average by more than a tie."""
+    """Tell whether runs ended with a higher loss than they began with: on average by over a tie."""
     risen = [result.rounds[-1]["eval_loss"] - result.rounds[0]["eval_loss"] for result in results]
     return bool(risen) and not statistics.fmean(risen) <= TIE
 
 
 def worse_than_base(rows: Sequence[Figures]) -> str | None:
-    """A sentence where sites that train alone lose by it, which no other row shows."""
+    """Write a sentence if sites lose by training alone, which no other row shows."""
     homes = {row.name: row.home for row in rows if row.home is not None}
     if ALONE not in homes or BASE not in homes:
         return None
@@ -350,7 +350,7 @@ def worse_than_base(rows: Sequence[Figures]) -> str | None:
 
 
 def reached(pairs: Sequence[tuple[Result, Result]], rounds: int) -> Reached | None:
-    """How soon each first of a pair had the loss that the second has after `rounds`.
+    """Return how soon each first of a pair had the loss that the second has after `rounds`.
 
     Args:
         pairs: results of equal seeds, this variant's and the baseline's.
@@ -377,7 +377,7 @@ def reached(pairs: Sequence[tuple[Result, Result]], rounds: int) -> Reached | No
 
 
 def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:
-    """The loss after a round, linearly interpolated between evaluations; None if not finite."""
+    """Interpolate the loss after a round between evaluations, linearly; None if not finite."""
     for before, after in pairwise(rounds):
         if number == after["round"]:
             return _finite(after["eval_loss"])
@@ -388,7 +388,7 @@ def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:
 
 
 def steps_to(rounds: Sequence[dict[str, Any]], level: float) -> float | None:
-    """When the loss is first at a level or below, linearly interpolated; None if never."""
+    """Return when the loss is first at a level or below, linearly interpolated; None if never."""
     for before, after in pairwise(rounds):
         if before["eval_loss"] <= level:
             return float(before["round"])

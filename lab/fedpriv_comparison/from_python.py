@@ -49,7 +49,7 @@ def compare(
     parallel: int = 1,
     quiet: bool = False,
 ) -> Comparison:
-    """Methods side by side on public data, each with settings chosen for it.
+    """Compare methods on public data, each with settings chosen for it.
 
     The same call goes on where it was stopped.
 
@@ -59,8 +59,8 @@ def compare(
         overrides: ``a.b=value`` texts for the keys of the file, in all runs.
         seeds: runs of each method that are reported.
         tuning_seeds: other runs, by which each setting of a grid is judged.
-        baseline: what the others are held against; by default dp-lora, where it is compared.
-        held_out: share of its units that each site tests on, if it names none.
+        baseline: what the others are compared with; by default dp-lora, if it is among them.
+        held_out: share of units to test on, at each site that names none.
         new_sites: numbers of units that a new site trains on at each outside site.
         leave_one_site_out: each site in turn is an outside site.
         out: folder where results are kept and found again.
@@ -68,11 +68,11 @@ def compare(
         quiet: show nothing. Else there is a bar on a terminal and in a notebook.
 
     Raises:
-        FedprivError: a setting that can't be used.
-        KeyboardInterrupt: with all finished runs kept.
+        FedprivError: a setting can't be used.
+        KeyboardInterrupt: somebody stops it; all finished runs are kept.
 
     Privacy:
-        None: samples and noise are drawn from seeds. It takes data that is marked as public alone.
+        None: samples and noise are drawn from seeds. It takes only data that is marked as public.
     """
     set_environment()
     from fedpriv_comparison.run_comparison import run_comparison

@@ -43,7 +43,7 @@ class OwnExamples:
 
 
 def own_examples(config: JobConfig, worker: Worker) -> dict[str, OwnExamples]:
-    """Of every site that keeps records apart."""
+    """Read the own examples of every site that keeps records apart."""
     spec, tokenizer = spec_of(config), worker.base.tokenizer
     found = {}
     for site in config.sites:
@@ -58,7 +58,7 @@ def own_examples(config: JobConfig, worker: Worker) -> dict[str, OwnExamples]:
 def halves(
     site: SiteRecords, own: OwnRecords, spec: DataSpec, tokenizer: Any
 ) -> tuple[list[Example], list[Example]]:
-    """Examples of a site's held-out units: those to report on, and those to choose settings by.
+    """Return examples of a site's held-out units: to report on, and to choose settings by.
 
     Raises:
         DataError: there are none for one of the two.
@@ -92,10 +92,10 @@ def check_records(config: JobConfig, worker: Worker) -> None:
 
 
 def as_it_is(worker: Worker, values: Vector) -> Model:
-    """The model with these trained values (P,)."""
+    """Return the model with these trained values (P,)."""
     return lambda examples: score(worker, examples, values)
 
 
 def home_scores(model: Model, reported: Sequence[Example], tuning: Sequence[Example]) -> Home:
-    """On a site's held-out records, and the loss on those to choose settings by."""
+    """Score a model on a site's held-out records, and add the loss on those to choose by."""
     return {**model(reported).as_dict(), "tuning_loss": model(tuning).eval_loss}

@@ -22,7 +22,7 @@ class Inputs:
         self.digests: dict[str, str] = {}
 
     def add(self, config: JobConfig) -> None:
-        """Everything that a job reads.
+        """Add everything that a job reads.
 
         Raises:
             ConfigError: a file can't be read.

@@ -46,10 +46,10 @@ class OutsideSite:
 
 
 def outside_examples(config: JobConfig, worker: Worker) -> dict[str, OutsideSite]:
-    """Of every outside site; half of its units are held out where its table does not say.
+    """Read every outside site; half of its units are held out unless its table says otherwise.
 
     Raises:
-        DataError: one can't be read, or holds too few records out.
+        DataError: a site can't be read, or holds too few records out.
     """
     spec = spec_of(config)
     found = {}

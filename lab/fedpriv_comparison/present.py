@@ -51,7 +51,7 @@ MEANING = (
 
 
 def parts(rows: Sequence[Figures]) -> dict[str, Sequence[str]]:
-    """Title of each table for the terminal → its columns."""
+    """Return the title of each table for the terminal → its columns."""
     counts = next((row.outside.loss for row in rows if row.outside is not None), ())
     return {
         "How good": GOOD,
@@ -66,12 +66,12 @@ def _new(count: str) -> str:
 
 
 def columns(rows: Sequence[Figures]) -> list[str]:
-    """All of them, the method first."""
+    """Return all columns, the method first."""
     return ["method", *(name for part in parts(rows).values() for name in part)]
 
 
 def cells(figures: Figures, seeds: int, outside: Sequence[str] = ()) -> list[str]:
-    """A row of the table, as text.
+    """Write a row of the table as text.
 
     Args:
         outside: the columns of outside sites.
@@ -103,7 +103,7 @@ def cells(figures: Figures, seeds: int, outside: Sequence[str] = ()) -> list[str
 
 
 def _home(home: AtHome | None) -> list[str]:
-    """The cells of `HOME`."""
+    """Write the cells of `HOME`."""
     if home is None:
         return [""] * len(HOME)
     return [
@@ -124,13 +124,13 @@ def _pays(home: AtHome) -> str:
 
 
 def _trained(home: AtHome) -> str:
-    """What sites chose, where it is the same for all; else how many things, which are listed."""
+    """Write the sites' choice if it is the same for all; else the number of listed choices."""
     found = list(dict.fromkeys(text for texts in home.trained.values() for text in texts))
     return f"{len(found)} choices" if len(found) > 1 else "".join(found)
 
 
 def remarks(rows: Sequence[Figures]) -> list[str]:
-    """What was chosen at each site, and what else there is to know to read the table."""
+    """Write what was chosen at each site, and what else a reader of the table needs to know."""
     found = []
     for row in rows:
         if row.home is not None and len(set(map(tuple, row.home.trained.values()))) > 1:
@@ -146,7 +146,7 @@ def remarks(rows: Sequence[Figures]) -> list[str]:
 
 
 def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
-    """For the terminal: how good, and how soon and at what cost. Without columns that are empty."""
+    """Make the terminal's tables, without empty columns: how good, and how soon at what cost."""
     named, found = columns(rows), []
     texts = _texts(rows, seeds)
     for title, part in parts(rows).items():
@@ -166,17 +166,17 @@ def _texts(rows: Sequence[Figures], seeds: int) -> list[list[str]]:
 
 
 def _shown(texts: Sequence[Sequence[str]], columns: Iterable[int]) -> list[int]:
-    """The first column, and those of the others that are not empty."""
+    """Return the first column, and those of the others that are not empty."""
     return [0, *(i for i in columns if any(text[i] for text in texts))]
 
 
 def failures(rows: Sequence[Figures]) -> list[str]:
-    """A line for each run that failed."""
+    """Write a line for each run that failed."""
     return [f"{row.name}: {error}" for row in rows for error in row.failed]
 
 
 def markdown(comparison: Comparison, rows: Sequence[Figures], title: str, command: str) -> str:
-    """The same table with what is needed to make it again."""
+    """Write the same table in Markdown, with what is needed to make it again."""
     texts, named = _texts(rows, comparison.seeds), columns(rows)
     shown = _shown(texts, range(1, len(named)))
     lines = [f"# {title}", ""]
@@ -210,7 +210,7 @@ def markdown(comparison: Comparison, rows: Sequence[Figures], title: str, comman
 def as_json(
     comparison: Comparison, rows: Sequence[Figures], baseline: str, command: str
 ) -> dict[str, Any]:
-    """Everything that the table says, for programs."""
+    """Return everything that the table says, for programs."""
     return {
         "format": 1,
         "fedpriv": __version__,
@@ -226,7 +226,7 @@ def as_json(
 
 
 def chart(rows: Sequence[Row]) -> str:
-    """The mean loss of each variant by round, as an SVG file."""
+    """Draw the mean loss of each variant by round, as an SVG file."""
     lines = []
     for index, row in enumerate(rows):
         curves = [result.rounds for result in row.results if not result.error]
@@ -250,7 +250,7 @@ def chart(rows: Sequence[Row]) -> str:
 
 
 def _beside(name: str) -> str:
-    """A name that leaves room for its line: its beginning and its end."""
+    """Shorten a name to its beginning and its end, so that it leaves room for its line."""
     half = LABEL // 2
     return name if len(name) <= LABEL else f"{name[:half]}…{name[-half:]}"
 

@@ -41,11 +41,11 @@ Slope = Callable[[int], Privatised[Vector]]  # of a step, at the optimiser's val
 def train(
     config: JobConfig, method: str, seed: int, pool: WorkerPool
 ) -> tuple[list[dict[str, Any]], float, Vector]:
-    """A federation without noise: scores by step, from 0 on, seconds, and the values it came to.
+    """Train without noise; return the scores by step from 0 on, the seconds, and the final values.
 
     The samples are those of the private run with the same seed. Every record counts the same, at
-    whatever site it is: one step a round adds up over sites, pooled or not. (In a private run, a
-    site that noises more than others counts less.)
+    any site: one step a round adds up over sites, pooled or not. (In a private run, a site that
+    adds more noise than others counts less.)
 
     Args:
         method: one of `fedpriv_comparison.variants.PUBLIC`.
@@ -54,7 +54,7 @@ def train(
         ConfigError: the data is not marked as public.
 
     Privacy:
-        None: what is computed from the records is not noised at all. (``synthetic`` and
+        None: what is computed from the records gets no noise at all. (``synthetic`` and
         ``warm-start`` look at no record of a site.)
     """
     if not config.job.data_is_public:
@@ -102,7 +102,7 @@ def _of_the_records(
     seed: int,
     method: str,
 ) -> Slope:
-    """The mean gradient of a sample of the sites' records, clipped or as it is."""
+    """Return what computes the mean gradient of a sample of the sites' records, clipped or not."""
     expected = config.privacy.sample_rate * sum(site.size or 0 for site in config.sites)
     bound = config.privacy.clip_norm if method == "lora-clipped" else MAX_CLIP
 
@@ -124,13 +124,13 @@ def _of_the_set(
     pool: WorkerPool,
     number: int,
 ) -> Privatised[Vector]:
-    """The mean gradient of the synthetic set as it is before the first round."""
+    """Compute the mean gradient of the synthetic set as it is before the first round."""
     with pool.borrow(job_recipe(config)) as worker:
         return post_process(partial(mean_gradient, worker, evolution.examples), optimizer.vector)
 
 
 def _evolution(config: JobConfig, optimizer: VectorOptimizer, pool: WorkerPool) -> Evolution | None:
-    """The synthetic set of a job, where it has one."""
+    """Make the synthetic set of a job, if it has one."""
     with pool.borrow(job_recipe(config)) as worker:
         tokenizer = worker.base.tokenizer
     with tempfile.TemporaryDirectory() as cache:
@@ -145,10 +145,10 @@ def raw_sum(
     bound: float,
     source: RandomSource,
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A site's clipped sum over a Poisson sample, without noise, (P,).
+    """Compute a site's clipped sum over a Poisson sample, without noise, (P,).
 
     Privacy:
-        None. Of public records alone.
+        None. It may be computed from public records only.
     """
     chosen = poisson_sample(len(population), config.privacy.sample_rate, source)
     units = [population.units[index] for index in chosen]
@@ -159,14 +159,14 @@ def raw_sum(
 
 
 def untrained(worker: Worker) -> Privatised[Vector]:
-    """The values before any training: of a public base and a public seed."""
+    """Return the values before any training: they come from a public base and a public seed."""
     return public(worker.initial)
 
 
 def load(
     config: JobConfig, worker: Worker
 ) -> tuple[dict[str, Population], Sequence[Example], Sequence[Example]]:
-    """The records of each site, those to report on, and those to tune by."""
+    """Load the records of each site, those to report on, and those to tune by."""
     spec = spec_of(config)
     tokenizer = worker.base.tokenizer
     with tempfile.TemporaryDirectory() as folder:

@@ -14,18 +14,18 @@ from fedpriv_server.own_records import read_site, spec_of, written_columns
 
 
 def alone(config: JobConfig, name: str) -> JobConfig:
-    """The federation of one of its sites."""
+    """Return the federation that consists of one of its sites."""
     (site,) = (site for site in config.sites if site.name == name)
     return _with_sites(config, (site,))
 
 
 def outside_in_turn(config: JobConfig) -> JobConfig:
-    """The job in which every site is an outside site, too: to check that each can be one."""
+    """Return the job with every site also as an outside site: to check that each can be one."""
     return config.model_copy(update={"outside": tuple(map(_outside, config.sites))})
 
 
 def without(config: JobConfig, name: str) -> JobConfig:
-    """The federation of all other sites; that one is outside."""
+    """Return the federation of all other sites; the named site is an outside site."""
     others = tuple(site for site in config.sites if site.name != name)
     (gone,) = (site for site in config.sites if site.name == name)
     return _with_sites(config, others, (_outside(gone),))
@@ -36,9 +36,9 @@ def _outside(site: SiteSection) -> OutsideSection:
 
 
 def pooled(config: JobConfig, folder: Path) -> JobConfig:
-    """The federation of one party that holds what all sites train on, in a file of `folder`.
+    """Return the federation of one party with all sites' training records, in a file of `folder`.
 
-    Units with one id at several sites are one unit here, and the least ε of a site is that of all.
+    Units with one id at several sites are one unit here. Its ε is the least ε of all sites.
     """
     path, spec = folder / "pooled.jsonl", spec_of(config)
     with path.open("w", encoding="utf-8") as stream:
@@ -56,10 +56,10 @@ def pooled(config: JobConfig, folder: Path) -> JobConfig:
 def _with_sites(
     config: JobConfig, sites: tuple[SiteSection, ...], outside: tuple[OutsideSection, ...] = ()
 ) -> JobConfig:
-    """The same job with other sites, checked as a file is.
+    """Return the same job with other sites, checked as a file is.
 
     Raises:
-        ConfigError: what was right for the sites is not for these.
+        ConfigError: a setting that was right for the former sites is wrong for these.
     """
     job = config.job.model_copy(update={"min_sites": 1})
     changed = config.model_copy(update={"job": job, "sites": sites, "outside": outside})

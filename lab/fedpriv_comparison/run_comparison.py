@@ -159,7 +159,7 @@ def _baseline(names: list[str], wanted: str | None) -> str:
 
 
 def _folder(out: Path) -> Path:
-    """The folder of a comparison, new or begun."""
+    """Return the folder of a comparison, new or begun."""
     known = {"runs", "compare.json", "compare.md", "compare.svg"}
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
     others = {name for name in names - known if not name.startswith(".")}

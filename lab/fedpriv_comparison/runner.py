@@ -41,10 +41,10 @@ class Runner:
         self._pool = WorkerPool(1, many_sites=True)
 
     def results(self, trials: Sequence[Trial]) -> list[Result]:
-        """The results of trials, in their order.
+        """Return the results of trials, in their order.
 
         Raises:
-            KeyboardInterrupt: with all finished runs kept.
+            KeyboardInterrupt: somebody stops it; all finished runs are kept.
         """
         keys = [trial.key for trial in trials]
         wanted = dict(zip(keys, trials, strict=True))  # what is asked for twice is run once
@@ -105,7 +105,7 @@ class Runner:
 
 
 def threads_of(parallel: int) -> int:
-    """The share of this process's cores that one of several runs has."""
+    """Return the share of this process's cores that one of several runs gets."""
     return max(1, cores.usable() // parallel)
 
 
@@ -123,7 +123,7 @@ def open_folder(folder: Path) -> Iterator[None]:
 
 
 def _end_with_the_parent() -> None:
-    """However that ends: nobody would wait for this run, and another may want its folder."""
+    """End when the parent ends: nobody would wait for this run, and another may want its folder."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

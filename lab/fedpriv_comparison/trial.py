@@ -107,7 +107,7 @@ class Result:
     outside: dict[str, dict[str, Home]] = field(default_factory=dict)
 
     def last(self, key: str) -> float | None:
-        """A score after the last round."""
+        """Return a score after the last round."""
         found = self.rounds[-1].get(key) if self.rounds else None
         return None if found is None else float(found)
 
@@ -120,7 +120,7 @@ class Result:
 
 
 def kept(trial: Trial, folder: Path) -> Result | None:
-    """The result of a trial that need not be run again: one that did not fail.
+    """Return the result of a trial that need not be run again: one that did not fail.
 
     Raises:
         RunError: its file can't be read.
@@ -130,7 +130,7 @@ def kept(trial: Trial, folder: Path) -> Result | None:
 
 
 def told(trial: Trial, folder: Path) -> Result | None:
-    """The result of a trial that has been run.
+    """Return the result of a trial that has been run.
 
     Raises:
         RunError: its file can't be read.
@@ -145,9 +145,9 @@ def told(trial: Trial, folder: Path) -> Result | None:
 
 
 def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
-    """The result of a trial: from its file, or by running it.
+    """Return the result of a trial: from its file, or by running it.
 
-    A run that fails has a result that says why; it is tried again when it is asked for again.
+    A run that fails has a result that says why. It runs again when it is asked for again.
 
     Args:
         folder: where results are kept.
@@ -183,7 +183,7 @@ def _path(trial: Trial, folder: Path) -> Path:
 
 
 def values_path(trial: Trial, folder: Path) -> Path:
-    """Where the trained values of a trial are kept, if any of its sites holds records out.
+    """Return the path of a trial's trained values, kept if any of its sites holds records out.
 
     (P,) of a federation; (sites, P) of sites that each trained by itself, one row for each that
     holds records out, in the order of the federation file.
@@ -215,7 +215,7 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
 def _as_new_sites(
     trial: Trial, values: Mapping[str, Vector], worker: Worker
 ) -> dict[str, dict[str, Home]]:
-    """Scores of a new site at each outside one, from what each site has after training, (P,)."""
+    """Score a new site at each outside site, from what each site has after training, (P,)."""
     starts = list({id(one): one for one in values.values()}.values())
     kind: OwnKind = "alone" if trial.method == "base" else "personal"
     found: dict[str, dict[str, Home]] = {}
@@ -239,7 +239,7 @@ def _as_new_sites(
 
 
 def _trained(trial: Trial, work: Path, pool: WorkerPool) -> tuple[Result, dict[str, Vector]]:
-    """What training came to, and the trained values (P,) that each site has then."""
+    """Return the result of training, and the trained values (P,) that each site then has."""
     config = trial.config
     names = [site.name for site in config.sites]
     if trial.method in PUBLIC:
@@ -272,9 +272,9 @@ def _trained(trial: Trial, work: Path, pool: WorkerPool) -> tuple[Result, dict[s
 
 
 def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
-    """What each site makes of the model of the run before, on its own records without noise.
+    """Train the model of the run before at each site, on its own records without noise.
 
-    On everyone's records it is the mean over the sites' models.
+    The score on everyone's records is the mean over the sites' models.
 
     Raises:
         RunError: the run before failed.
@@ -342,13 +342,13 @@ def _simulated(
 
 
 def _one_noise(events: Sequence[Any]) -> float | None:
-    """The noise multiplier of all steps; None where they had several."""
+    """Return the noise multiplier of all steps; None if the steps had several."""
     found = {event.noise_multiplier for event in events}
     return found.pop() if len(found) == 1 else None
 
 
 def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:
-    """The result, if no step went on after an error: a site has to, a comparison must not.
+    """Return the result, if no step had an error: a site goes on after one, a comparison must not.
 
     Raises:
         RunError: units were left out, or steps released noise alone.
@@ -371,7 +371,7 @@ def _by_content(value: Any, inputs: Mapping[str, str]) -> Any:
 
 
 def over_folds(results: Sequence[Result]) -> Result:
-    """One result of runs that left out one site each: means, and what each site left out has.
+    """Join runs that left out one site each: means, and the scores of each site left out.
 
     Its ε is that of the run where it is largest.
     """
@@ -395,7 +395,7 @@ def over_folds(results: Sequence[Result]) -> Result:
 
 
 def _mean(curves: list[list[Scores]]) -> list[Scores]:
-    """The mean of each score, round by round; every site counts the same."""
+    """Return the mean of each score, round by round; every site counts the same."""
     means = []
     for rows in zip(*curves, strict=True):
         keys = set.intersection(*(set(row) for row in rows))

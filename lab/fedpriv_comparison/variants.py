@@ -57,7 +57,7 @@ _COMMA = re.compile(r",(?![^\[]*\])")  # outside of a list
 
 
 def listed(text: str) -> list[str]:
-    """What stands between the commas of a command line, but for those inside of a list."""
+    """Split a command line's value at commas, except at commas inside a list."""
     return [part.strip() for part in _COMMA.split(text) if part.strip()]
 
 
@@ -83,14 +83,14 @@ class Variant:
 
 
 def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
-    """The rows of a comparison.
+    """Parse the rows of a comparison.
 
     Args:
         names: ``METHOD[-pooled|-local|+personal][:KEY=VALUE]…`` each.
         grids: ``[NAME:]KEY=VALUE,VALUE…`` each, for one name or for all.
 
     Raises:
-        ConfigError: a name means nothing here or comes twice, a grid is empty or of nobody.
+        ConfigError: a name is unknown or comes twice, or a grid is empty or names no row.
     """
     for name in names:
         if names.count(name) > 1:
@@ -184,7 +184,7 @@ def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
 
 
 def _matters(method: str, personal: bool, key: str) -> bool:
-    """Whether a setting changes anything for a row: what does not is not tried."""
+    """Tell whether a setting changes anything for a row; a setting that does not is not tried."""
     if key.startswith("personal."):
         return personal
     if personal and key.startswith(("model.", "lora.")):

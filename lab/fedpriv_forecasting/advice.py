@@ -130,11 +130,11 @@ class Forecast:
 def forecast(
     job: JobConfig, federation: Federation, table: Table, kind: str | None = None
 ) -> Forecast:
-    """What is expected of a federation.
+    """Forecast what a federation gains.
 
     Args:
         federation: the public facts of `job`.
-        kind: whose runs to rest on; by default those of the job's task and model, or the nearest.
+        kind: which runs to rest on; by default those of the job's task and model, or the nearest.
 
     Raises:
         ConfigError: the table has no runs of the kind or task, or too few for a curve.
@@ -193,7 +193,7 @@ def forecast(
 
 
 def _basis_of(job: JobConfig, table: Table, name: str) -> Basis:
-    """The runs of the task: of a kind, and of the others."""
+    """Return the runs of the task: those of one kind, and those of the other kinds."""
     kind, words = table.kinds[name], None
     if not same_model(job, kind):
         words = f"model.name: {job.model.name}, and measured was {kind.model}"
@@ -215,7 +215,7 @@ def _rank(one: Outlook) -> tuple[int, float]:
 
 
 def verdict(over_alone: Interval, over_two: Interval | None) -> str:
-    """In words, whether joining pays: only where the whole interval says the same.
+    """Say whether joining pays, only where the whole interval says the same.
 
     Args:
         over_two: None where the measured runs don't tell.
@@ -239,7 +239,7 @@ def _two_own(points: Sequence[Point], warm_start: bool) -> tuple[float, float] |
 
 
 def _over_two(curve: Reading | None, here: Setting, *, one_site: bool) -> Interval | None:
-    """None where that curve does not reach."""
+    """Return the gain over two own models; None where that curve does not reach."""
     if curve is None or curve.outside(here):
         return None
     return curve.predict(here, one_site=one_site)
@@ -273,7 +273,7 @@ def _of_sites(
 def _changed(
     federation: Federation, curve: Reading, points: Sequence[Point], unlike: Sequence[str]
 ) -> Iterable[Changed]:
-    """Leaves a warm start out where its coefficient is not known."""
+    """Give each change; leave a warm start out if its coefficient is not known."""
     now = federation.setting
     pace = set(other_pace(federation, points))  # a change may bring it near again
     for what, other in changes(federation):

@@ -55,7 +55,7 @@ class Answer:
 
 
 def sign(gain: Interval) -> str:
-    """In words, whether joining pays: only where the whole interval says the same."""
+    """Say whether joining pays, only where the whole interval says the same."""
     if gain.high < 0:
         return PAYS_NOT
     if gain.low > 0:
@@ -105,9 +105,9 @@ def answer(
 
 
 def of_others(basis: Basis, federation: Federation, unlike: tuple[str, ...]) -> Iterator[Answer]:
-    """Of patients at sites outside, and of new sites: over the base model, and what was measured.
+    """Answer for outside sites' patients and for new sites: over the base, and what was measured.
 
-    Public records alone are compared with only where the federation begins at such.
+    Public records alone are compared with only where the federation begins at such records.
     """
     for question in (OUTSIDE, *OWN_RECORDS):
         for start in STARTS:

@@ -29,37 +29,37 @@ ALL_SITES = 4  # of more, the smallest, the median and the largest are shown
 
 
 def forecast(
-    file: Annotated[Path, typer.Argument(help="Federation file.")],
+    file: Annotated[Path, typer.Argument(help="The federation file.")],
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key, such as privacy.epsilon=2.")
+        list[str] | None, typer.Option("--set", help="Replace a value: privacy.epsilon=2.")
     ] = None,
     sizes: Annotated[
         list[str] | None,
         typer.Option(
             "--size",
-            help="Declared units of the sites for which the file has none, as over the network:"
-            " 250, or NAME=250; may be repeated.",
+            help="Declared units of sites without a size in the file, as over the network: 250, or"
+            " NAME=250; may be repeated.",
         ),
     ] = None,
     table: Annotated[
         Path | None,
         typer.Option(
-            help="Measured runs, as benchmarks/joining.py writes them.",
+            help="A table of measured runs, as benchmarks/joining.py writes it.",
             show_default="those that are shipped",
         ),
     ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
-            help="The kind of measured records that yours are like.",
+            help="The kind of measured records most like yours.",
             show_default="the nearest of the file's task",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell before any ε is spent whether joining is expected to pay, and what would change it.
+    """Forecast, before any ε is spent, whether joining pays, and what would change it.
 
-    Reads the file and a table of measured runs, and no record.
+    It reads the file and a table of measured runs, and no record.
     """
     from fedpriv_forecasting.of_file import read_and_forecast
 
@@ -75,7 +75,7 @@ def forecast(
 def show(
     model: ModelSection, rank: int, federation: Federation, found: Forecast, console: Console
 ) -> None:
-    """The facts, three answers and their price; then each way, site and possible change."""
+    """Print the facts, three answers and their price; then each way, site and possible change."""
     for name, value in _facts(model, rank, federation, found):
         console.print(f"{name:16}  {value}", soft_wrap=True, markup=False)
     for heading, said in _answers(found):
@@ -163,7 +163,7 @@ def _answers(found: Forecast) -> Iterator[tuple[str, str]]:
 
 
 def _told(what: str, found: Mapping[str, Answer]) -> str:
-    """Answers in a sentence or two, each with the words that it begins with."""
+    """Write answers in a sentence or two, each with the words that it begins with."""
     said = "; ".join(f"{begins}{_answer(one)}" for begins, one in found.items())
     known = [one.left_out for one in found.values() if one.left_out is not None]
     runs, inside = sum(one.runs for one in known), sum(one.inside * one.runs for one in known)

@@ -50,17 +50,17 @@ Terms = Callable[[Setting], list[float]]  # what the coefficients are multiplied
 
 
 def plain(setting: Setting) -> list[float]:
-    """The terms without the product."""
+    """Return the terms without the product."""
     return [1.0, math.log2(setting.records), math.log2(setting.noise)]
 
 
 def flat(setting: Setting) -> list[float]:
-    """The mean alone."""
+    """Return the term of the mean alone."""
     return [1.0]
 
 
 def joint(setting: Setting) -> list[float]:
-    """The terms of the curve above."""
+    """Return the terms of the curve above."""
     return [*plain(setting), math.log2(setting.records) * math.log2(setting.noise)]
 
 
@@ -96,7 +96,7 @@ class Interval:
 
 
 def interval(gain: float, variance: float, freedom: int) -> Interval:
-    """By Student's t."""
+    """Return the interval of a gain, by Student's t."""
     half = float(stdtrit(freedom, LEVEL)) * math.sqrt(max(0.0, variance))
     return Interval(gain, gain - half, gain + half)
 
@@ -104,7 +104,7 @@ def interval(gain: float, variance: float, freedom: int) -> Interval:
 def runs_of(
     points: Sequence[Point], way: str, baseline: str = ALONE, question: str = OWN
 ) -> list[Runs]:
-    """The runs in which both were measured, by setting."""
+    """Return the runs that measured both the way and the baseline, by setting."""
     found: dict[tuple[Setting, Hashable], list[tuple[float, ...]]] = {}
     for point in points:
         gains = point.gains(way, baseline, question)
@@ -141,35 +141,35 @@ class Curve:
     terms: Terms
 
     def row(self, setting: Setting) -> Array:
-        """x, what the coefficients are multiplied by."""
+        """Return x, which the coefficients are multiplied by."""
         return _row(setting, self.terms, self.warm)
 
     def leverage(self, setting: Setting) -> float:
-        """x (XᵀX)⁻¹ xᵀ: how far from the middle of what was measured."""
+        """Return x (XᵀX)⁻¹ xᵀ: how far a setting is from the middle of what was measured."""
         row = self.row(setting)
         return float(row @ self.inverse @ row)
 
     def gain(self, setting: Setting, *, one_site: bool = False) -> tuple[float, float]:
-        """The gain there and its variance, as the mean over sites or of one of them."""
+        """Return the gain there and its variance, as the mean over sites or of one of them."""
         variance = self.scatter * (1 + self.leverage(setting)) + self.between_seeds
         variance += self.between_sites if one_site else 0.0
         return float(self.row(setting) @ self.coefficients), variance
 
     def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
-        """The gain there, and in which bounds."""
+        """Return the gain there, and its bounds."""
         return interval(*self.gain(setting, one_site=one_site), self.freedom)
 
     def more(self, setting: Setting, other: Setting) -> tuple[float, float]:
-        """How much more the gain is at the other, and the variance of the curve alone."""
+        """Return how much more the gain is at the other, and the variance of the curve alone."""
         step = self.row(other) - self.row(setting)
         return float(step @ self.coefficients), float(step @ self.moves @ step)
 
     def difference(self, setting: Setting, other: Setting) -> Interval:
-        """The same, and in which bounds: without the scatter of single federations."""
+        """Return the gain of `more` and its bounds, without the scatter of single federations."""
         return interval(*self.more(setting, other), self.freedom)
 
     def outside(self, setting: Setting) -> list[str]:
-        """In which figures a setting is outside what was measured, in words; none if in none."""
+        """Say in which figures a setting is outside what was measured; none if in none."""
         if found := self.out_of_range(setting):
             return found
         known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
@@ -180,7 +180,7 @@ class Curve:
         return []
 
     def out_of_range(self, setting: Setting) -> list[str]:
-        """The same, with each figure taken by itself."""
+        """Say in which figures, each by itself, a setting is outside what was measured."""
         if setting.warm_start and not self.warm:
             return ["a public warm start, of which too little was measured"]
         alike = (r.setting for r in self.runs if r.setting.warm_start == setting.warm_start)
@@ -192,7 +192,7 @@ class Curve:
 
 
 def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
-    """In which figures, each by itself, a setting is outside of these, in words."""
+    """Say in which figures, each by itself, a setting is outside of these."""
     return [
         f"{name}: {value:.3g}, and {measured_range(values)}"
         for name, value, values in (
@@ -205,7 +205,7 @@ def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
 
 
 def far_from(known: Sequence[Setting], setting: Setting) -> list[str]:
-    """Whether none of these is near in records and noise together, in words."""
+    """Say so if none of these is near in records and noise together."""
     nearest = min(setting.distance(one) for one in known)
     if nearest <= max(1.0, _widest_gap(known)):
         return []
@@ -216,7 +216,7 @@ def far_from(known: Sequence[Setting], setting: Setting) -> list[str]:
 
 
 def measured_range(values: Sequence[float]) -> str:
-    """From where to where values go, in words."""
+    """Say from where to where values go."""
     least, most = min(values), max(values)
     if least == most:
         return f"measured was {least:.3g}"
@@ -224,7 +224,7 @@ def measured_range(values: Sequence[float]) -> str:
 
 
 def _widest_gap(known: Sequence[Setting]) -> float:
-    """The longest way from a measured setting to its nearest neighbour elsewhere."""
+    """Return the longest way from a measured setting to its nearest neighbour elsewhere."""
     gaps = []
     for one in known:
         others = [one.distance(other) for other in known if other.distance(one) > 0]
@@ -237,12 +237,12 @@ def _row(setting: Setting, terms: Terms, warm: bool) -> Array:
 
 
 def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
-    """The curve through runs; None if there are too few for one with an uncertainty.
+    """Fit the curve through runs; None if there are too few runs for an uncertainty.
 
     Runs with a warm start are left out if a coefficient for it can't be told.
 
     Args:
-        terms: of the curve; by default those above, or fewer where they can't be told.
+        terms: the curve's terms; by default those above, or fewer where they can't be told.
     """
     cold = [one for one in runs if not one.setting.warm_start]
     for kept, warm in ((runs, True), (cold, False)):
@@ -255,9 +255,9 @@ def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
 
 
 def level_of(runs: Sequence[Runs]) -> Curve | None:
-    """The mean of groups that may be too few for a curve; None of none.
+    """Return the mean of groups that may be too few for a curve; None without any group.
 
-    Its variance is that between groups, and of a single one none: for use among other kinds.
+    Its variance is that between groups, and 0 for a single group: for use among other kinds.
     """
     cold = [one for one in runs if not one.setting.warm_start]
     if not cold:
@@ -313,7 +313,7 @@ def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:
 
 
 def _solve(x: Array, y: Array) -> tuple[Array, Array] | None:
-    """Coefficients and (XᵀX)⁻¹; None where the rows don't determine them."""
+    """Return coefficients and (XᵀX)⁻¹; None where the rows don't determine them."""
     if np.linalg.matrix_rank(x) < x.shape[1]:
         return None
     inverse: Array = np.linalg.inv(x.T @ x).astype(np.float64)
@@ -321,14 +321,14 @@ def _solve(x: Array, y: Array) -> tuple[Array, Array] | None:
 
 
 def _pooled(samples: Sequence[Sequence[float]]) -> float:
-    """The variance within samples, over all of them; 0 where each is a single value."""
+    """Return the variance within samples, over all of them; 0 where each is a single value."""
     freedom = sum(len(one) - 1 for one in samples)
     squares = sum(float(np.var(one)) * len(one) for one in samples)
     return squares / freedom if freedom else 0.0
 
 
 def _hidden(runs: Sequence[Runs]) -> float:
-    """What the mean over a setting's seeds takes off the variance of a single run."""
+    """Return how much of a single run's variance the mean over a setting's seeds hides."""
     taken_off = float(np.mean([1 - 1 / len(one.gains) for one in runs]))
     return _pooled([one.means for one in runs]) * taken_off
 
@@ -374,7 +374,7 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
 
 
 def left_out_of(groups: int, tried: Sequence[tuple[Interval, float, float]]) -> LeftOut | None:
-    """From what was predicted, what was measured, and the mean of all others; None of nothing."""
+    """Compare what was predicted and measured, and the mean of all others; None without any."""
     if not tried:
         return None
     inside = [found.low <= gain <= found.high for found, gain, _ in tried]

@@ -121,15 +121,15 @@ class Federation:
 
 
 def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
-    """The public facts of a federation file.
+    """Read the public facts of a federation file.
 
     Args:
-        sizes: of sites of which the file says none, as one over the network says none at all:
-            texts such as ``250``, for every such site, and ``surgery=250``.
+        sizes: sizes of sites for which the file states none, as a file for the network never
+            does: texts such as ``250``, for every such site, and ``surgery=250``.
 
     Raises:
-        ConfigError: there is one site alone; a site has no size, or grants less than a secure sum
-            asks of all; or a size is none, of no site, or of one that has another in the file.
+        ConfigError: there is only one site; a site has no size, or grants less than a secure sum
+            asks of all; or a size is no size, of no site, or of a site with a size in the file.
     """
     privacy, made_up = job.privacy, job.synthetic
     if len(job.sites) < 2:
@@ -152,7 +152,7 @@ def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
 
 
 def _stated(sizes: Sequence[str], job: JobConfig) -> dict[str, int]:
-    """By name of a site; the empty name is for every other."""
+    """Return the stated sizes by the site's name; the empty name is for every other site."""
     found = {}
     names = {site.name for site in job.sites} | {""}
     known = {site.name for site in job.sites if site.size is not None}
@@ -211,7 +211,7 @@ def _granted(site: SiteSection, job: JobConfig) -> float:
 
 
 def changes(now: Federation) -> Iterator[tuple[str, Federation]]:
-    """What could be otherwise, each by itself, with the words for it."""
+    """Give each thing that could be changed, by itself, with the words for it."""
     for times, words in ((2, "twice the sites"), (4, "four times the sites")):
         if not now.secure_sum or times * now.sites <= MAX_MEMBERS:
             yield words, replace(now, sizes=now.sizes * times, epsilons=now.epsilons * times)

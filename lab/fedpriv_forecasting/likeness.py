@@ -15,7 +15,7 @@ FAR = 2.0  # a setting that is other than measured by more than this factor
 
 
 def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str | None) -> str:
-    """The kind of the job's task: of its model, of its unit, with the nearest run; or the wanted.
+    """Choose the wanted kind, or one of the job's task: of its model, its unit, the nearest run.
 
     Raises:
         ConfigError: the table has no such kind, or none of the task.
@@ -53,12 +53,12 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
 
 
 def unit_of(job: JobConfig) -> Unit:
-    """Whose privacy is protected."""
+    """Return whose privacy is protected."""
     return "record" if job.privacy.unit == "record" else "patient"
 
 
 def same_model(job: JobConfig, kind: Kind) -> bool:
-    """By its name, in which folders and dashes may be others."""
+    """Compare models by name, in which folders and dashes may differ."""
     wanted = _letters(kind.model)
     return any(_letters(part).endswith(wanted) for part in PurePath(job.model.name).parts)
 
@@ -70,9 +70,9 @@ def _letters(name: str) -> str:
 def unlike_measured(
     job: JobConfig, federation: Federation, kind: Kind, points: Sequence[Point]
 ) -> Iterator[str]:
-    """What of a job no measured run had, in words; but for base model, unit and sizes.
+    """Say what of a job no measured run had, except base model, unit and sizes.
 
-    These `fedpriv_forecasting.reading` answers for, with wider ranges.
+    `fedpriv_forecasting.reading` takes account of these three, with wider ranges.
     """
     for key, value, measured in (
         ("job.method", job.job.method, "dp-lora"),
@@ -92,7 +92,7 @@ def unlike_measured(
 
 
 def setting_of(job: JobConfig, key: str) -> object:
-    """What a federation file has at ``table.key``."""
+    """Return the value of a federation file at ``table.key``."""
     found: object = job
     for part in key.split("."):
         found = getattr(found, part)
@@ -111,7 +111,7 @@ def _shown(value: object) -> str:
 
 
 def other_pace(federation: Federation, points: Sequence[Point]) -> Iterator[str]:
-    """Whether rounds or rate are far from all that was measured, in words.
+    """Say whether rounds or rate are far from all that was measured.
 
     The curve knows both through the noise alone, so they may differ by no more than `FAR`.
     """

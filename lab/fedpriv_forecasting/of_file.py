@@ -26,17 +26,17 @@ def forecast(
     table: PathName | None = None,
     kind: str | None = None,
 ) -> Forecast:
-    """Whether joining is expected to pay, before any ε is spent, and what would change it.
+    """Forecast, before any ε is spent, whether joining pays, and what would change it.
 
     Args:
         job: a federation file, or a job that `load_job` made of one.
         overrides: ``a.b=value`` texts for the keys of a file.
         sizes: declared units of sites for which the job has none: ``250``, or ``NAME=250``.
         table: measured runs; by default those that are shipped.
-        kind: of the measured records that yours are like; by default the nearest of the task.
+        kind: the kind of measured records most like yours; by default the nearest of the task.
 
     Raises:
-        ConfigError: a setting or a table that can't be used.
+        ConfigError: a setting or a table can't be used.
 
     Privacy:
         Reads settings and measured runs, and no record.
@@ -52,7 +52,7 @@ def read_and_forecast(
     table: Path | str | None,
     kind: str | None,
 ) -> tuple[JobConfig, Federation, Forecast]:
-    """As `forecast`, with what was read for it."""
+    """Forecast as `forecast` does, and return also what was read for it."""
     config = job if isinstance(job, JobConfig) else load_job(Path(job), overrides)
     source = Path(config.job.name) if isinstance(job, JobConfig) else Path(job)
     with naming(source):

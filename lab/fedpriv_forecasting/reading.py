@@ -91,7 +91,7 @@ class Reading:
         return all(curve.warm for curve in self.curves)
 
     def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
-        """The gain there, as the mean over sites or of one of them."""
+        """Return the gain there, as the mean over sites or of one of them."""
         return _hull(
             [
                 self._together([curve.gain(place, one_site=one_site) for curve in self.curves])
@@ -100,17 +100,17 @@ class Reading:
         )
 
     def difference(self, setting: Setting, other: Setting) -> Interval:
-        """How much more the gain is at the other."""
+        """Return how much more the gain is at the other."""
         pairs = zip(self._places(setting), self._places(other), strict=True)
         return _hull(
             [self._together([curve.more(*pair) for curve in self.curves]) for pair in pairs]
         )
 
     def outside(self, setting: Setting, *sites: Setting) -> list[str]:
-        """In which figures a setting is outside what was measured, in words.
+        """Say in which figures a setting is outside what was measured.
 
         Args:
-            sites: of which no figure by itself may be outside, either.
+            sites: settings of which no figure by itself may be outside, either.
         """
         places = self._places(setting)
         parts = list(itertools.chain(*map(self._places, sites)))
@@ -125,7 +125,7 @@ class Reading:
         return list(dict.fromkeys(found))
 
     def left_out(self) -> LeftOut | None:
-        """How well it predicts groups of runs, or whole kinds, that it has not seen."""
+        """Measure how well it predicts groups of runs, or whole kinds, that it has not seen."""
         if len(self.curves) == 1:
             return leave_groups_out(self.curves[0].runs)
         return leave_kinds_out(self.curves)
@@ -179,7 +179,7 @@ class Basis:
     other_model: str | None
 
     def points(self, question: str, way: str, baseline: str) -> list[Point]:
-        """Where both were measured: of the nearest kind, or of all where it has none."""
+        """Return the points that measured both: of the nearest kind, or of all if it has none."""
         both = [
             [point for point in points if point.gains(way, baseline, question) is not None]
             for points in (*self.of_unit, *self.of_records)
@@ -190,7 +190,7 @@ class Basis:
     def reading(
         self, federation: Federation, way: str, baseline: str = ALONE, question: str = OWN
     ) -> Reading | None:
-        """The curves for a question; None where too little was measured."""
+        """Return the curves for a question; None where too little was measured."""
         per_unit, several, spread = federation.records_per_unit, [], 1
         alone: Reading | None = None
         for number, points in enumerate(self.of_unit):

@@ -26,13 +26,13 @@ class Setting:
         return self.sites, self.records
 
     def distance(self, other: Setting) -> float:
-        """In doublings of records and of noise."""
+        """Return the distance in doublings of records and of noise."""
         records, noise = self.records / other.records, self.noise / other.noise
         return math.hypot(math.log2(records), math.log2(noise))
 
 
 def noise_to_signal(noise_multiplier: float, batch: float, rounds: int) -> float:
-    """Noise of the mean of all rounds' gradients, in clip norms, for each trained value.
+    """Return the noise of the mean of all rounds' gradients, in clip norms, for each trained value.
 
     The mean gradient of a round has noise of ν·C for each value, C the clip norm, and no vector
     in it is longer than C. Over T rounds the mean of the noise falls to ν / √T:

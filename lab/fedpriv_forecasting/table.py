@@ -116,7 +116,7 @@ class Point(Entry):
         return Setting(self.sites, self.records, self.noise, self.warm_start)
 
     def losses(self, question: str) -> Mapping[str, tuple[float, ...]]:
-        """By row: `OWN`, `OUTSIDE`, or one of `OWN_RECORDS`, of a new site."""
+        """Return the losses by row: `OWN`, `OUTSIDE`, or one of `OWN_RECORDS`, of a new site."""
         if question == OWN:
             return self.own
         if question == OUTSIDE:
@@ -131,7 +131,7 @@ class Point(Entry):
     def gains(
         self, way: str, baseline: str = ALONE, question: str = OWN
     ) -> tuple[float, ...] | None:
-        """How much lower the loss at each site is; None where either was not run."""
+        """Return how much lower the loss at each site is; None where either was not run."""
         rows = self.losses(question)
         if way not in rows or baseline not in rows:
             return None
@@ -178,7 +178,7 @@ class Table(Entry):
         return self
 
     def of(self, kind: str, unit: Unit | None = None) -> list[Point]:
-        """The runs of a kind, all of them or those of a unit."""
+        """Return the runs of a kind, all of them or those of a unit."""
         return [
             point
             for point in self.points
@@ -191,7 +191,7 @@ class Table(Entry):
 
 
 def read_table(path: Path | None = None) -> Table:
-    """The table in a file, or the one that is shipped.
+    """Read the table in a file, or the one that is shipped.
 
     Raises:
         ConfigError: there is none, or it is not such a table; names the file and the key.

@@ -68,25 +68,25 @@ class Cluster:
     nodes: tuple[Node, ...]
 
     def pinned(self, node: str) -> Any:
-        """The scheduling strategy for what is to be on that node and on no other."""
+        """Return the scheduling strategy for what is to be on that node and on no other."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
     def is_alive(self, node: str) -> bool:
-        """Whether the cluster still has that node."""
+        """Tell whether the cluster still has that node."""
         return any(found["NodeID"] == node and found["Alive"] for found in self.ray.nodes())
 
     def ask_each(
         self, function: Callable[..., Any], *given: Any, within: float
     ) -> Iterator[tuple[Node, Any]]:
-        """What a function gives on each of the nodes; all compute it at once.
+        """Give the result of a function on each of the nodes; all compute it at once.
 
         Args:
-            within: seconds that they have.
+            within: seconds that the nodes have.
 
         Raises:
-            UnreachableError: a node does not answer; names it.
+            UnreachableError: a node does not answer; the message names it.
         """
         task = self.ray.remote(num_cpus=0, max_retries=0)(function)
         asked = [
@@ -194,7 +194,7 @@ def reach(address: str, within: float = REACH) -> None:
 
 
 def _refused(address: str, kind: str, text: str) -> Exception:
-    """The error for what Ray says."""
+    """Return the error for what Ray says."""
     said = " ".join(text.split())
     if "version mismatch" in said.lower():
         return ConfigError(
@@ -226,10 +226,10 @@ def guard_ray() -> None:
 
 
 def import_ray() -> Any:
-    """Ray, which is installed with an extra.
+    """Import Ray, which is installed with an extra.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not installed.
     """
     try:
         import ray

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 def simulate(
     file: Annotated[
-        Path | None, typer.Argument(help="Federation file; without one, the embedded example.")
+        Path | None, typer.Argument(help="The federation file; without one, the embedded example.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory.", show_default="runs/<name>-<UTC>")
+        Path | None, typer.Option(help="The run directory.", show_default="runs/<name>-<UTC>")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Short for --set job.rounds=N.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -48,29 +48,29 @@ def simulate(
         bool,
         typer.Option(
             "--personal",
-            help="Afterwards each site that holds records out trains by itself, from the adapter"
-            " and alone.",
+            help="Then let each site with held-out records train by itself, from the adapter and"
+            " alone.",
         ),
     ] = False,
     personal_sites: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="--personal at N of these sites, spread over the list."
+            min=1, metavar="N", help="Do --personal at N of these sites, spread over the list."
         ),
     ] = None,
     full: Annotated[
         bool,
         typer.Option(
             "--full",
-            help="The embedded example as the results were measured: more of each note, 60 rounds.",
+            help="Run the example as the results were measured: more of each note, 60 rounds.",
         ),
     ] = False,
     insecure_seed: Annotated[
-        int | None, typer.Option(help="Repeatable noise; public data only, NOT PRIVATE.")
+        int | None, typer.Option(help="Make repeatable noise; public data only, NOT PRIVATE.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Fine-tune a model across the sites of a federation file, all here or on a Ray cluster."""
+    """Fine-tune a model across a federation file's sites, all here or on a Ray cluster."""
     overrides = list(set_ or []) + ([] if rounds is None else [f"job.rounds={rounds}"])
     if full and file is not None:
         raise typer.BadParameter("--full is for the embedded example, so it goes without a file")
@@ -122,7 +122,7 @@ def _check_personal(config: JobConfig, source: Path) -> None:
 def _personalise(
     config: JobConfig, outcome: Outcome, source: Path, console: Console, count: int | None
 ) -> None:
-    """What each site would see on a screen of its own; of public records."""
+    """Print what each site would see on a screen of its own; the records are public."""
     from fedpriv_server.number_format import settled
     from fedpriv_simulation.own_models import own_models, spread
 
@@ -158,7 +158,7 @@ def _personalise(
 def _in_words(
     config: JobConfig, losses: Mapping[str, Mapping[str, float]], means: Mapping[str, float]
 ) -> Iterator[str]:
-    """How rate and passes were found, and what the table says of joining."""
+    """Say how rate and passes were found, and what the table says of joining."""
     if config.personal.validation:
         yield (
             "Each site chose rate × passes by cross-validation on its own records, alone and from"
@@ -240,7 +240,7 @@ def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as JSON."""
+    """Return the outcome as JSON."""
     last = _last_scores(outcome)
     looks = [row["held_out"] for row in outcome.rounds if row["held_out"] is not None]
     moved = [*outcome.rounds, *looks]
@@ -264,13 +264,13 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def _seconds(rounds: Sequence[Mapping[str, Any]]) -> float | None:
-    """Of all rounds; None where the records are not public, as that tells who was sampled."""
+    """Add up the seconds of all rounds; None for private records, as that tells who was sampled."""
     found = [row["seconds"] for row in rounds]
     return None if None in found else round(sum(found), 2)
 
 
 def _spent(report: BudgetReport) -> dict[str, float]:
-    """What a site has spent; in a secure sum, also what the figures alone say."""
+    """Return what a site has spent; in a secure sum, also ε alone and `max_colluding`."""
     found = {
         "epsilon_spent": report.epsilon_spent,
         "epsilon_committed": report.epsilon_committed,
@@ -292,7 +292,7 @@ def _last_scores(outcome: Outcome) -> dict[str, float]:
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """The closing tables."""
+    """Print the closing tables."""
     figures = summary(outcome)
     before, after = figures["before"], figures["after"]
     names = score_names(outcome.run.info["config"]["model"]["task"])

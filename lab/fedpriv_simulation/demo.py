@@ -129,7 +129,7 @@ def _running(where: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _installed(command: Sequence[str]) -> list[str]:
-    """The command of the environment that this one is installed in."""
+    """Return the command as it is installed in the environment of this process."""
     return [str(Path(sys.executable).with_name(command[0])), *command[1:]]
 
 

@@ -122,7 +122,7 @@ def simulate(
 
 
 def _job(job: JobConfig | Path | str | None, overrides: Sequence[str]) -> tuple[JobConfig, Path]:
-    """The job, and how messages call where it is from."""
+    """Return the job, and the path that messages name as its source."""
     if isinstance(job, JobConfig):
         check_no_overrides(overrides)
         return job, Path(job.job.name)
@@ -146,7 +146,7 @@ def check_no_overrides(overrides: Sequence[str]) -> None:
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """One level of names, joined by dots."""
+    """Flatten a row to one level of names, joined by dots."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, dict):

@@ -10,10 +10,10 @@ OTHERS = 200  # of the process itself, at most
 
 
 def open_at_once(sites: int) -> int:
-    """How many of so many sites this process has files for, at least one.
+    """Return how many of so many sites this process has files for, at least one.
 
-    Where the system lets a process have more files than it begins with, this asks for as many as
-    are needed.
+    If the system lets a process have more files than it begins with, this asks for as many as are
+    needed.
     """
     needed = OTHERS + sites * EACH
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -73,10 +73,10 @@ class Host:
         self._closed = False
 
     def answer(self, number: int, message: Message, turn: int = 0) -> Message:
-        """The reply of the site with that number, in the order of the file.
+        """Return the reply of the site with that number, in the order of the file.
 
         Args:
-            turn: of this process with the site's ledger, where ledgers are lent.
+            turn: this process's turn with the site's ledger, where ledgers are lent.
 
         Raises:
             BusyError: it was closed.
@@ -201,16 +201,16 @@ class Hosts:
         self._ray.kill(actor, no_restart=True)
 
     def answers(self, first: int) -> dict[int, Answer]:
-        """How each site is asked, by node id, from `first` on."""
+        """Return how each site is asked, by node id, from `first` on."""
         return {first + number: self._asking(number) for number in range(len(self._of))}
 
     def queue_of(self, first: int) -> Callable[[int], int]:
-        """Which process answers for a node, as the number of a queue; nodes count from `first`."""
+        """Return what gives a node's process, as a queue's number; nodes count from `first`."""
         return lambda node: self._of[node - first]
 
     def _asking(self, number: int) -> Answer:
         def answer(message: Message, context: Context) -> Message:
-            """What is asked twice is paid once."""
+            """Answer a message; one that is asked twice is paid once."""
             until: float | None = None  # it has to be back, once it is known to be away
             while True:
                 with self._lock:
@@ -264,12 +264,12 @@ class Hosts:
 
 
 def kept_open(proposal: Proposal, sites: int) -> int:
-    """Sites that a process keeps open; all where they hold shares of a sum."""
+    """Return how many sites a process keeps open: all if they hold shares of a sum."""
     return OPEN if proposal.shared is None else sites
 
 
 def shared_out(sizes: list[int], count: int) -> list[int]:
-    """Which of `count` processes has each site, the largest sites first, each to the emptiest."""
+    """Return each site's process among `count`: the largest sites first, each to the emptiest."""
     held = [0] * count
     of = [0] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda n: (-sizes[n], n)):

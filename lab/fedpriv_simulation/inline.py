@@ -67,7 +67,7 @@ class InlineGrid(OneRunGrid):
             pool.shutdown(wait=True, cancel_futures=True)
 
     def get_node_ids(self) -> list[int]:
-        """Every node, in order."""
+        """Return every node, in order."""
         return list(self._apps)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -82,7 +82,7 @@ class InlineGrid(OneRunGrid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies that are there by now; each is given out once."""
+        """Return the replies that are there by now; each is given out once."""
         ready = [number for number in message_ids if self._is_ready(number)]
         return [self._pending.pop(number).result() for number in ready]
 

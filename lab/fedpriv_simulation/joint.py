@@ -68,7 +68,7 @@ class JointPool(WorkerPool):
 
     @contextmanager
     def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
-        """As `WorkerPool.borrow`; nobody waits for another."""
+        """Lend a worker as `WorkerPool.borrow` does; nobody waits for another."""
         with self._changed:
             if recipe not in self._first:
                 with self._pool.borrow(recipe, look) as worker:
@@ -168,7 +168,7 @@ class _Asked:
         self.found: Tensor | Exception | None = None
 
     def fits(self, other: _Asked) -> bool:
-        """Whether both can be in one batch: of one length, at the same values."""
+        """Tell whether both can be in one batch: of one length, at the same values."""
         return (
             self.recipe == other.recipe
             and self.batch.input_ids.shape[1] == other.batch.input_ids.shape[1]
@@ -191,12 +191,12 @@ class _Place(Worker):
         self.invariant_sizes = _AnySize()
 
     def record_gradients(self, batch: Batch) -> Tensor:
-        """As of `Worker`."""
+        """Compute the gradients as `Worker` does."""
         return self._rows(self.recipe, self._written.value, batch)
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """Nothing is computed here: the worker that does it looks to that."""
+        """Do nothing: the worker that computes sees to it."""
         yield
 
 
@@ -218,10 +218,10 @@ class _Values(TrainableVector):
         self.value = value
 
     def read(self) -> Vector:
-        """As of `TrainableVector`."""
+        """Read as `TrainableVector` does."""
         return self.value
 
     def write(self, vector: Vector) -> None:
-        """As of `TrainableVector`."""
+        """Write as `TrainableVector` does."""
         check_vector(vector, self.size)
         self.value = vector

@@ -73,13 +73,13 @@ class LedgerKeeper:
                 self._open.pop(number).close()
 
     def call(self, number: int, turn: int, name: str, *given: Any, **named: Any) -> Any:
-        """What a ledger answers: the value of a property, or what a method of that name returns.
+        """Return the value of a ledger's property, or what its method of that name returns.
 
-        `OpenSlots`, which are a ledger's own, come back as None.
+        `OpenSlots`, which belong to the ledger, come back as None.
 
         Raises:
-            LedgerInUseError: somebody else's turn came; nothing was done.
-            FedprivError: whatever the ledger raises.
+            LedgerInUseError: another process's turn came; nothing was done.
+            FedprivError: any error of the ledger.
         """
         with self._locks[number]:
             if turn != self._turns[number] or number not in self._open:
@@ -128,7 +128,7 @@ class LentLedger(Ledger):
     def ask(
         self, plan: Plan, slots: range, request_digest: str, choice: SlotChoice = AS_PLANNED
     ) -> StoredReply | OpenSlots:
-        """As `Ledger.ask`; what is then paid for is paid for through this one."""
+        """Ask as `Ledger.ask` does; the slots that it opens are paid for through this one."""
         stored: StoredReply | None = self._call("ask", plan, slots, request_digest, choice)
         return stored or OpenSlots(self, plan, slots, request_digest, choice)
 
@@ -147,7 +147,7 @@ class Lending:
     claimed: Sequence[list[tuple[str, str]]]
 
     def opener(self, number: int, turn: int) -> Callable[[SiteSettings], Ledger]:
-        """What opens the ledger of a site for one turn."""
+        """Return what opens the ledger of a site for one turn."""
         return lambda settings: LentLedger(self._ask, number, turn)
 
     def _ask(self, method: str, *given: Any, **named: Any) -> Any:
@@ -165,7 +165,7 @@ class Lending:
 
 
 def _asked_of_the_keeper(name: str, of: Any) -> Any:
-    """A property or method of `LentLedger` that stands for the one of `Ledger`."""
+    """Make the property or method of `LentLedger` that stands for that of `Ledger`."""
 
     def method(self: LentLedger, *given: Any, **named: Any) -> Any:
         return self._call(name, *given, **named)

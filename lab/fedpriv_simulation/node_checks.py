@@ -155,7 +155,7 @@ def look(wanted: Wanted) -> Found:
 
 
 def content_digest(path: Path) -> str | None:
-    """SHA-256 of a file, or of the names and contents of all files of a folder; None: not there."""
+    """Return SHA-256 of a file, or of all names and contents in a folder; None: not there."""
     try:
         if not path.is_dir():
             return file_digest(path)
@@ -213,7 +213,7 @@ def _error(key: str, node: Node, what: str, fix: str) -> ConfigError:
 
 @contextmanager
 def _marker(run: Path) -> Iterator[Path]:
-    """A file of new content in the run directory; it, and what is written beside it, goes again."""
+    """Make a file of new content in the run directory; at the end remove it and its neighbours."""
     marker = private_folder(run / PRIVATE) / f"seen-{secrets.token_hex(8)}"
     try:
         write_atomic(marker, secrets.token_bytes(32))
@@ -226,7 +226,7 @@ def _marker(run: Path) -> Iterator[Path]:
 
 
 def _appeared(path: Path) -> str | None:
-    """SHA-256 of a file that another machine has written, which may take a moment to be seen."""
+    """Return SHA-256 of a file that another machine wrote; it may take a moment to be seen."""
     until = time.monotonic() + SEEN
     while True:
         try:
@@ -238,7 +238,7 @@ def _appeared(path: Path) -> str | None:
 
 
 def _files(config: JobConfig) -> dict[str, Path]:
-    """What sites read where they compute, and ledgers, beside which they write."""
+    """Return the files that sites read where they compute, and ledgers, beside which they write."""
     records = {key: path for key, path in config.files().items() if key.startswith("sites.")}
     lasting = {f"sites.{site.name}.ledger": site.ledger for site in config.sites}
     return records | {key: path for key, path in lasting.items() if path is not None}

@@ -69,7 +69,7 @@ def check_apart(config: JobConfig, cache: Path) -> None:
 
 
 def _units(config: JobConfig, site: SiteRecords, cache: Path) -> Iterator[bytes]:
-    """A digest of each unit of a site, held out or not."""
+    """Give a digest of each unit of a site, held out or not."""
     spec = spec_of(config)
     unit = "record" if config.job.data_is_public else spec.unit
     for part in read_site(site, spec, cache).as_read:

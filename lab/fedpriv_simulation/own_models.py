@@ -35,7 +35,7 @@ PAGE = "evaluation.html"
 
 
 def spread(config: JobConfig, count: int | None = None) -> tuple[SiteSection, ...]:
-    """Of the sites that hold records out, all or so many, evenly from the first to the last."""
+    """Choose all or so many of the sites that hold records out, evenly from first to last."""
     able = [site for site in config.sites if site.held_out is not None]
     if count is None or count >= len(able):
         return tuple(able)

@@ -30,17 +30,17 @@ class Place:
 
 
 def places(compute: ComputeSection, model: str, sites: int, nodes: Sequence[Node]) -> list[Place]:
-    """As many as `compute.workers` says, or else as there is room for, each on the emptiest node.
+    """Place as many processes as `compute.workers` says, or as fit, each on the emptiest node.
 
-    A process takes a CPU that Ray may give away. Where any node has a GPU, and the file does not
-    say cpu, only nodes that have one get sites.
+    A process takes a CPU that Ray may give away. If any node has a GPU, and the file does not
+    say cpu, only nodes with a GPU get sites.
 
     Args:
         model: the base, by name.
         sites: how many there are.
 
     Raises:
-        ConfigError: `compute.workers` are more than there is room for, or there is none.
+        ConfigError: `compute.workers` are more than there is room for, or there is no room.
     """
     on_gpus = compute.device != "cpu" and any(node.gpus for node in nodes)
     usable = [node for node in nodes if node.gpus or not on_gpus]
@@ -70,7 +70,7 @@ def places(compute: ComputeSection, model: str, sites: int, nodes: Sequence[Node
 
 
 def _room(compute: ComputeSection, model: str, node: Node, on_gpus: bool) -> int:
-    """Processes that a node may have at most; where their number is stated, GPUs are shared."""
+    """Return the most processes that a node may have; with a stated number, they share GPUs."""
     if compute.workers is None:
         fitting = copies_that_fit(model)
         if on_gpus:
@@ -93,10 +93,10 @@ def places_here(compute: ComputeSection, node: str, count: int) -> list[Place]:
 
 
 def gpus_of_a_host(compute: ComputeSection, there: int, count: int) -> float:
-    """The share of a GPU, or the whole GPUs, that a process gets.
+    """Return the share of a GPU, or the number of whole GPUs, that a process gets.
 
     Raises:
-        ConfigError: there are too few for so many processes.
+        ConfigError: there are too few GPUs for so many processes.
     """
     if compute.device == "cpu" or not there:
         return 0.0

@@ -74,7 +74,7 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
 def _digests(
     config: JobConfig, data: Source, cache: Path, key: str, through: str | None = None
 ) -> Iterator[str]:
-    """Of each record, as it was read and as it came through the site's own function."""
+    """Give each record's digests: as it was read, and as the site's own function returned it."""
     try:
         records = read_records(data, config.data.columns, unit="record", cache_dir=cache, key=key)
         known = [records]

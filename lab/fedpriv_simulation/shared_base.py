@@ -27,7 +27,7 @@ class SharedBasePool(WorkerPool):
 
     @contextmanager
     def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
-        """As `WorkerPool.borrow`. A base that is refused is not kept."""
+        """Lend a worker as `WorkerPool.borrow` does. A base that is refused is not kept."""
         try:
             with super().borrow(recipe, look) as worker:
                 yield worker
@@ -57,15 +57,15 @@ class SharedBasePool(WorkerPool):
 
 
 def twin(base: Base, model: Any) -> tuple[Base, Any]:
-    """A base and its model with an adapter once more, to be used by another thread.
+    """Make a second copy of a base and its model with an adapter, for another thread.
 
-    Frozen parameters, and what frozen weights in fewer bits are kept as, are the same tensors, so
-    nobody may write to them. Whatever is trained, every other buffer and the tokenizer, which keeps
+    Frozen parameters, and the codes of frozen weights in fewer bits, are the same tensors, so
+    nobody may write to them. Trained values, every other buffer and the tokenizer, which keeps
     settings of its last call, are copies.
 
     Args:
-        model: as `fedpriv.models.lora.attach_lora` made it of `base`, with no engine attached: its
-            functions would go on computing with the first model.
+        model: as `fedpriv.models.lora.attach_lora` made it of `base`, with no engine attached,
+            whose functions would go on computing with the first model.
     """
     frozen: dict[int, Any] = {id(p): p for p in model.parameters() if not p.requires_grad}
     packed = (module for module in model.modules() if isinstance(module, Packed))

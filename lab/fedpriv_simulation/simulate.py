@@ -194,11 +194,11 @@ def _meeting(
     there: Grid | None,
     cluster: Cluster | None,
 ) -> tuple[Grid, Callable[[], dict[str, BudgetReport]]]:
-    """Where client and server meet, and what writes the sites' budget reports afterwards.
+    """Return where client and server meet, and what writes the sites' budget reports afterwards.
 
-    Every site is opened here at least once, so that whatever it refuses can be told in full. Those
-    of this process that it has files for stay open; others are visited. A secure sum is of few
-    sites, and all of them stay.
+    Every site is opened here at least once, so that any refusal can be told in full. Sites of this
+    process that it has files for stay open; others are visited. A secure sum has few sites, and
+    all of them stay open.
     """
     config, job_id = sites.config, job.proposal.job_id
     inline = there is None and config.job.engine == "inline"
@@ -267,7 +267,7 @@ def _most_open(config: JobConfig) -> int:
 def _answers(
     sites: Sites, opened: Sequence[Site], pool: WorkerPool
 ) -> dict[int, Callable[[Message, Context], Message]]:
-    """How each site is asked in this process, by node id: the first ones are open."""
+    """Return how each site is asked in this process, by node id: the first ones are open."""
     visits = Visits(sites.config, sites.run, sites.insecure_seed, pool)
     answers: list[Callable[[Message, Context], Message]] = [client_app(site) for site in opened]
     for number in range(len(opened), len(sites.config.sites)):

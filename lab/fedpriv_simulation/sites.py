@@ -64,7 +64,7 @@ class Sites:
         open_ledger: Callable[[SiteSettings], Ledger] = open_or_create_ledger,
         claimed: list[tuple[str, str]] | None = None,
     ) -> Site:
-        """A site with a ledger of its own.
+        """Open a site with a ledger of its own.
 
         Args:
             patience: seconds to wait for another process that has the ledger.
@@ -101,7 +101,7 @@ class Sites:
         return Site(settings, pool, csprng, open_ledger=open_ledger, claimed=claimed)
 
     def settings(self, section: SiteSection) -> SiteSettings:
-        """What the administrator of a site would have set; a data set's id is a new one."""
+        """Return what the administrator of a site would have set; a data set's id is a new one."""
         config, seed = self.config, self.insecure_seed
         assert section.records is not None and section.size is not None  # checked when it was read
         cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon
@@ -145,7 +145,7 @@ class Sites:
         )
 
     def _budget_alone(self, section: SiteSection, cap: float) -> float | None:
-        """ε of the claim alone that a new ledger has: as stated, or what the job costs."""
+        """Return ε of a new ledger's claim alone: as stated, or what the job costs."""
         if self.roster is None:
             return None
         if section.epsilon_alone is not None:
@@ -158,7 +158,7 @@ class Sites:
 
 
 def simulated_roster(config: JobConfig, run: Path) -> Roster | None:
-    """Of all sites of a federation file, with keys that are made where there are none yet.
+    """Make the roster of all sites of a federation file, and keys where there are none yet.
 
     None where each site adds all of its noise itself.
 

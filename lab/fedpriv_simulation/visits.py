@@ -54,10 +54,10 @@ class Visits:
             return Sites(self._config, self._run, self._seed, *trained)
 
     def answer(self, number: int, message: Message, context: Context) -> Message:
-        """The reply of the site with that number, in the order of the file.
+        """Return the reply of the site with that number, in the order of the file.
 
         Args:
-            context: of the site's node; holds what the next message needs.
+            context: context of the site's node; holds what the next message needs.
         """
         try:
             with contextlib.closing(self._open(number)) as site:

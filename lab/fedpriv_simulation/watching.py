@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def new_run(job: str) -> Path:
-    """The run directory of a job of this name, for which nobody named one."""
+    """Return the run directory of a job of this name, if none was named for it."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return Path("runs") / f"{job}-{stamp}"
 

@@ -15,12 +15,12 @@ COPIES = 2**31  # bytes that the copies of a model may take together, unless mor
 
 
 def workers_of(config: JobConfig) -> int:
-    """Sites that compute at once: as many as the file says.
+    """Return how many sites compute at once: as many as the file says.
 
-    By default that is one where a GPU does the work, or with engine ``ray`` as many as the GPUs
-    have shares for. On a CPU it is one a core, while their copies
-    of the model are small: a step's products are too small to share, so one thread for each of two
-    sites is 1.6 times as fast as two threads for one after the other.
+    By default it is one where a GPU does the work, or with engine ``ray`` as many as the GPUs have
+    shares for. On a CPU it is one a core, while their copies of the model are small: a step's
+    products are too small to share, so one thread for each of two sites is 1.6 times as fast as
+    two threads for one after the other.
     """
     if config.compute.workers is not None:
         return min(config.compute.workers, len(config.sites))
@@ -33,18 +33,18 @@ def workers_of(config: JobConfig) -> int:
 
 
 def copies_that_fit(model: str) -> int:
-    """Copies of a base model that a machine has memory for; at least one."""
+    """Return how many copies of a base model a machine has memory for; at least one."""
     parameters = parameters_of(model)
     return 1 if parameters is None else max(1, int(COPIES // (4 * max(1, parameters))))
 
 
 def hosts_that_fit(there: int, each: float) -> int:
-    """Processes that so many GPUs have room for; a share is of one GPU."""
+    """Return how many processes so many GPUs have room for; a share is of one GPU."""
     return there * int(1 / each) if each < 1 else int(there // each)
 
 
 def own_threads(workers: int) -> Callable[[], None]:
-    """What a thread that computes for one of so many sites calls first: its share of the cores."""
+    """Return what a thread for one of so many sites calls first, to use its share of the cores."""
     share = max(1, torch.get_num_threads() // workers)
 
     def begin() -> None:

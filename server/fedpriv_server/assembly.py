@@ -66,7 +66,7 @@ class Assembly:
         self.tell(state="running", problem="")
 
     def _wait(self) -> None:
-        """Until `min_sites` are there; the first time also for the others, for a while."""
+        """Wait until `min_sites` are there; the first time also for the others, for a while."""
         config = self._config
         assert config.server is not None
         started = time.monotonic()
@@ -87,7 +87,7 @@ class Assembly:
         self._begun = True
 
     def missing(self) -> list[str]:
-        """Names of the sites that are not there."""
+        """Return the names of the sites that are not there."""
         names = self._door.broker.names
         there = {names[node] for node in self._grid.get_node_ids() if node in names}
         return sorted({site.name for site in self._config.sites} - there)

@@ -81,10 +81,10 @@ class Authority:
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Whether `folder` holds a federation, or part of one.
+        """Tell whether `folder` holds a federation.
 
         Raises:
-            EnrolmentError: part of one.
+            EnrolmentError: it holds part of one.
         """
         missing = [name for name in _NEEDED if not (folder / name).exists()]
         if not missing:

@@ -98,7 +98,7 @@ class Bounds:
         self._moved += moved
 
     def _signature(self, headers: Headers) -> Signature | None:
-        """Of a request whose signer may take part and signed just now; of any other, None."""
+        """Return the signature if its signer may take part and signed just now; else None."""
         try:
             found = Signature.of(headers)
             is_heard = (
@@ -113,7 +113,7 @@ class Bounds:
 
 
 async def _body(receive: Receive) -> Message:
-    """All of a request's body as one event, or the event that nobody is there any more."""
+    """Read all of a request's body as one event, or the event that nobody is there any more."""
     parts = []
     while True:
         event = await receive()

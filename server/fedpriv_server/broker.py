@@ -35,19 +35,19 @@ class Traffic(Protocol):
     """Who wants to hear what nodes do. Called from the server's threads."""
 
     def arrived(self, node: int) -> None:
-        """A node connected, for the first time or anew."""
+        """Note that a node connected, for the first time or anew."""
 
     def asks(self, node: int) -> None:
-        """A node asks for messages."""
+        """Note that a node asks for messages."""
 
     def took(self, node: int, message_id: str) -> None:
-        """A message was taken out of a node's mailbox."""
+        """Note that a message was taken out of a node's mailbox."""
 
     def confirmed(self, node: int, message_id: str) -> None:
-        """A node has all of a message."""
+        """Note that a node has all of a message."""
 
     def stored(self, node: int) -> None:
-        """Something of a node's reply was stored."""
+        """Note that something of a node's reply was stored."""
 
 
 class MessageBroker:
@@ -118,7 +118,7 @@ class MessageBroker:
             self.presence.forget(node)
 
     def is_admitted(self, public_key: bytes) -> bool:
-        """Whether the holder of a key (PEM) may take part now."""
+        """Tell whether the holder of a key (PEM) may take part now."""
         return self.state.node_of(public_key) in self._names
 
     # Messages
@@ -132,7 +132,7 @@ class MessageBroker:
         self.state.release(kept)
 
     def expect(self, node: int, limits: UploadLimits) -> Upload:
-        """Where the reply of a node to one request will come; to be removed after it was used."""
+        """Make the place for a node's reply to one request; remove it after use."""
         return Upload(node, self._folder / f"reply-{secrets.token_hex(8)}", limits)
 
     def post(self, upload: Upload, kept: Kept, kind: str, group: str, ttl: float) -> str | None:
@@ -148,13 +148,13 @@ class MessageBroker:
         return key
 
     def was_told(self, node: int, message_id: str) -> bool:
-        """Whether a message was put into that node's mailbox, not too long ago."""
+        """Tell whether a message was put into that node's mailbox, not too long ago."""
         return message_id in self._posted.get(node, ())
 
     def replies(self, message_ids: set[str]) -> list[Message]:
-        """The replies to messages that came since the last call, content and all to come.
+        """Return the replies that came since the last call; their content may still be on its way.
 
-        Each is given once. Its upload knows whether all of its content is there.
+        Each reply is given once. Its upload knows whether all of its content is there.
         """
         return self.state.replies(message_ids)
 
@@ -164,12 +164,12 @@ class MessageBroker:
 
 
 def read_reply(reply: Message, upload: Upload, reply_to: str) -> Message:
-    """A reply with its content, arrays being read one by one when asked for.
+    """Read a reply with its content; its arrays are read one by one when asked for.
 
     A content that can't be read becomes an error reply.
 
     Args:
-        upload: it has taken that reply.
+        upload: the upload that has taken this reply.
         reply_to: id of the message that it shall be a reply to.
     """
     if reply.has_error():

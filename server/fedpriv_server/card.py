@@ -9,11 +9,11 @@ from fedpriv.protocol import Proposal
 
 
 def card(name: str, proposal: Proposal, *, private: bool) -> str:
-    """Markdown with the header that model hubs read.
+    """Write Markdown with the header that model hubs read.
 
     Args:
-        name: of the job.
-        private: false where noise came from a seed.
+        name: the job's name.
+        private: false if the noise came from a seed.
     """
     model, privacy = proposal.model.name, proposal.privacy
     base = [f"base_model: {json.dumps(model)}"] if model != "embedded" else []

@@ -90,9 +90,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """Raises:
-        RunError: the file can't be read as a checkpoint.
-        """
+        """Read a checkpoint. Raises RunError if the file can't be read as one."""
         from safetensors import SafetensorError, safe_open
 
         try:

@@ -18,31 +18,32 @@ from fedpriv_server.queue_commands import State
 if TYPE_CHECKING:
     from fedpriv.config.server import ServerSection
 
-Plain = Annotated[bool, typer.Option("--plain", help="HTTP without TLS, on this machine only.")]
-JsonLogs = Annotated[bool, typer.Option("--json-logs", help="A JSON object a line.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Use HTTP without TLS, on this machine only.")]
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write log lines as JSON.")]
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # its tracebacks print local variables
     invoke_without_command=True,
-    help="Run a federation file's job between institutions. Started again, it goes on.",
+    help="Run a federation file's job between institutions. A job that was stopped goes on.",
 )
 
 
 @app.callback()
 def serve(
     context: typer.Context,
-    config: Annotated[Path | None, typer.Option(help="Federation file.")] = None,
+    config: Annotated[Path | None, typer.Option(help="The federation file.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory.", show_default="runs/<name>")
+        Path | None, typer.Option(help="The run directory.", show_default="runs/<name>")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the file."),
     ] = None,
     plain: Plain = False,
     json_logs: JsonLogs = False,
-    version: Annotated[bool, typer.Option("--version", help="Show and exit.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Listen for the sites and run the rounds; what was stopped goes on where it was."""
+    """Listen for the sites and run the rounds; a run that was stopped goes on where it was."""
     if version:
         print(f"fedpriv-server {__version__}")
         raise typer.Exit
@@ -63,12 +64,12 @@ def serve(
 
 @app.command(name="serve")
 def serve_sites(
-    consortium: Annotated[Path, typer.Argument(help="File with [server] and [[sites]].")],
+    consortium: Annotated[Path, typer.Argument(help="A file with [server] and [[sites]].")],
     state: State,
     plain: Plain = False,
     json_logs: JsonLogs = False,
 ) -> None:
-    """Serve a consortium for years: run the jobs that are submitted, one by one."""
+    """Serve a consortium for years: run the submitted jobs one after the other."""
     from fedpriv_server.consortium import load_consortium
 
     _prepare(
@@ -82,7 +83,7 @@ def serve_sites(
 def _prepare(
     section: ServerSection | None, source: Path, folder: Path, *, plain: bool, json_logs: bool
 ) -> None:
-    """Refuse at once what can't be used: what serves takes long to load."""
+    """Refuse at once what can't be used, because the code that serves takes long to load."""
     from fedpriv import logs
     from fedpriv.process import read_status, stop_on_terminate
 
@@ -96,28 +97,28 @@ def _prepare(
         checked_certificate(section)
     facts = read_status(folder)
     if facts["running"]:
-        raise RunningError(f"{folder}: another process works in it already.")
+        raise RunningError(f"{folder}: another process works in it already. Stop that one first.")
     if facts.get("state") != "finished":
         check_ports(section, source, plain=plain)
 
 
 @app.command()
 def status(
-    out: Annotated[Path | None, typer.Option(help="Run directory of one job.")] = None,
-    state: Annotated[Path | None, typer.Option(help="Folder of a server that lasts.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The run directory of one job.")] = None,
+    state: Annotated[Path | None, typer.Option(help="The folder of a lasting server.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     probe: Annotated[
         bool,
         typer.Option(
-            "--probe", help="Print nothing; exit with 0 if it listens or has finished, else 1."
+            "--probe", help="Print nothing; exit with 0 if it listens or has finished, else with 1."
         ),
     ] = False,
 ) -> None:
-    """Whether a server runs, how its job goes, and which site it waits for."""
+    """Show whether a server runs, the state of its job, and which site it waits for."""
     from fedpriv_server.status import facts_of, facts_of_lasting, listens, show
 
     if (out is None) == (state is None):
-        raise typer.BadParameter("give one of them", param_hint="--out or --state")
+        raise typer.BadParameter("give exactly one of the two", param_hint="--out or --state")
     folder = out or state
     assert folder is not None
     if probe:
@@ -133,6 +134,6 @@ queue_commands.add_to(app)
 
 
 def main() -> None:
-    """The `fedpriv-server` command."""
+    """Run the `fedpriv-server` command."""
     set_environment()
     run(app)

@@ -93,7 +93,7 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 
 def _in_clear(authority: Path) -> str:
-    """Raises DoubtError for the authority's key without a passphrase, where a server runs."""
+    """Raise DoubtError if the authority's key has no passphrase on the machine of a server."""
     if is_encrypted(authority.read_bytes()):
         return f"{authority} is under a passphrase"
     raise DoubtError(
@@ -116,7 +116,7 @@ def _certificate(server: ServerSection) -> str:
 
 
 def _port(server: ServerSection) -> str:
-    """Raises DoubtError where the port is taken by this federation's own server."""
+    """Raise DoubtError if this federation's own server has taken the port."""
     try:
         return machine.port(server.bound, "server.listen")
     except ConfigError:
@@ -141,7 +141,7 @@ def _is_ours(server: ServerSection) -> bool:
 
 
 def _sites(config: JobConfig, server: ServerSection) -> str:
-    """Raises EnrolmentError for one that can't take part, DoubtError for one that can't yet."""
+    """Raise EnrolmentError for a site that can't take part, DoubtError for one that can't yet."""
     site_keys = SiteKeys.read(server.pki / "sites.json")
     now = datetime.now(UTC)
     stands = {
@@ -169,7 +169,7 @@ def _sites(config: JobConfig, server: ServerSection) -> str:
 
 
 def _roster(config: JobConfig) -> str:
-    """Raises ConfigError for one that can't be read, or that is of other sites."""
+    """Raise ConfigError for a roster that can't be read, or that is of other sites."""
     roster, most = roster_of(config.privacy.roster, config.sites), config.max_colluding
     assert roster is not None
     return (
@@ -179,11 +179,11 @@ def _roster(config: JobConfig) -> str:
 
 
 def _records(config: JobConfig, tokenizer: Any) -> str:
-    """Whether the sites of a simulation have something to learn from.
+    """Check that the sites of a simulation have something to learn from.
 
     Raises:
-        DataError: the records of one can't be used, or too few give an example.
-        DoubtError: some give none.
+        DataError: the records of a site can't be used, or too few give an example.
+        DoubtError: some records give none.
     """
     spec, count, told = spec_of(config), 0, []
     for site in config.sites:
@@ -202,7 +202,7 @@ def _records(config: JobConfig, tokenizer: Any) -> str:
 
 
 def _model(config: JobConfig) -> tuple[int, list[Finding]]:
-    """How many parameters are trained, 0 if the model can't be, and what was found."""
+    """Return how many parameters are trained, 0 if the model can't be, and what was found."""
     recipe = job_recipe(config)
     loaded: list[tuple[Base, Any]] = []
     workers: list[Worker] = []

@@ -40,7 +40,7 @@ class Door:
         self.listeners: list[Callable[[], None]] = []  # called now and then
 
     def named(self, site: str) -> str:
-        """A site's name, with why it can't come in if that is known."""
+        """Return a site's name and, if it is known, why the site can't come in."""
         known = self._site_keys.sites.get(site)
         status = "not provisioned" if known is None else known.status()
         why = {

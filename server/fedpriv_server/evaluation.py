@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 def evaluation_records(
     config: JobConfig, tokenizer: PreTrainedTokenizerBase, folder: Path | None = None
 ) -> tuple[list[Example], list[Example]]:
-    """The examples to report on, and those to choose settings by: of another file, or a share.
+    """Load the examples to report on, and those to choose settings by: of another file, or a share.
 
     Args:
-        folder: has a cache while they are read; by default it is where temporary files are.
+        folder: where a cache is kept during reading; by default, where temporary files are.
 
     Raises:
         DataError: as `load_examples`.
@@ -50,7 +50,7 @@ def evaluation_records(
 def controller_records(
     config: JobConfig, tokenizer: PreTrainedTokenizerBase, folder: Path
 ) -> list[Example]:
-    """The examples by whose loss a controller is rewarded; none without any.
+    """Load the examples by whose loss a controller is rewarded; none if the job names none.
 
     Raises:
         DataError: as `load_examples`.
@@ -71,13 +71,13 @@ def load_examples(
     folder: Path | None,
     tuning_share: float = 0.0,
 ) -> tuple[list[Example], list[Example]]:
-    """Public evaluation records as flat lists of examples; ``spec.unit`` plays no part.
+    """Load public evaluation records as flat lists of examples; ``spec.unit`` plays no part.
 
     Args:
         key: the setting that names the records, for messages.
         limit: use only the first so many records.
         folder: see `evaluation_records`.
-        tuning_share: of the records, drawn the same way every time.
+        tuning_share: share of the records, drawn the same way every time.
 
     Returns:
         The examples to report on, and those of the records that were set apart.
@@ -109,12 +109,12 @@ def load_examples(
 
 
 def _drawn(rows: int, share: float) -> list[int]:
-    """Numbers, from 1, of a share of the rows: public ones, drawn by a generator of their own."""
+    """Draw the numbers, from 1, of a share of public rows, by a generator of their own."""
     return random.Random(rows).sample(range(1, rows + 1), math.ceil(share * rows))
 
 
 def evaluation_spec(config: JobConfig) -> DataSpec:
-    """How public records are read: as those of the sites, each by itself."""
+    """Return how public records are read: as those of the sites, each by itself."""
     return replace(spec_of(config), unit="record")
 
 
@@ -133,7 +133,7 @@ def evaluate(worker: Worker, examples: Sequence[Example], vector: Privatised[Vec
 def hardest_of(
     worker: Worker, examples: Sequence[Example], share: float, vector: Privatised[Vector]
 ) -> list[Example]:
-    """The share of public examples that has the largest losses with `vector`, none at a share of 0.
+    """Return the share of public examples with the largest losses at `vector`; none for share 0.
 
     Raises:
         RawValueError: the vector is raw.
@@ -153,10 +153,10 @@ def scores(
     tuning: Sequence[Example],
     hardest: Sequence[Example] = (),
 ) -> dict[str, float]:
-    """The scores on the examples that are reported, and the loss on those to choose settings by.
+    """Return the scores on the reported examples, and the loss on those to choose settings by.
 
     Args:
-        hardest: of those that are reported, see `hardest_of`.
+        hardest: the hardest of the reported examples, see `hardest_of`.
 
     Raises:
         RawValueError: the vector is raw.

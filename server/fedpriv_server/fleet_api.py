@@ -134,7 +134,7 @@ class _FleetApi:
 
 
 async def _gone(request: Request) -> None:
-    """Returns when whoever sent a request, whose body was read, hangs up."""
+    """Wait until the sender of a request, whose body was read, hangs up."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -73,7 +73,7 @@ class NetworkGrid(OneRunGrid):
     # What Flower's strategies use
 
     def get_node_ids(self) -> list[int]:
-        """The nodes that are there now, in order of their sites' names."""
+        """Return the nodes that are there now, in order of their sites' names."""
         names = self._broker.names
         there = [node for node in names if self._broker.presence.is_there(node)]
         return sorted(there, key=lambda node: names[node])
@@ -108,7 +108,7 @@ class NetworkGrid(OneRunGrid):
         return request
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies that are there by now; each is given out once."""
+        """Return the replies that are there by now; each is given out once."""
         with self._lock:
             wanted = {key: self._open[key] for key in message_ids if key in self._open}
         return [self._read(request, reply) for request, reply in self._taken(wanted)]
@@ -146,7 +146,7 @@ class NetworkGrid(OneRunGrid):
                 self._close(request)
 
     def _taken(self, requests: dict[str, _Request]) -> list[tuple[_Request, Message]]:
-        """Those of the requests that are answered by now, each given out once."""
+        """Return the requests that are answered by now, each given out once."""
         with self._lock:
             keys = [key for key in self._answered if key in requests]
             return [(requests[key], self._answered.pop(key)) for key in keys]
@@ -178,7 +178,7 @@ class NetworkGrid(OneRunGrid):
             request.posted.append(posted)
 
     def newcomers(self) -> set[int]:
-        """The nodes that connected since the last call, for the first time or anew."""
+        """Return the nodes that connected since the last call, for the first time or anew."""
         with self._lock:
             newcomers, self._newcomers = self._newcomers, set()
         return newcomers
@@ -195,33 +195,33 @@ class NetworkGrid(OneRunGrid):
     # What the broker tells of its nodes
 
     def arrived(self, node: int) -> None:
-        """A new process knows nothing: say again what the job is, then what is unanswered."""
+        """Tell a new process, which knows nothing, what the job is and then what is unanswered."""
         with self._lock:
             self._newcomers.add(node)
             self._say_again(node)
         self._news.set()
 
     def asks(self, node: int) -> None:
-        """Who asks for more has read what it took; what it did not confirm got lost."""
+        """Say again what got lost. A node that asks for more has read all that it confirmed."""
         with self._lock:
             if node in self._forgetful or any(request.taken for request in self._said(node)):
                 self._say_again(node)
 
     def took(self, node: int, message_id: str) -> None:
-        """A message is on its way to its node."""
+        """Note that a message is on its way to its node."""
         with self._lock:
             for request in self._said(node):
                 if message_id in request.posted:
                     request.taken.add(message_id)
 
     def confirmed(self, node: int, message_id: str) -> None:
-        """A message, with all its objects, has reached its node."""
+        """Note that a message, with all its objects, has reached its node."""
         with self._lock:
             for request in self._said(node):
                 request.taken.discard(message_id)
 
     def stored(self, node: int) -> None:
-        """Something of a node's reply is there; and perhaps the last of it."""
+        """Take up what was stored of a node's reply, which may be the last of it."""
         with self._lock:
             for request in self._open_of[node].values():
                 for reply in self._broker.replies(set(request.posted)):
@@ -233,7 +233,7 @@ class NetworkGrid(OneRunGrid):
                         self._news.set()
 
     def _said(self, node: int) -> list[_Request]:
-        """What the job is, if the node was asked that, then what it has not answered."""
+        """Return the request that told a node its job, if any, then the unanswered requests."""
         requests = list(self._open_of[node].values())
         greeting = self._greetings.get(node)
         if greeting is not None and greeting not in requests:

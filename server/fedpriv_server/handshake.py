@@ -25,7 +25,7 @@ class Refusals:
         self._more: dict[str, int] = {}
 
     def __call__(self, reason: str) -> None:
-        """Another one, for a reason in OpenSSL's words."""
+        """Count another refused connection, for a reason in OpenSSL's words."""
         with self._lock:
             self._more[reason] = self._more.get(reason, 0) + 1
             now = self._clock()

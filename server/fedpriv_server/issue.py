@@ -26,7 +26,7 @@ CLOCK_SKEW = timedelta(minutes=5)  # a certificate made here is at once good whe
 def authority_certificate(
     key: PrivateKey, federation: str, name: str, *, days: int, now: datetime
 ) -> x509.Certificate:
-    """The authority's own certificate; it may sign certificates and enrolments, and no authorities.
+    """Make the authority's certificate; it may sign certificates and enrolments, no authorities.
 
     Args:
         federation: random id, by which authorities of the same `name` are told apart.
@@ -50,7 +50,7 @@ def server_certificate(
     days: int,
     now: datetime,
 ) -> x509.Certificate:
-    """The server's certificate, for these host names and IP addresses and no others."""
+    """Make the server's certificate, for these host names and IP addresses and no others."""
     alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
     builder = _issued(ca, key, "fedpriv server", "server", days, now)
     return builder.add_extension(alternatives, critical=False).sign(ca_key, hashes.SHA256())
@@ -65,7 +65,7 @@ def site_certificate(
     days: int,
     now: datetime,
 ) -> x509.Certificate:
-    """A site's certificate: its common name is the site's."""
+    """Make a site's certificate; its common name is the site's name."""
     return _issued(ca, key, name, "site", days, now).sign(ca_key, hashes.SHA256())
 
 
@@ -141,7 +141,7 @@ def new_manifest(
     names: Sequence[str],
     now: datetime,
 ) -> Manifest:
-    """The manifest of an enrolment with these certificates; `sign_manifest` makes it count."""
+    """Make the manifest of an enrolment with these certificates; `sign_manifest` makes it count."""
     site = describe(certificate)
     return Manifest(
         federation=federation,
@@ -160,6 +160,6 @@ def new_manifest(
 
 
 def sign_manifest(manifest: Manifest, ca_key: PrivateKey) -> Manifest:
-    """A copy that carries the authority's signature over the canonical JSON of the rest."""
+    """Return a copy that carries the authority's signature over the canonical JSON of the rest."""
     signature = ca_key.sign(signed_bytes(manifest), ec.ECDSA(hashes.SHA256()))
     return manifest.model_copy(update={"signature": signature.hex()})

@@ -155,7 +155,7 @@ class Job:
         site_of: Callable[[int], str | None] | None,
         heads: Mapping[str, Head],
     ) -> Rounds:
-        """Who asks the sites; the state of a secure sum is kept in the run directory."""
+        """Make what asks the sites; the state of a secure sum is kept in the run directory."""
         kind: Callable[..., Rounds] = Rounds
         if roster is not None and self.proposal.shared is not None:
             told = self.run.sum_file
@@ -257,7 +257,7 @@ class Job:
                 gather(error)
 
     def _round(self, number: int, grid: Grid, gather: Callable[[RoundError | None], None]) -> None:
-        """One round, asked until enough sites have answered it."""
+        """Run one round, asked until enough sites have answered it."""
         gather(None)
         while True:
             try:
@@ -304,7 +304,7 @@ class Job:
             self.run.info["ended_early"] = f"{ended} {said.partition(' Stop')[0]}"
 
     def _looks_due(self, number: int) -> int:
-        """How many looks there are up to a round."""
+        """Return how many looks there are up to a round."""
         looks = self.config.evaluation.sites
         return 0 if looks is None else looks.due(number, self.config.job.rounds)
 
@@ -314,7 +314,7 @@ class Job:
         return number % self.config.evaluation.every == 0 or number == self.config.job.rounds
 
     def _metrics(self, number: int, started: float) -> dict[str, Any]:
-        """What is written of a round; the scores are taken here."""
+        """Return what is written of a round; the scores are taken here."""
         outcome, vector = self.strategy.outcome, self.update.vector
         shown: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
         if self._is_due(number):

@@ -26,11 +26,11 @@ def control_of(
     records: Sequence[Example],
     judge: Callable[[Sequence[Example], Privatised[Vector]], float],
 ) -> ControllerRun | None:
-    """The controller of a job which trains this vector, at its work; None without one.
+    """Start the controller of a job that trains this vector; None if the job has no controller.
 
     Args:
-        records: public ones by whose loss it is rewarded; none for no such reward.
-        judge: the loss of a model on some records.
+        records: public records by whose loss it is rewarded; none for no such reward.
+        judge: computes the loss of a model on some records.
 
     Raises:
         ConfigError: the job's method has no groups, or a setting names none of them.

@@ -28,12 +28,12 @@ class JobGrid(OneRunGrid):
         return {node: name for node, name in known.items() if name in self._members}
 
     def get_node_ids(self) -> list[int]:
-        """The nodes that are there now, in order of their sites' names."""
+        """Return the nodes that are there now, in order of their sites' names."""
         names = self.names
         return [node for node in self._grid.get_node_ids() if node in names]
 
     def newcomers(self) -> set[int]:
-        """The nodes that connected since the last call, for the first time or anew."""
+        """Return the nodes that connected since the last call, for the first time or anew."""
         return self._grid.newcomers()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:

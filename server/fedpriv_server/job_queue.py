@@ -138,7 +138,7 @@ class Queue:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """One transaction: all of it is on the disk, or nothing."""
+        """Make one transaction: all of it is on the disk, or nothing."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -187,9 +187,7 @@ class Queue:
         return [*sorted(ended, key=lambda job: job.id), *running, *waiting]
 
     def job(self, number: int) -> QueuedJob:
-        """Raises:
-        RunError: there is no such job.
-        """
+        """Return a job by its number. Raises RunError if there is no such job."""
         found = self._rows("id = ?", number)
         if not found:
             raise RunError(f"{self._path}: holds no job {number}. Type: fedpriv-server list")

@@ -43,7 +43,7 @@ class ServerTls:
 
     @classmethod
     def of(cls, section: ServerSection) -> Self:
-        """What a federation file says of it.
+        """Return what a federation file says of the server's TLS.
 
         Raises:
             EnrolmentError: a file is missing.
@@ -58,10 +58,10 @@ class ServerTls:
 
 
 def checked_certificate(section: ServerSection) -> Description:
-    """The server's certificate, if its authority vouches for it now.
+    """Return the server's certificate, if its authority vouches for it now.
 
     Raises:
-        EnrolmentError: a file is missing; or it has expired, is not valid yet, or of another key.
+        EnrolmentError: a file is missing, or the certificate is out of date or of another key.
     """
     tls = ServerTls.of(section)
     return check_certificate(
@@ -178,7 +178,7 @@ def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> It
 
 
 def _raise_the_limit_of_files() -> None:
-    """To the system a connection is a file, as an object is: whoever dials must not use up all."""
+    """Raise the limit of files, so that connections, which count as files, don't use up all."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -25,7 +25,7 @@ class LongPoll:
         self._stopping = threading.Event()
 
     def ring(self, node: int) -> None:
-        """There may be a message for a node, or it is to be answered without one."""
+        """Wake a node's request: there may be a message, or it is to be answered without one."""
         loop, bell = self._loop, self._bells.get(node)
         if loop is not None and bell is not None:
             loop.call_soon_threadsafe(bell.set)
@@ -69,13 +69,13 @@ class LongPoll:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def is_latest(self, node: int, visit: int) -> bool:
-        """Whether the node did not connect anew, and was not turned out, since then."""
+        """Tell whether the node did not connect anew, and was not turned out, since then."""
         return self._visits[node] == visit
 
     def answer(self, node: int) -> None:
-        """The mailbox is looked into now: whatever comes after this rings again."""
+        """Note that the mailbox is looked into now: whatever comes after this rings again."""
         self._bells[node].clear()
 
     def answered(self, node: int) -> None:
-        """A message was taken, and there is another."""
+        """Note that a message was taken, and that there is another."""
         self._bells[node].set()

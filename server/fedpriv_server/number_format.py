@@ -13,12 +13,12 @@ from fedpriv_server.run_directory import RunDirectory
 
 
 def settle(config: JobConfig, run: RunDirectory, pool: WorkerPool, *, here: bool) -> JobConfig:
-    """The settings of a job with the number format that it is computed in, the same on resume.
+    """Return a job's settings with its number format settled; it stays the same on resume.
 
-    Where somebody asks for one that is slower than float32, the log is told by how much.
+    If the settings ask for a format that is slower than float32, the log says by how much.
 
     Args:
-        here: all that computes is on this machine. What is tried here says nothing of another.
+        here: all that computes is on this machine. A trial here says nothing of another machine.
 
     Raises:
         FedprivError: ``auto`` is tried, and the model can't be loaded or used.
@@ -31,7 +31,7 @@ def settle(config: JobConfig, run: RunDirectory, pool: WorkerPool, *, here: bool
 
 
 def settled(config: JobConfig, info: dict[str, Any]) -> JobConfig:
-    """The settings of a job with the number format that run.json holds, if it was tried."""
+    """Return a job's settings with the number format that run.json holds, if one was tried."""
     if config.compute.dtype != "auto" or info.get("dtype") not in SETTLED:
         return config
     compute = computed_in(config.compute, info["dtype"])

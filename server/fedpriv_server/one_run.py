@@ -12,7 +12,7 @@ class OneRunGrid(Grid):
     """A grid whose nodes all belong to one job."""
 
     def set_run(self, run: object) -> None:
-        """Nothing to set: there is one run."""
+        """Do nothing: there is one run."""
 
     @property
     def run(self) -> NoReturn:
@@ -26,5 +26,5 @@ class OneRunGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """A message to a node."""
+        """Make a message to a node."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)

@@ -12,7 +12,7 @@ from fedpriv.data.spec import DataSpec
 
 
 def spec_of(config: JobConfig) -> DataSpec:
-    """How the records of every site are prepared."""
+    """Return how the records of every site are prepared."""
     return DataSpec.of(
         config.data.columns,
         config.model,
@@ -22,12 +22,12 @@ def spec_of(config: JobConfig) -> DataSpec:
 
 
 def written_columns(spec: DataSpec) -> dict[str, str]:
-    """Field → column of records that are written anew, the unit's id among them."""
+    """Return field → column of records that are written anew, with the unit's id."""
     return {**spec.columns, **({} if spec.unit == "record" else {UNIT: spec.unit})}
 
 
 def read_site(site: SiteRecords, spec: DataSpec, cache: Path) -> OwnRecords:
-    """The records of a site, those that it keeps apart by themselves.
+    """Read the records of a site, with its held-out records apart.
 
     Args:
         cache: where clear text may be written.

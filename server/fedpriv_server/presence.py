@@ -29,13 +29,13 @@ class Presence:
         self._heard: dict[int, float] = {}
 
     def heard(self, node: int) -> None:
-        """A node said something."""
+        """Note that a node said something."""
         with self._lock:
             self._heard[node] = self._clock()
 
     @contextmanager
     def waiting(self, node: int) -> Iterator[None]:
-        """While a node holds a request open."""
+        """Note that a node holds a request open, for as long as it does."""
         with self._lock:
             self._waiting[node] += 1
         try:
@@ -46,12 +46,12 @@ class Presence:
                 self._heard[node] = self._clock()
 
     def forget(self, node: int) -> None:
-        """A node said goodbye: it is gone from now on, not in `patience` seconds."""
+        """Note that a node said goodbye: it is gone from now on, not in `patience` seconds."""
         with self._lock:
             self._heard.pop(node, None)
 
     def silence(self, node: int) -> float | None:
-        """Seconds since a node's last word, 0 while it waits; None if it was never there."""
+        """Return seconds since a node's last word, 0 while it waits; None if it was never there."""
         with self._lock:
             if self._waiting[node] > 0:
                 return 0.0

@@ -131,7 +131,7 @@ class _Work:
     def revoke(self, site: Site) -> None:
         if site.revoked is None:
             self._site_keys.write(replace(site, revoked=self.now.replace(microsecond=0)))
-            self.done.append(f"{site.name}: revoked; the server lets it in no more.")
+            self.done.append(f"{site.name}: revoked; the server refuses it.")
 
     def site(self, name: str) -> None:
         """Certify a site of the file, if it is new, has sent a request, or is to be renewed."""
@@ -215,7 +215,7 @@ class _Work:
         return found
 
     def _server_certificate(self, path: Path, key: PublicKey) -> Description | None:
-        """What the one in `path` says, unless it is damaged or of another key or authority."""
+        """Read the certificate in `path`; None if it is damaged or of another key or authority."""
         ca = self.authority.certificate
         try:
             found = load_certificate(path)
@@ -277,7 +277,7 @@ def _read_manifest(path: Path) -> Manifest | None:
 
 
 def _own_key(path: Path) -> PublicKey:
-    """The public key of the private one in `path`, which is made if it is missing."""
+    """Return the public key of the private key in `path`, which is made if it is missing."""
     if not path.exists():
         write_key(path, new_key())
     return load_key(path).public_key()

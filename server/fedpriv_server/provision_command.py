@@ -24,34 +24,37 @@ PASSPHRASE = "FEDPRIV_CA_PASSPHRASE"
 
 
 def provision(
-    file: Annotated[Path, typer.Argument(help="Federation file, with a [server] table.")],
+    file: Annotated[Path, typer.Argument(help="The federation file, with a [server] table.")],
     days: Annotated[
-        int, typer.Option(help="For which new certificates are good.", min=1, max=3650)
+        int, typer.Option(help="Days that new certificates are good for.", min=1, max=3650)
     ] = 365,
     approve: Annotated[
         list[Path] | None,
-        typer.Option(metavar="REQUEST.pem", help="Certify the key that a site made itself."),
+        typer.Option(metavar="REQUEST.pem", help="Certify a key that a site made itself."),
     ] = None,
     revoke: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Let a site in no more.")
+        list[str] | None, typer.Option(metavar="NAME", help="Shut a site out.")
     ] = None,
     renew: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME|server",
-            help="New certificate; and a new key, where it is made here or comes with --approve.",
+            help="Make a new certificate; and a new key, if made here or given with --approve.",
         ),
     ] = None,
     encrypt_ca: Annotated[
         bool,
-        typer.Option("--encrypt-ca", help=f"Ask for a passphrase of ca.key, or take {PASSPHRASE}."),
+        typer.Option(
+            "--encrypt-ca",
+            help=f"Encrypt ca.key with a passphrase, which is asked or in {PASSPHRASE}.",
+        ),
     ] = False,
     keys_at_sites: Annotated[
-        bool, typer.Option("--keys-at-sites", help="Make no site's key: each site enrolls.")
+        bool, typer.Option("--keys-at-sites", help="Make no keys of sites; each site enrols.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Make the keys, certificates and enrolments of a federation; again: only what is missing."""
+    """Make a federation's keys, certificates and enrolments; typed again, only the missing ones."""
     from fedpriv.config.load import load_job
     from fedpriv_server.provision import provision as make
     from fedpriv_server.provision_options import ProvisionOptions
@@ -78,7 +81,7 @@ def provision(
 
 
 def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
-    """What there is, as JSON. Nothing in it is secret."""
+    """Describe what is provisioned, as JSON. Nothing in it is secret."""
     authority, server = made.authority, made.server
     return {
         "federation": authority.federation,
@@ -114,7 +117,7 @@ def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
 
 
 def _advice(made: Provisioned, now: datetime) -> list[str]:
-    """What the coordinator has to do next."""
+    """Say what the coordinator has to do next."""
     from fedpriv.pki.certificates import SOON
 
     sites = made.authority.site_keys.sites.values()
@@ -140,7 +143,7 @@ def _advice(made: Provisioned, now: datetime) -> list[str]:
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """What was done, the table, and the fingerprint to compare."""
+    """Print what was done, the table, and the fingerprint to compare."""
     for sentence in found["done"] or ["Nothing was missing."]:
         console.print(sentence, soft_wrap=True, markup=False)
     table = Table("", "key", "made", "expires", "status")

@@ -64,10 +64,10 @@ def server_names(server: ServerSection) -> tuple[str, ...]:
 
 
 def read_requests(paths: Sequence[Path]) -> dict[str, PublicKey]:
-    """The public keys that are to be certified, by the name of their site.
+    """Read the public keys that are to be certified, by the name of their site.
 
     Raises:
-        EnrolmentError: a request is damaged, or the second of its site.
+        EnrolmentError: a request is damaged, or it is the second request of its site.
     """
     found: dict[str, PublicKey] = {}
     for path in paths:

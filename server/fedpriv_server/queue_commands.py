@@ -12,25 +12,26 @@ import typer
 if TYPE_CHECKING:
     from fedpriv_server.job_queue import QueuedJob
 
-State = Annotated[Path, typer.Option(help="Folder of a server that lasts: its queue and runs.")]
-Number = Annotated[int, typer.Argument(help="Number of the job.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+State = Annotated[Path, typer.Option(help="A lasting server's folder, with queue and runs.")]
+Number = Annotated[int, typer.Argument(help="The job's number; list shows it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(help="Federation file.")],
+    file: Annotated[Path, typer.Argument(help="The federation file.")],
     state: State,
     token: Annotated[
-        str | None, typer.Option(help="Submitted again with the same token, it is queued once.")
+        str | None, typer.Option(help="A word of yours: a job with the same token is queued once.")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the file."),
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Queue what sites can't pay for by their reports.")
+        bool, typer.Option("--anyway", help="Queue it even if, by their reports, sites can't pay.")
     ] = False,
 ) -> None:
-    """Queue a federation file's job, as it is now: later changes of the file change nothing."""
+    """Queue a federation file's job as it is now; later changes of the file do not count."""
     from fedpriv.config.load import load_job
     from fedpriv_server.affordable import check_affordable, last_reports
     from fedpriv_server.consortium import server_of
@@ -47,7 +48,7 @@ def submit(
 
 
 def jobs(state: State, as_json: AsJson = False) -> None:
-    """List the jobs: those that ended, the running one, and those that wait, in their order."""
+    """List the jobs in order: the ended ones, the running one, and the waiting ones."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -66,7 +67,7 @@ def jobs(state: State, as_json: AsJson = False) -> None:
 
 
 def show(job: Number, state: State, as_json: AsJson = False) -> None:
-    """Show a job: how it ended and why, which sites took part, and which did not."""
+    """Show how a job ended and why, which sites took part, and which did not."""
     from fedpriv_server.job_queue import Queue
 
     with Queue.open(state) as queue:
@@ -91,7 +92,7 @@ def _shown(job: QueuedJob, state: Path) -> dict[str, object]:
 
 
 def abort(job: Number, state: State) -> None:
-    """End a job: at once if it waits, when its round is over if it runs."""
+    """Abort a job: at once if it waits, when its round is over if it runs."""
     from fedpriv_server.job_queue import Queue
 
     with Queue.open(state) as queue:
@@ -101,7 +102,7 @@ def abort(job: Number, state: State) -> None:
 
 
 def retry(job: Number, state: State) -> None:
-    """Let a job that failed or was aborted go on where it was, after all that wait."""
+    """Queue a failed or aborted job again, behind all others; it goes on where it was."""
     from fedpriv_server.job_queue import Queue
 
     with Queue.open(state) as queue:
@@ -111,23 +112,25 @@ def retry(job: Number, state: State) -> None:
 def reorder(
     job: Number,
     state: State,
-    first: Annotated[bool, typer.Option("--first", help="Before all that wait.")] = False,
-    before: Annotated[int | None, typer.Option(metavar="JOB", help="Before this one.")] = None,
+    first: Annotated[bool, typer.Option("--first", help="Put it first.")] = False,
+    before: Annotated[
+        int | None, typer.Option(metavar="JOB", help="Put it before this job.")
+    ] = None,
 ) -> None:
-    """Put a job that waits before another one."""
+    """Move a waiting job before another waiting job."""
     from fedpriv_server.job_queue import Queue
 
     if first == (before is not None):
-        raise typer.BadParameter("give one of them", param_hint="--first or --before")
+        raise typer.BadParameter("give exactly one of the two", param_hint="--first or --before")
     with Queue.open(state) as queue:
         queue.reorder(job, before)
 
 
 def serve_page(
     state: State,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Of this machine; 0: any.")] = 8641,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Local port; 0: any.")] = 8641,
 ) -> None:
-    """Serve a page of queue, sites and history to this machine alone."""
+    """Serve a page with queue, sites and history to this machine alone."""
     from fedpriv import logs
     from fedpriv.local_page import serve_locally
     from fedpriv.process import stop_on_terminate

@@ -25,7 +25,7 @@ class Replays:
         self._ages: deque[tuple[float, bytes]] = deque()  # oldest first
 
     def is_first(self, public_key: bytes, timestamp: str) -> bool:
-        """Whether this is the first request of that key and time."""
+        """Tell whether this is the first request of that key and time."""
         now = self._clock()
         while self._ages and now - self._ages[0][0] > self._window:
             self._seen.remove(self._ages.popleft()[1])

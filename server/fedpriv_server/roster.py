@@ -10,13 +10,13 @@ from fedpriv.secure_sum.roster import Roster, read
 
 
 def roster_of(path: Path | None, sites: Sites) -> Roster | None:
-    """Of the sites that a secure sum is of: those of the federation file, and no others.
+    """Read the roster of a secure sum: the sites of the federation file, and no others.
 
     Args:
         path: as the file says it; None in a job without such a sum.
 
     Raises:
-        ConfigError: the roster can't be read, or names others.
+        ConfigError: the roster can't be read, or names other sites.
     """
     if path is None:
         return None

@@ -40,12 +40,12 @@ PRIVATE = "private"  # the folder of a run directory that is not to be handed on
 
 
 def site_folder(run: Path, name: str) -> Path:
-    """Where a run directory keeps what may be known of a site."""
+    """Return the folder where a run directory keeps what may be known of a site."""
     return run / "sites" / name
 
 
 def private_site_folder(run: Path, name: str) -> Path:
-    """Where a simulation keeps what a site would keep to itself: keys, for a time clear text."""
+    """Return a simulated site's folder for its secrets: keys, and for a time clear text."""
     return run / PRIVATE / name
 
 
@@ -244,10 +244,10 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     def checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint, if there is one.
+        """Read the newest checkpoint, if there is one.
 
         Raises:
-            RunError: it can't be read or belongs to another job.
+            RunError: it can't be read, or it belongs to another job.
         """
         path = self._checkpoint_path
         if not path.exists():
@@ -303,7 +303,7 @@ class RunDirectory:
             ) from None
 
     def rounds(self, last: int) -> list[dict[str, Any]]:
-        """The metrics of the rounds up to `last`; later lines, and half of one, are dropped.
+        """Read the metrics of the rounds up to `last`; later lines, and half of one, are dropped.
 
         Raises:
             RunError: the file can't be read.
@@ -340,7 +340,7 @@ _SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
 
 
 def _metrics(line: bytes) -> dict[str, Any] | None:
-    """The metrics in a line; None of one that was cut short, or was never written by us."""
+    """Read the metrics in a line; None if the line was cut short or is not one of ours."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -380,7 +380,7 @@ def _read_info(path: Path) -> dict[str, Any] | None:
 
 
 def _differences(old: Any, new: Any, key: str = "") -> list[str]:
-    """Dotted keys whose values differ."""
+    """Return the dotted keys whose values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         return [
             found

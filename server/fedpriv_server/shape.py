@@ -47,9 +47,9 @@ class UploadLimits:
 
     @classmethod
     def of_reply_to(cls, content: RecordDict) -> UploadLimits:
-        """A site answers with no more values than it was sent, in any of the wire's formats.
+        """Allow a reply no more values than were sent, in any of the wire's formats.
 
-        Or with as many bytes as the message says that its reply may have.
+        Allow it further bytes, if the message says that its reply may have them.
         """
         arrays = [array for record in content.array_records.values() for array in record.values()]
         stated = content.config_records[REPLY][BYTES] if REPLY in content.config_records else 0
@@ -67,13 +67,13 @@ class Place:
 
 
 def outline(tree: ObjectTree, limits: UploadLimits, whole: int = 0) -> dict[str, Place]:
-    """The place of each object of a reply, by its id.
+    """Return the place of each object of a reply, by its id.
 
     Args:
         whole: bytes of the content, if it came with the announcement: then all is one object.
 
     Raises:
-        ProtocolError: it is of another shape, or larger than it may be.
+        ProtocolError: the reply is of another shape, or larger than it may be.
     """
     if whole > LARGEST_WHOLE:
         raise ProtocolError(f"A whole reply of {whole} bytes; {LARGEST_WHOLE} are enough.")

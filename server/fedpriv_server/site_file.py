@@ -45,7 +45,7 @@ _ROSTER = """
 
 
 def site_file(config: JobConfig, name: str, address: str) -> str:
-    """The text of ``site.toml`` for a site.
+    """Write the text of ``site.toml`` for a site.
 
     The lines that only its administrator can know are comments, so that the file is refused
     until they are filled in.
@@ -81,7 +81,7 @@ def site_file(config: JobConfig, name: str, address: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """A value of a TOML file."""
+    """Write a value of a TOML file."""
     if isinstance(value, Mapping):
         pairs = ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items())
         return f"{{ {pairs} }}"

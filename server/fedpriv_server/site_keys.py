@@ -64,7 +64,7 @@ class Site:
         return None if self.certificate is None else self.certificate.not_valid_after_utc
 
     def status(self, now: datetime | None = None) -> Status:
-        """Where it stands; who is active may take part, and nobody else."""
+        """Return the status of the site; only an active site may take part."""
         if self.revoked is not None:
             return "revoked"
         if self.expires is None:
@@ -86,7 +86,7 @@ class SiteKeys:
 
     @classmethod
     def read(cls, path: Path) -> SiteKeys:
-        """What `path` holds.
+        """Read the keys that `path` holds.
 
         Raises:
             EnrolmentError: it can't be read, is damaged, or contradicts itself.
@@ -111,7 +111,7 @@ class SiteKeys:
         return True
 
     def admissible(self, now: datetime | None = None) -> list[Site]:
-        """The sites that may take part: not revoked, not expired, not still awaited."""
+        """Return the sites that may take part: not revoked, not expired, not still awaited."""
         return [site for site in self.sites.values() if site.status(now) == "active"]
 
     def write(self, *sites: Site) -> None:
@@ -163,7 +163,7 @@ class _File(Section):
 
 
 def _check(sites: list[Site], path: Path) -> None:
-    """One name, one certificate of that name, one key that nobody else has or had."""
+    """Check that a name is there once, its certificate has it, and no other has or had its key."""
     retired = {one for site in sites for one in site.retired}
     names: set[str] = set()
     keys: set[str] = set()

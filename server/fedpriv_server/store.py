@@ -38,7 +38,7 @@ class FolderStore(InMemoryObjectStore):
                 entry.is_available = True
 
     def get(self, object_id: str) -> bytes | None:
-        """The content of an object: b"" while it is awaited, None if it was not announced."""
+        """Return an object's content: b"" while it is awaited, None if it was not announced."""
         with self.lock_store:
             entry = self.store.get(object_id)
             if entry is None:

@@ -21,7 +21,7 @@ class SumFile:
     path: Path
 
     def read(self) -> SumState | None:
-        """What was kept; None before there is anything.
+        """Read the state that was kept; None before anything was.
 
         Raises:
             RunError: the file can't be read.

@@ -41,13 +41,13 @@ def evolution_of(
     folder: Path,
     kept: Privatised[Sequence[Record]] | None = None,
 ) -> Evolution | None:
-    """The set before the first round, and who changes it; None where the job has no set.
+    """Make the set before the first round, with its changes; None for a job without a set.
 
     Args:
         pool: lends the model that is trained.
-        vector: its values now.
-        folder: has what a service answered, and a cache while public records are read.
-        kept: what the set is by now; None at the beginning.
+        vector: returns the trained values as they are now.
+        folder: holds a service's answers, and a cache while public records are read.
+        kept: the set as it is by now; None at the beginning.
 
     Raises:
         DataError, ConfigError: the records to begin with can't be read, or are too few.
@@ -77,10 +77,10 @@ def evolution_of(
 def generator_of(
     config: JobConfig, trained: Callable[[], AbstractContextManager[Model]], answers: Path
 ) -> Generator | None:
-    """Who makes new records for a job; None where nobody does.
+    """Return the generator of new records for a job; None for a job without one.
 
     Args:
-        trained: lends the model that is trained, with its values of now.
+        trained: lends the model that is trained, with its present values.
 
     Raises:
         ConfigError: it can't make records of this job.
@@ -140,7 +140,7 @@ def generator_of(
 
 
 def _prior(config: JobConfig, settings: GeneratorSection) -> dict[str, float]:
-    """The share of each label, by public settings."""
+    """Return the share of each label, by public settings."""
     for label in settings.label_prior:
         if label not in config.model.labels:
             raise ConfigError(
@@ -153,11 +153,11 @@ def _prior(config: JobConfig, settings: GeneratorSection) -> dict[str, float]:
 
 
 def synthetic_records(config: JobConfig, cache_dir: Path) -> list[Record]:
-    """The public records that a synthetic set begins with, as texts; none without a file.
+    """Read the public records that a synthetic set begins with, as texts; none without a file.
 
     Raises:
-        DataError: they can't be read.
-        ConfigError: nobody makes the ones that are missing.
+        DataError: the records can't be read.
+        ConfigError: there are too few records, and no generator makes the missing ones.
     """
     wanted = config.synthetic
     if wanted is None or wanted.data is None:

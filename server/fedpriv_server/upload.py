@@ -66,7 +66,7 @@ class Upload:
                 self._sizes[reply], self._small[reply] = len(content), content
 
     def missing(self) -> list[str]:
-        """Ids of the objects that are expected and have not come."""
+        """Return the ids of the objects that are expected and have not come."""
         with self._lock:
             return [] if self._is_settled else [k for k in self._places if k not in self._sizes]
 
@@ -99,7 +99,7 @@ class Upload:
                 raise
 
     def take(self, reply: str) -> bool:
-        """Whether all of a reply is there. If so, it stays as it is until it is removed."""
+        """Tell whether all of a reply is there. If so, it stays as it is until it is removed."""
         with self._lock:
             if reply == self._reply and self._sizes.keys() == self._places.keys():
                 self._is_settled = True
@@ -107,7 +107,7 @@ class Upload:
             return False
 
     def read(self) -> RecordDict:
-        """The content of the reply that was taken, arrays being read one by one when asked for.
+        """Return the content of the reply taken; its arrays are read one by one when asked for.
 
         Raises:
             Exception: of any kind; the objects are only known to have the right references.

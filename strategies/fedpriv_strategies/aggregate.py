@@ -60,10 +60,10 @@ class SiteSum:
         return self.expected_units
 
     def largest_norm(self, size: int) -> float:
-        """L2 norm of the value that an honest site exceeds less than once in 10⁸ rounds.
+        """Return the L2 norm that an honest site's value exceeds less than once in 10⁸ rounds.
 
-        As many clipped vectors as a batch ever holds, all in one direction, with noise in `size`
-        coordinates; a twentieth for rounding on the wire.
+        It allows as many clipped vectors as a batch ever holds, all in one direction, with noise in
+        `size` coordinates, and a twentieth for rounding on the wire.
         """
         units = self.expected_units + 6 * math.sqrt(self.expected_units) + 6
         noise = self.noise_multiplier * (math.sqrt(size) + 6)
@@ -101,7 +101,7 @@ class SiteMove(SiteSum):
         return self.expected_units * self.steps
 
     def largest_norm(self, size: int) -> float:
-        """As for a sum, over as many steps at the settings' rate, all in one direction."""
+        """Bound as for a sum, over as many steps at the settings' rate, all in one direction."""
         settings = self.optimizer
         gradient = super().largest_norm(size) / self.expected_units
         largest, moved = math.sqrt(size) * _largest_ratio(settings.betas, self.steps), 0.0
@@ -117,7 +117,7 @@ class SiteMove(SiteSum):
 
 
 def _largest_ratio(betas: tuple[float, float], steps: int) -> float:
-    """Of m̂ to √v̂ in one coordinate, whatever its gradients are (by Cauchy-Schwarz)."""
+    """Bound m̂ / √v̂ in one coordinate, for any gradients (by Cauchy-Schwarz)."""
     first, second = betas
     largest = total = 0.0
     power = 1.0  # of β₁²/β₂; may grow to infinity, and then anything goes
@@ -189,7 +189,7 @@ class WeightedMean:
         return self._noise / self._expected**2
 
     def take(self) -> Privatised[Vector]:
-        """The mean, float32 (P,), made in the memory of the sum; what is added later is a new one.
+        """Return the mean, float32 (P,), in the sum's memory; a share added later begins a new sum.
 
         Raises:
             RoundError: no site was added.

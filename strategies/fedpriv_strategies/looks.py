@@ -75,7 +75,7 @@ class _Asked:
         return str(proposal.evaluation.after(self.number, proposal.rounds))
 
     def requests(self, nodes: Iterable[int]) -> list[Message]:
-        """The same question to every node; one that answered before gives the same reply."""
+        """Make the same question to every node; one that answered before gives the same reply."""
         rounds, arrays = self.rounds, as_arrays(self.rounds.update.vector)
         messages = []
         for node in nodes:
@@ -109,7 +109,7 @@ class _Asked:
         return False
 
     def _total(self, answer: StepReply, reply: Message, offer: Offer) -> Privatised[Vector]:
-        """The values (2,) in a reply.
+        """Read the values (2,) in a reply.
 
         Raises:
             ProtocolError: it is another reply, or larger than clipped vectors and noise can be.
@@ -231,12 +231,12 @@ def estimates(
     centres: Centres,
     clip_norm: float,
 ) -> tuple[Estimate, Estimate]:
-    """Mean loss and accuracy over the held-out units of one or several sites.
+    """Estimate mean loss and accuracy over the held-out units of one or several sites.
 
     Every unit counts the same, whatever its site's noise is. The divisors are public.
 
     Args:
-        totals: released, one a site (2,).
+        totals: released sums, one for each site (2,).
         noise_multipliers: σ of each site.
         units: sample rate × declared held-out units of each site, in one step.
     """

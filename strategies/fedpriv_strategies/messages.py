@@ -33,11 +33,11 @@ def message(
     reply_bytes: int = 0,
     signed: Body | None = None,
 ) -> Message:
-    """A message to one node.
+    """Make a message to one node.
 
     Args:
-        group: its round.
-        reply_bytes: that the arrays of its reply may have beyond those that are sent.
+        group: id of its round.
+        reply_bytes: bytes that the reply's arrays may have beyond those that are sent.
         signed: the coordinator's signature of the body.
     """
     content = RecordDict({BODY: ConfigRecord({"body": body.model_dump_json()})})
@@ -53,10 +53,10 @@ def message(
 
 
 def as_arrays(vector: Privatised[Vector]) -> ArrayRecord:
-    """A vector as it is sent to sites: float32, in blocks.
+    """Return a vector as it is sent to sites: float32, in blocks.
 
     Raises:
-        RawValueError: it is raw.
+        RawValueError: the vector is raw.
     """
     values = require_privatised(vector, "vector")
     arrays = {name: Array(block) for name, block in encode(values, "float32")}
@@ -64,13 +64,13 @@ def as_arrays(vector: Privatised[Vector]) -> ArrayRecord:
 
 
 def as_text(text: str) -> ArrayRecord:
-    """A text as it is sent to sites, in blocks."""
+    """Return a text as it is sent to sites, in blocks."""
     arrays = {name: Array(block) for name, block in encode_text(text)}
     return ArrayRecord(arrays, keep_input=False)
 
 
 def as_blocks(arrays: Mapping[str, Array], size: int, wire: Wire) -> Privatised[Blocks]:
-    """The vector in a site's reply: released by that site, on its word. Decoded when iterated.
+    """Return the vector in a site's reply: released by that site, on its word; decoded if iterated.
 
     Args:
         arrays: may stay on disk until each is asked for; one is held at a time.
@@ -79,7 +79,7 @@ def as_blocks(arrays: Mapping[str, Array], size: int, wire: Wire) -> Privatised[
 
 
 def as_masked(arrays: Mapping[str, Array], size: int, bits: Bits) -> MaskedBlocks:
-    """The masked share in a site's reply: not privatised, and of no use by itself."""
+    """Return the masked share in a site's reply: not privatised, and of no use by itself."""
     return MaskedBlocks(_reading(arrays), arrays.keys(), size, bits)
 
 
@@ -97,7 +97,7 @@ def _reading(arrays: Mapping[str, Array]) -> Callable[[str], bytes]:
 
 
 def answer_of(reply: Message, kind: type[Answer]) -> Answer | Refusal:
-    """What a node answered.
+    """Read a node's answer.
 
     Raises:
         ProtocolError: the node or the transport failed, or the body is malformed.
@@ -106,10 +106,10 @@ def answer_of(reply: Message, kind: type[Answer]) -> Answer | Refusal:
 
 
 def parse_answer(kind: type[Answer], text: object) -> Answer | Refusal:
-    """An answer of the expected kind, or the refusal sent in its place.
+    """Parse an answer of the expected kind, or the refusal sent in its place.
 
     Raises:
-        ProtocolError: neither.
+        ProtocolError: the text is neither.
     """
     try:
         return Refusal.parse(text)
@@ -118,7 +118,7 @@ def parse_answer(kind: type[Answer], text: object) -> Answer | Refusal:
 
 
 def body_of(reply: Message) -> object:
-    """The JSON half of an answer, not looked at yet.
+    """Return the JSON half of an answer, not checked yet.
 
     Raises:
         ProtocolError: the node or the transport failed.
@@ -130,12 +130,12 @@ def body_of(reply: Message) -> object:
 
 
 def body_bytes(item: Message) -> int:
-    """Bytes of a message's body, without the transport's own."""
+    """Return the bytes of a message's body, without the transport's own."""
     return _texts(item.content) if item.has_content() else 0
 
 
 def payload_bytes(messages: Iterable[Message]) -> int:
-    """Bytes of the bodies and arrays of messages whose arrays are at hand."""
+    """Return the bytes of the bodies and arrays of messages whose arrays are at hand."""
     return sum(content_bytes(item.content) for item in messages)
 
 

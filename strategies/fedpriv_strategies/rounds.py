@@ -196,12 +196,12 @@ class Rounds:
         return ", ".join(names) if len(names) <= NAMED else f"{len(names)} sites"
 
     def _accept(self, node: int, offer: Offer) -> None:
-        """With a new key a site is another node; the old one does not keep its name."""
+        """Accept an offer. A site with a new key is another node; the old node loses the name."""
         others = {other: one for other, one in self.offers.items() if one.site != offer.site}
         self.offers = {**others, node: offer}
 
     def _to_ask(self, there: Iterable[int]) -> list[int]:
-        """Nodes that said neither yes nor no. Who does not answer is asked ever less often."""
+        """Return the nodes that said neither yes nor no; a silent node is asked ever less often."""
         silent = [node for node in there if node not in self.offers and node not in self.refused]
         asked = []
         for node in silent:
@@ -255,10 +255,10 @@ class Rounds:
             )
 
     def run(self, number: int, grid: Grid) -> None:
-        """One round: ask, wait, and move.
+        """Run one round: ask, wait, and move.
 
         Raises:
-            RoundError: fewer than `min_sites` accept, or answered; nothing was changed, and the
+            RoundError: fewer than `min_sites` accepted or answered; nothing was changed, and the
                 round can be asked again.
         """
         self.propose(grid)  # to who came since
@@ -268,7 +268,7 @@ class Rounds:
         self.take(number, replies)
 
     def requests(self, number: int, grid: Grid) -> list[Message]:
-        """One request for the slots of a round to every site that accepted and is there."""
+        """Make one request for the slots of a round to every site that accepted and is there."""
         arrays, messages = as_arrays(self.update.vector), []
         there = set(grid.get_node_ids())
         self._asked_for = None
@@ -297,12 +297,12 @@ class Rounds:
         return messages
 
     def take(self, number: int, replies: Iterable[Message]) -> None:
-        """One optimiser step along the weighted mean of what the sites released.
+        """Take one optimiser step along the weighted mean of what the sites released.
 
         Replies are used as they come and not kept: memory does not grow with their number.
 
         Raises:
-            RoundError: fewer than `min_sites` usable replies; nothing was changed.
+            RoundError: there are fewer than `min_sites` usable replies; nothing was changed.
         """
         nodes = {metadata.message_id: metadata.dst_node_id for metadata in self._sent}
         mean, asked = WeightedMean(self._values), set(nodes.values())
@@ -358,7 +358,7 @@ class Rounds:
         return hopeless
 
     def _check_enough(self, there: str, count: int, hopeless: int) -> None:
-        """Raises: RoundError, with what there is, if it is of fewer than `min_sites`."""
+        """Raise RoundError, with the sites' states, if `count` is less than `min_sites`."""
         if count < self._min_sites:
             raise RoundError(
                 f"{there}, {self._min_sites} are needed (job.min_sites). {self._states()}.",
@@ -371,7 +371,7 @@ class Rounds:
     def _note(
         self, offer: Offer, status: str, told: StepReply | None = None, noise: float | None = None
     ) -> None:
-        """What became of a site in this round, with the figures that came with its reply."""
+        """Note the status of a site in this round, with the figures that came with its reply."""
         self.outcome.sites[offer.site] = SiteRound(
             status=status,
             noise_multiplier=noise or offer.noise_multiplier,
@@ -413,7 +413,7 @@ class Rounds:
     def _released(
         self, kind: Kind, blocks: Privatised[Blocks], offer: Offer, number: int
     ) -> SiteSum:
-        """What a site says that it released, with the public figures that weight it.
+        """Return the sum that a site says it released, with the public figures that weight it.
 
         Raises:
             ProtocolError: the job asked for something else.
@@ -435,7 +435,7 @@ class Rounds:
         )
 
     def _noise_and_rate(self, offer: Offer, number: int) -> tuple[float, float]:
-        """Of a site in a round: as it offered, or in an adaptive job as was decided.
+        """Return a site's noise and rate in a round: as offered, or in an adaptive job as decided.
 
         Raises:
             ProtocolError: as `_chosen`.
@@ -446,11 +446,11 @@ class Rounds:
         return self._chosen(decision.share, decision.rate, offer)
 
     def _chosen(self, share: float, rate: float, offer: Offer) -> tuple[float, float]:
-        """The noise and the sample rate that a decision of an adaptive job means at a site.
+        """Return the noise and the sample rate that a decision of an adaptive job means at a site.
 
         Raises:
-            ProtocolError: it pays by an order at which that buys nothing, or so little noise that
-                no site can; it would get more than its share of the weight.
+            ProtocolError: by the site's order the decision buys nothing, or means less noise than
+                any site can add, so that the site would get more than its share of the weight.
         """
         privacy, steps = self.proposal.privacy, self.proposal.steps
         if offer.order is None:
@@ -486,5 +486,5 @@ class Rounds:
         return self.method.values + (0 if self.control is None else self.control.extra)
 
     def _slot(self, number: int) -> int:
-        """The first of a round."""
+        """Return the first slot of a round."""
         return (number - 1) * self.proposal.round_steps

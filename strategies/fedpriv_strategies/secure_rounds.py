@@ -99,7 +99,7 @@ class SecureRounds(Rounds):
         return self._shared.noise_multiplier
 
     def run(self, number: int, grid: Grid) -> None:
-        """One round: who is ready, their sum, and a move along it.
+        """Run one round: find who is ready, take their sum, and move along it.
 
         Raises:
             RoundError: too few are ready, or a share is missing; what was asked is asked again in
@@ -154,7 +154,7 @@ class SecureRounds(Rounds):
         self._add_up(number, request, grid)
 
     def _start_outcome(self, messages: Sequence[Message], number: int) -> None:
-        """Of a round in which nobody answered yet."""
+        """Begin the outcome of a round in which nobody has answered yet."""
         self.outcome = RoundOutcome(
             bytes_down=payload_bytes(messages), decision=self._decision(number)
         )
@@ -162,10 +162,10 @@ class SecureRounds(Rounds):
             self._note(offer, SiteState.ABSENT)
 
     def _form_set(self, number: int, grid: Grid) -> SetRequest:
-        """All who are ready, as the set of the slot.
+        """Return all who are ready, as the set of the slot.
 
         Raises:
-            RoundError: fewer than `min_sites` are.
+            RoundError: fewer than `min_sites` are ready.
         """
         asked = self.requests(number, grid)
         self._start_outcome(asked, number)
@@ -192,7 +192,7 @@ class SecureRounds(Rounds):
         return SetRequest(job_id=self.proposal.job_id, slot=slot, bits=bits, members=members)
 
     def _slot_id(self, number: int) -> SlotId:
-        """What the sum is about: the same request to every site, the witness apart."""
+        """Return what the sum is about: the same request to every site, except the witness."""
         slot = self._slot(number)
         request = StepRequest(
             job_id=self.proposal.job_id,
@@ -208,7 +208,7 @@ class SecureRounds(Rounds):
         check_member(answer.member, self._roster, slot_id)
 
     def _sum_of(self, members: Iterable[Member], bits: Bits | None = None) -> SumOfSet:
-        """The empty sum of a set, of sites whose terms are known."""
+        """Make the empty sum of a set of sites whose terms are known."""
         offers = {offer.site: offer for offer in self.offers.values()}
         names = [member.name for member in members]
         rate = self.proposal.privacy.sample_rate
@@ -261,9 +261,7 @@ class SecureRounds(Rounds):
         raise RoundError(f"Round {number}: {what}", may_heal=True)
 
     def _take_share(self, total: SumOfSet, offer: Offer, reply: Message, number: int) -> None:
-        """Raises:
-        ProtocolError: this share will never come.
-        """
+        """Add a site's share. Raises ProtocolError if this share will never come."""
         self.outcome.bytes_up += body_bytes(reply)
         if reply.has_error():
             self._note(offer, SiteState.NO_REPLY)

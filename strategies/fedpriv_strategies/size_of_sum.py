@@ -13,11 +13,11 @@ _RARE = math.log(1e12)  # a batch is larger than its bound once in so many sums
 
 
 def bits_for(units: float, grid: SharedGrid, members: int) -> Bits:
-    """16 or 32: in how many bits a sum of shares of any set of at most `members` sites fits.
+    """Return the bits, 16 or 32, that fit a sum of shares of any set of at most `members` sites.
 
-    2^(bits−1) > B·C/Γ + 9·r·σC/Γ + N: B bounds the units in all batches together, but for a chance
-    of 1e-12 (Bernstein's inequality); r² = |U|/k is largest, N − shares + 1 = t + 1, for a set of
-    t + 1 sites; N is what rounding adds.
+    2^(bits−1) > B·C/Γ + 9·r·σC/Γ + N: B bounds the units in all batches together, except with a
+    chance of 1e-12 (Bernstein's inequality); r² = |U|/k is largest, N − shares + 1 = t + 1, for a
+    set of t + 1 sites; N is what rounding adds.
 
     Args:
         units: expected in all batches together, q·Σn_i.
@@ -47,7 +47,7 @@ def bits_for(units: float, grid: SharedGrid, members: int) -> Bits:
 
 
 def total_deviation(grid: SharedGrid, members: int, max_colluding: int) -> float:
-    """Of the noise in each value of the sum over a set, in the unit of the clip norm.
+    """Return the deviation of the noise in each value of a set's sum, in the unit of the clip norm.
 
     The variance is |U|·(σ²C²/k + Γ²/12): that of the shares, and of the rounding of each.
 

@@ -37,7 +37,7 @@ PAUSE = 0.2  # seconds between two looks at who is there
 def update_of(
     config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
 ) -> Update:
-    """What moves at the server: along gradients, or along the moves that sites made of theirs."""
+    """Make the server's update: along gradients, or along the moves that sites made of theirs."""
     mover, denoise = config.optimizer, config.denoise
     if config.job.sync > 1:  # sites have done both by themselves
         mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
@@ -53,7 +53,7 @@ def rounds_of(
     kind: Callable[..., Rounds] = Rounds,
     **others: Any,
 ) -> Rounds:
-    """Who asks the sites, for the half that the job's method has at the server.
+    """Make what asks the sites, for the server half of the job's method.
 
     Args:
         pool: where a model is borrowed.
@@ -179,7 +179,7 @@ class PrivateRounds(Strategy):
         return ()
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """There is nothing to aggregate."""
+        """Do nothing: there is nothing to aggregate."""
 
     def summary(self) -> None:
         """Log what is asked of the sites."""

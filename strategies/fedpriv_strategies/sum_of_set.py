@@ -67,16 +67,16 @@ class SumOfSet:
         return (self._deviation / self.units) ** 2
 
     def _largest_norm(self) -> float:
-        """L2 norm of a sum that honest sites exceed less than once in 10⁸ rounds."""
+        """Return the L2 norm that honest sites' sum exceeds less than once in 10⁸ rounds."""
         units = self.units + 6 * math.sqrt(self.units) + 6
         noise = self._deviation * (math.sqrt(self.size) + 6)
         return 1.05 * (self._clip_norm * units + noise)
 
     def take(self) -> Privatised[Vector]:
-        """The mean, float32 (P,), once no share is missing.
+        """Return the mean, float32 (P,), once no share is missing.
 
         Raises:
-            ProtocolError: it is larger than clipped vectors and noise can be: a site lied.
+            ProtocolError: the sum is larger than clipped vectors and noise can be: a site lied.
         """
         assert not self.missing
         step, square = self._grid.step, 0.0

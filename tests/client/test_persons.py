@@ -49,7 +49,7 @@ def say(settings: SiteSettings, place: Place, by: str, reason: str = "ethics", *
 
 def test_two_persons_have_to_say_yes(place: Place) -> None:
     settings = two(place.settings)
-    assert "another person's yes" in say(settings, place, ADA)
+    assert "another person's approval" in say(settings, place, ADA)
     say(settings, place, ADA, "usual")  # who says it twice is one person
     orders = Orders.read(place.state)
     with pytest.raises(PausedError):

@@ -64,7 +64,7 @@ def test_a_site_makes_its_key_first_and_the_rest_when_the_enrolment_is_there(
     request = folder / "clinic.request.pem"
     assert f"Send {request} to the coordinator" in said
     key = (folder / "site.key").read_bytes()
-    assert "Put what the coordinator sends back" in typed(folder).stdout
+    assert "Put the files from the coordinator" in typed(folder).stdout
     assert (folder / "site.key").read_bytes() == key
     options = ProvisionOptions(approve=(request,), keys_at_sites=True)
     provision(load_job(coordinator), options, passphrase=lambda: b"")

@@ -30,7 +30,7 @@ class Settings:
 
     @classmethod
     def of(cls, context: Context) -> Settings:
-        """Those of a context: server and sites find the same run directory in theirs."""
+        """Read a context's settings: server and sites find the same run directory in theirs."""
         given = context.run_config
         seed = given["insecure-seed"]
         return cls(

@@ -36,7 +36,7 @@ def set_message_id(message: Message, message_id: str) -> None:
 def replying(
     reply: Message, reply_to: str, content: RecordDict | None = None, error: Error | None = None
 ) -> Message:
-    """A reply with another content or an error, to the message of that id."""
+    """Make a reply with another content or an error, to the message of that id."""
     metadata = reply.metadata
     return make_message(
         Metadata(
@@ -59,12 +59,12 @@ def replying(
 
 
 def object_id_of(content: bytes) -> str:
-    """What names an object: the SHA-256 of its content, in hex."""
+    """Return the id of an object: the SHA-256 of its content, in hex."""
     return get_object_id(content)
 
 
 def object_head(content: bytes) -> tuple[str, list[str]]:
-    """The kind of an object and the ids of those that it refers to, if it is well-formed.
+    """Return the kind of a well-formed object and the ids of those that it refers to.
 
     Raises:
         Exception: of any kind.
@@ -75,7 +75,7 @@ def object_head(content: bytes) -> tuple[str, list[str]]:
 
 
 def object_body(content: bytes, kind: type[InflatableObject]) -> bytes:
-    """What follows the head of an object of that kind.
+    """Return the content that follows the head of an object of that kind.
 
     Raises:
         Exception: of any kind.

@@ -57,9 +57,7 @@ class Signature:
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Signature:
-        """Raises:
-        KeyError, ValueError: a header is missing, or none that Flower sends.
-        """
+        """Read a signature. Raises KeyError, ValueError if a header is missing or not Flower's."""
         return cls(
             key=b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True),
             time=headers[TIMESTAMP_HEADER],
@@ -67,19 +65,19 @@ class Signature:
         )
 
     def is_fresh(self) -> bool:
-        """Whether it counts now, as Flower sees it.
+        """Tell whether the signature counts now, as Flower sees it.
 
         Raises:
-            ValueError, TypeError: the time is none, or of no zone.
+            ValueError, TypeError: its time is no time, or has no zone.
         """
         age = (now() - datetime.fromisoformat(self.time)).total_seconds()
         return -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
 
     def is_genuine(self) -> bool:
-        """Whether the key made it.
+        """Tell whether the key made the signature.
 
         Raises:
-            ValueError: the key is none.
+            ValueError: the key is no key.
         """
         key = bytes_to_public_key(self.key)
         return verify_signature(key, self.time.encode("ascii"), self._signature)

@@ -89,12 +89,10 @@ class Incoming(Protocol):
         """
 
     def missing(self) -> list[str]:
-        """Ids of the objects that have not come."""
+        """Return the ids of the objects that have not come."""
 
     def put(self, key: str, content: bytes) -> None:
-        """Raises:
-        ProtocolError, OSError: an object can't be kept.
-        """
+        """Keep an object. Raises ProtocolError or OSError if it can't be kept."""
 
 
 class _State(InMemoryLinkState):
@@ -214,11 +212,11 @@ class FleetState:
         self._state.acknowledge_task_heartbeat(self._task)
 
     def node_of(self, public_key: bytes) -> int | None:
-        """The node that holds a key (PEM), whether it may still take part or not."""
+        """Return the node that holds a key (PEM), whether it may still take part or not."""
         return self._state.get_node_id_by_public_key(public_key)
 
     def add_node(self, name: str, public_key: bytes) -> int:
-        """A new node; Flower never takes its key back."""
+        """Add a new node; Flower never takes its key back."""
         return self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public_key, 0, name=name)
 
     def end_lease(self, node: int) -> None:
@@ -274,15 +272,15 @@ class FleetState:
         return key
 
     def has_mail(self, node: int) -> bool:
-        """Whether a message waits in a node's mailbox."""
+        """Tell whether a message waits in a node's mailbox."""
         return bool(self._state.mailboxes[node])
 
     def expected(self, message_id: str) -> Incoming | None:
-        """Where the reply to a message comes, if one is expected."""
+        """Return the place for the reply to a message, if one is expected."""
         return self._state.expected.get(message_id)
 
     def replies(self, message_ids: set[str]) -> list[Message]:
-        """The replies of nodes to messages that came since the last call, without content."""
+        """Return the nodes' replies that came since the last call, without content."""
         arrived = self._state.arrived
         with self._state.lock:
             return [arrived.pop(key) for key in message_ids if key in arrived]

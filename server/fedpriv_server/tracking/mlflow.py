@@ -72,6 +72,6 @@ class MLflow:
 
 
 def _experiment(client: MlflowClient, name: str) -> str:
-    """The id of the experiment, made if the store has none of that name."""
+    """Return the id of the experiment, which is made if the store has none of that name."""
     found = client.get_experiment_by_name(name)
     return str(client.create_experiment(name) if found is None else found.experiment_id)

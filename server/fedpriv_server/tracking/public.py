@@ -38,7 +38,7 @@ class Tracked:
 
     @classmethod
     def of(cls, config: JobConfig, run: RunDirectory) -> Tracked:
-        """The run of a job."""
+        """Describe the run of a job."""
         facts = {key: run.info[key] for key in ("config_digest", "versions", "model")}
         return cls(
             job=run.info["job_id"],
@@ -50,12 +50,12 @@ class Tracked:
 
 
 def numbers_in(said: Mapping[str, Any]) -> Figures:
-    """The numbers in nested tables, under names such as ``sites/north/epsilon_spent``."""
+    """Return the numbers in nested tables, under names such as ``sites/north/epsilon_spent``."""
     return {name: float(value) for name, value in _leaves(said, "/") if _is_number(value)}
 
 
 def figures_of(row: Mapping[str, Any]) -> Figures:
-    """The numbers of a round as it stands in metrics.jsonl, and whose answers were used."""
+    """Return the numbers of a round's row in metrics.jsonl, and whose answers were used."""
     figures = numbers_in(row)
     del figures["round"]
     answered = {name: float(site["status"] == "ok") for name, site in row["sites"].items()}
@@ -64,7 +64,7 @@ def figures_of(row: Mapping[str, Any]) -> Figures:
 
 
 def _settings(config: JobConfig) -> dict[str, Any]:
-    """What a file says that is nobody's address: no path, no host, no table that says where."""
+    """Return the settings that give no address: no path, no host, no table that says where."""
     said = config.model_dump(
         exclude={**NOT_OF_A_RUN, **dict.fromkeys(("server", "sites", "outside"), True)}
     )
@@ -88,7 +88,7 @@ def _texts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _leaves(value: Any, joined_by: str, name: str = "") -> Iterator[tuple[str, Any]]:
-    """What is in nested tables and lists of numbers, each under the names on the way to it."""
+    """Give the values in nested tables and lists, each under the names on the way to it."""
     if isinstance(value, Mapping):
         items = value.items()
     elif joined_by == "/" and isinstance(value, (list, tuple)):
@@ -116,5 +116,5 @@ class Tool(Protocol):
         ...
 
     def close(self, *, finished: bool) -> None:
-        """The job has ended; else it was interrupted, and may go on."""
+        """Close the run of a job that has ended; or else was interrupted, and may go on."""
         ...

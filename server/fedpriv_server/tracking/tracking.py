@@ -127,7 +127,7 @@ class _Teller:
 
 
 def _open(name: str, section: TrackingSection, tracked: Tracked) -> Tool:
-    """A tool by name; imported here, as each takes seconds."""
+    """Open a tool by name. It is imported here, because each tool takes seconds to import."""
     if name == "tensorboard":
         from fedpriv_server.tracking.tensorboard import TensorBoard
 
