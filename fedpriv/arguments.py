@@ -46,16 +46,16 @@ NAMES_OF_OPACUS = {
     "total_steps": "steps",
     "accountant": "ε is always an upper bound, by numerical composition (PRV).",
     "batch_size": "Give batch, the expected number of units in a step.",
-    "clipping": "A unit's gradient is always clipped as a whole.",
+    "clipping": "A unit's gradient is clipped as a whole.",
     "criterion": "The loss is the model's own: for each record, the mean over its tokens.",
     "data_loader": "Give records, and no batches: each step draws its own sample.",
-    "epochs": "Give steps, which is epochs / sample_rate.",
-    "grad_sample_mode": 'Give engine, which is "auto", "fedpriv" or "opacus".',
-    "loss_reduction": "Gradients are always summed, and divided by batch.",
-    "noise_generator": "Noise is always secret, and can't be repeated.",
-    "optimizer": "Keep it, and call its step() after backward().",
+    "epochs": "Give steps: epochs / sample_rate.",
+    "grad_sample_mode": 'Give engine: "auto", "fedpriv" or "opacus".',
+    "loss_reduction": "Gradients are summed, and divided by batch.",
+    "noise_generator": "Noise is secret, and can't be repeated.",
+    "optimizer": "Call its step() after backward().",
     "poisson_sampling": "Samples are always Poisson, as ε assumes.",
-    "secure_mode": "Noise always comes from a secret source of the operating system.",
+    "secure_mode": "Noise is always from a secret source.",
 }
 
 
