@@ -44,18 +44,18 @@ NAMES_OF_OPACUS = {
     "target_delta": "delta",
     "target_epsilon": "epsilon",
     "total_steps": "steps",
-    "accountant": "ε is always an upper bound, by numerical composition (PRV).",
+    "accountant": "ε is always an upper bound (PRV).",
     "batch_size": "Give batch, the expected number of units in a step.",
     "clipping": "A unit's gradient is clipped as a whole.",
     "criterion": "The loss is the model's own: for each record, the mean over its tokens.",
-    "data_loader": "Give records, and no batches: each step draws its own sample.",
+    "data_loader": "Give records, not batches: each step draws its own sample.",
     "epochs": "Give steps: epochs / sample_rate.",
     "grad_sample_mode": 'Give engine: "auto", "fedpriv" or "opacus".',
     "loss_reduction": "Gradients are summed, and divided by batch.",
     "noise_generator": "Noise is secret, and can't be repeated.",
     "optimizer": "Call its step() after backward().",
     "poisson_sampling": "Samples are always Poisson, as ε assumes.",
-    "secure_mode": "Noise is always from a secret source.",
+    "secure_mode": "Noise is always secret.",
 }
 
 
