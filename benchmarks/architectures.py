@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ from fedpriv.private_training.pool import make_worker
 from fedpriv.private_training.worker import ModelRecipe
 
 PAGE = Path(__file__).parents[1] / "docs/reference/models.md"
+MARK = "<!-- architectures -->"  # before and after the table
+NOT_TRIED = "not tried"
 MOST = 6_000_000  # parameters of what is still called tiny
 LABELS = ("no", "yes")
 _TASKS: dict[str, Any] = {
@@ -160,7 +162,7 @@ def tried(kind: str, task: Task) -> Row:
         try:
             save_tiny(kind, task, Path(name))
         except Exception as error:  # each in its own way
-            return Row(kind, f"not tried: {_short(error)}")
+            return Row(kind, f"{NOT_TRIED}: {_short(error)}")
         labels = LABELS if task == "classification" else ()
         model = ModelSection(name=name, task=task, labels=labels, max_length=40)
         lora = LoraSection(r=2, target_modules="all-linear")
@@ -181,13 +183,41 @@ def _short(error: Exception) -> str:
     return said.rstrip(".")[:160]
 
 
-def table(rows: list[Row]) -> Iterator[str]:
-    """Write lines of Markdown; architectures with the same result share a line."""
-    yield "| architecture | at a tiny size |"
-    yield "|---|---|"
-    for said in sorted({row.said for row in rows}):
-        kinds = ", ".join(row.kind for row in rows if row.said == said)
-        yield f"| {kinds} | {said.replace('|', '/')} |"
+def table(verdicts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Return lines of Markdown, with one row for each verdict and none for what was not tried.
+
+    Args:
+        verdicts: of each task, what was said of each architecture.
+    """
+    tasks = get_args(Task)
+    named: dict[str, list[list[str]]] = {}
+    for kind in sorted({kind for found in verdicts.values() for kind in found}):
+        said = [verdicts.get(task, {}).get(kind, NOT_TRIED) for task in tasks]
+        for text in {*said} - {NOT_TRIED}:
+            which = 0 if said == len(tasks) * [text] else 1 + said.index(text)
+            named.setdefault(text, [[] for _ in range(1 + len(tasks))])[which].append(kind)
+    yield "| verdict | both | language model | classifier |"
+    yield "|---|---|---|---|"
+    for text in sorted(named):
+        yield f"| {' | '.join([text, *map(', '.join, named[text])])} |"
+
+
+def listed(page: str) -> dict[str, dict[str, str]]:
+    """Read from the page what it says of each architecture, by task."""
+    tasks = get_args(Task)
+    found: dict[str, dict[str, str]] = {task: {} for task in tasks}
+    for line in page.split(MARK)[1].splitlines():
+        if line.startswith("| ") and not line.startswith("| verdict | "):
+            said, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            for of, cell in zip((tasks, *((task,) for task in tasks)), cells, strict=True):
+                for task in of:
+                    found[task] |= {kind: said for kind in cell.split(", ") if kind}
+    return found
+
+
+def verdict(row: Row) -> str:
+    """Return what the page says of a row: why nothing could be built concerns no reader."""
+    return NOT_TRIED if row.said.startswith(NOT_TRIED) else row.said.replace("|", "/")
 
 
 def main() -> None:
@@ -200,17 +230,18 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     text = PAGE.read_text(encoding="utf-8")
+    verdicts = listed(text)
     for task in wanted.task or get_args(Task):
-        rows = []
+        if not wanted.only:
+            verdicts[task] = {}
         for kind in wanted.only or kinds(task):
-            rows.append(tried(kind, task))
-            print(f"{task}: {rows[-1].kind}: {rows[-1].said}", file=sys.stderr, flush=True)
-        mark = f"<!-- {task} -->"
-        before, _, rest = text.partition(mark)
-        after = rest.partition(mark)[2]
-        text = "\n".join([f"{before}{mark}", "", *table(rows), "", f"{mark}{after}"])
+            row = tried(kind, task)
+            verdicts[task][kind] = verdict(row)
+            print(f"{task}: {row.kind}: {row.said}", file=sys.stderr, flush=True)
     if wanted.write:
-        PAGE.write_text(text, encoding="utf-8")
+        before, _, after = text.split(MARK)
+        written = "\n".join([MARK, "", *table(verdicts), "", MARK])
+        PAGE.write_text(f"{before}{written}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,14 @@ from pathlib import Path
 
 from written_page import write_or_check
 
-from fedpriv.loop.arguments import ALLOWED, LOADED_ONLY_WITH, LOADED_WITH, OF_A_TRAINER
+from fedpriv.loop.arguments import (
+    ALLOWED,
+    ALONE,
+    LOADED_ONLY_WITH,
+    LOADED_WITH,
+    OF_A_TRAINER,
+    SAMPLE,
+)
 from fedpriv.privacy.usual import clip_norm_of
 
 PAGE = Path(__file__).parents[1] / "docs/reference/trl.md"
@@ -25,10 +32,15 @@ HEAD = """\
 
 <!-- Written by scripts/make_trl_table.py, with the reasons of fedpriv/loop/arguments.py. -->
 
-What becomes of each argument of trl's `SFTConfig` (1.0 to 1.16) and of transformers'
-`TrainingArguments` in a `PrivateConfig`. [Python](../tutorials/python.md#a-script-for-trl) shows a
-script. An argument is taken, or refused by name with the reason. None that would change the result
-is ignored.
+A `PrivateConfig` takes each argument of trl's `SFTConfig` (1.0 to 1.16) and of transformers'
+`TrainingArguments`, or refuses it by name with the reason. It ignores none that would change the
+result. [Python](../tutorials/python.md#a-script-for-trl) shows a script.
+"""
+REASONS = f"""\
+Leave these out. A value in parentheses is taken, too. Two reasons recur:
+
+- {ALONE.capitalize()}.
+- {SAMPLE.capitalize().replace("poisson", "Poisson")}.
 """
 LANGUAGE, CLASSIFIER = clip_norm_of(False), clip_norm_of(True)
 # Where trl's own default is another: its value, ours, and why.
@@ -36,63 +48,61 @@ DEFAULTS = {
     "max_grad_norm": (
         "1.0",
         f"{LANGUAGE:g} for a language model, {CLASSIFIER:g} for a classifier",
-        "It bounds the gradient of each unit, which is another length than that of a batch.",
+        "It bounds the gradient of each unit, not of a batch.",
     ),
     "max_length": (
         "1024",
         "1024, or what the model reads",
-        "A typed one that is longer is refused.",
+        "A longer one is refused.",
     ),
-    "bf16": ("True", "False", "A model computes in the format in which it was loaded."),
+    "bf16": ("True", "False", "The model keeps the format in which it was loaded."),
     "gradient_checkpointing": (
         "True",
         "False",
-        "It changes no result, and takes a third more time. Microbatches bound the memory, too.",
+        "It takes a third more time and changes no result. Microbatches also bound memory.",
     ),
-    "pad_to_multiple_of": ("auto", "None", "How records are padded changes nothing here."),
+    "pad_to_multiple_of": ("auto", "None", "Padding changes nothing here."),
 }
 # What an argument is in a private run, where that is more or less than in another.
 MEANINGS = {
-    "per_device_train_batch_size": "how many units are expected in a step; the sample is secret",
+    "per_device_train_batch_size": "the expected number of units in a step; the sample is secret",
     "num_train_epochs": "how often each unit is expected to be drawn",
     "max_steps": "the steps of the plan",
-    "max_grad_norm": "another name of `clip_norm`: the longest that a unit's gradient may be. The"
-    " gradient of a step is not clipped again",
-    "max_length": "tokens in a window. A text that is longer is several windows, of which"
-    " `max_records_per_unit` are used; a conversation with `assistant_only_loss` and a completion"
-    " are cut",
-    "assistant_only_loss": "of `messages`: the loss is on what the assistant says, else on all",
-    "dataset_text_field": "the column of the text, where `columns` says nothing",
-    "gradient_checkpointing": "layers are computed twice, also in the mode of evaluation, in which"
-    " private steps are",
-    "activation_checkpointing": "the same, by the newer name",
-    "model_init_kwargs": "options of loading a model that is named: "
+    "max_grad_norm": "the same as `clip_norm`: the largest norm of a unit's gradient. A step's"
+    " gradient is not clipped again",
+    "max_length": "tokens in a window. A longer text becomes several windows, of which"
+    " `max_records_per_unit` are used. A completion, and a conversation with"
+    " `assistant_only_loss`, are cut",
+    "assistant_only_loss": "of `messages`: the loss is on the assistant's answers, else on all",
+    "dataset_text_field": "the text's column, unless `columns` names it",
+    "gradient_checkpointing": "compute layers twice",
+    "activation_checkpointing": "the newer name of the same",
+    "model_init_kwargs": "options for loading a named model: "
     + ", ".join(f"`{name}`" for name in sorted(LOADED_WITH | set(LOADED_ONLY_WITH)))
     + "; others are refused",
-    "optim": "of torch or bitsandbytes; those with `layerwise` in their names are refused, as they"
-    " step by hooks",
-    "seed": "of the adapter's first values. Samples and noise have secret ones",
+    "optim": "of torch or bitsandbytes. Names with `layerwise` are refused: these step by hooks",
+    "seed": "of the adapter's first values. Samples and noise have secret seeds",
     "full_determinism": "of torch; samples and noise stay secret",
     "eval_strategy": "evaluation needs `eval_data_is_public=True`",
     "resume_from_checkpoint": "for the script; `train(resume_from_checkpoint=…)` needs a `ledger`",
 }
 # What changes nothing, by the reason.
 WITHOUT_EFFECT = {
-    "no batch of records is loaded by the Trainer": "dataset_num_proc shuffle_dataset"
+    "the Trainer loads no batch of records": "dataset_num_proc shuffle_dataset"
     " packing_strategy pad_to_multiple_of ignore_data_skip dataloader_drop_last length_column_name"
     " torch_empty_cache_steps average_tokens_across_devices",
-    "of `predict` alone, on public examples": "per_device_eval_batch_size eval_accumulation_steps"
+    "for `predict` only, on public examples": "per_device_eval_batch_size eval_accumulation_steps"
     " prediction_loss_only label_names remove_unused_columns dataloader_num_workers"
     " dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor"
     " dataloader_multiprocessing_context dataloader_in_order",
-    "layers are computed twice or not, whatever else is said of it": "gradient_checkpointing_kwargs"
+    "checkpointing knows on and off only": "gradient_checkpointing_kwargs"
     " activation_checkpointing_kwargs",
-    "the loss of a step is not known, and not logged": "logging_nan_inf_filter",
+    "no loss of a step is logged": "logging_nan_inf_filter",
     "there is one process": "ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers"
     " ddp_static_graph ddp_timeout local_rank fsdp_config save_on_each_node"
     " log_on_each_node log_level_replica",
-    "records are not generated from": "use_cache",
-    "of what is refused itself": "liger_kernel_config include_for_metrics eval_do_concat_batches"
+    "training generates no text": "use_cache",
+    "options of refused arguments": "liger_kernel_config include_for_metrics eval_do_concat_batches"
     " eval_use_gather_object project run_name trackio_space_id trackio_bucket_id"
     " trackio_static_space_id",
 }
@@ -122,20 +132,13 @@ def _sections() -> Iterator[str]:
         ("argument", "of trl", "here", "why"),
         ((f"`{name}`", *row) for name, row in DEFAULTS.items()),
     )
-    yield "All others are those of trl, such as a `learning_rate` of 2e-5.\n"
+    yield "All others are trl's, such as a `learning_rate` of 2e-5.\n"
     yield from _table(
         "What they mean here",
         ("argument", "meaning"),
         ((f"`{name}`", meaning) for name, meaning in MEANINGS.items()),
     )
-    yield from _table(
-        "Refused",
-        ("argument", "may be", "why: a private run …"),
-        (
-            (f"`{name}`", ", ".join(f"`{value!r}`" for value in values), why)
-            for name, (values, why, _) in ALLOWED.items()
-        ),
-    )
+    yield from _table("Refused", ("argument", "a private run …"), _by_reason(_refused()), REASONS)
     yield from _table(
         "Taken, without an effect",
         ("why", "arguments"),
@@ -145,8 +148,28 @@ def _sections() -> Iterator[str]:
     yield from _table(
         "Arguments of the trainer that are refused",
         ("argument of `SFTTrainer`", "why"),
-        ((f"`{name}`", why) for name, why in OF_A_TRAINER.items()),
+        _by_reason((f"`{name}`", why) for name, why in OF_A_TRAINER.items()),
     )
+
+
+def _refused() -> Iterator[tuple[str, str]]:
+    """Yield the arguments that are refused, with values that are on and taken all the same."""
+    for name, (values, why, _) in ALLOWED.items():
+        taken = ", ".join(f"`{value!r}`" for value in values if value)
+        yield f"`{name}` ({taken})" if taken else f"`{name}`", why
+
+
+def _by_reason(refused: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    rows: dict[str, list[str]] = {}
+    for name, why in refused:
+        rows.setdefault(_short(why), []).append(name)
+    for why, names in rows.items():
+        yield ", ".join(names), why
+
+
+def _short(why: str) -> str:
+    """Return a reason without what stands before the table."""
+    return why.removesuffix(f": {ALONE}").removesuffix(f": {SAMPLE}")
 
 
 def _listed(names: list[str]) -> str:
@@ -154,9 +177,11 @@ def _listed(names: list[str]) -> str:
 
 
 def _table(
-    heading: str, columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]
+    heading: str, columns: tuple[str, ...], rows: Iterator[tuple[str, ...]], before: str = ""
 ) -> Iterator[str]:
     yield f"## {heading}\n"
+    if before:
+        yield before
     yield f"| {' | '.join(columns)} |"
     yield "|---" * len(columns) + "|"
     for row in rows:

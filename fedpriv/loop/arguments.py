@@ -21,89 +21,94 @@ with without_hub_code():
     from transformers import TrainingArguments
 
 _LEAVE = "Leave it out."
-_BATCH = "a step is one secret Poisson sample, whose size is by chance and never told"
-_ALONE = "a record's gradient has to be a function of that record alone, or clipping bounds nothing"
+SAMPLE = "a step is one secret Poisson sample, whose size is by chance and never told"
+ALONE = "a record's gradient has to be a function of that record alone, or clipping bounds nothing"
 _ONE = "clips a record's gradient as a whole, in one process"
-_FULL = "evaluates in the number format of the model"
+_FORMAT = "computes in the number format of the model"
 _PLAIN = {int, float, bool, str, type(None)}
 _NUMBERS = (bool, int, float)
 _OURS = {"labels", "numerics", "unit", "ledger", "witness", "job", "dataset_text_field"}
 _TOKENIZER = "Set it in the tokenizer, and give that as processing_class."
-_PACKING = ((False, None), f"does not pack several records into a window: {_ALONE}", _LEAVE)
+_PACKING = (
+    (False, None),
+    f"does not join the records of a batch, or pack several records into a window: {ALONE}",
+    _LEAVE,
+)
+_TELLS = "tells no tool or hub while it trains: the times show how many records were drawn"
 _COMPILE = "makes gradients in ways that compiling does not know"
 # What an argument may be, else why not, and what to do.
 ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "packing": _PACKING,
-    "padding_free": ((False, None), f"does not join the records of a batch: {_ALONE}", _LEAVE),
+    "padding_free": _PACKING,
     "completion_only_loss": (
         (None, True),
-        "has its loss on the completion alone, and a text on all of it",
+        "has its loss on the completion alone, or on all of a text",
         "Leave it out; name the column of a text, if the prompt shall count.",
     ),
     "gradient_accumulation_steps": (
         (1,),
-        f"makes a step of one sample: {_BATCH}; memory is bounded by microbatches",
+        f"makes a step of one sample, and microbatches bound the memory: {SAMPLE}",
         "Set per_device_train_batch_size to the expected units of a whole step.",
     ),
-    "accelerator_config": ((None,), f"needs no loader of batches: {_BATCH}", _LEAVE),
+    "accelerator_config": ((None,), f"needs no loader of batches: {SAMPLE}", _LEAVE),
     "train_sampling_strategy": (
         ("random",),
-        f"neither orders nor groups records by what they hold: {_BATCH}",
+        f"neither orders nor groups records by what they hold: {SAMPLE}",
         _LEAVE,
     ),
     "data_seed": ((None,), "draws samples in secret: who knows a seed knows who was in", _LEAVE),
-    "label_smoothing_factor": ((0,), "clips the gradient of another loss", "Use 0."),
+    "label_smoothing_factor": ((0,), "has another loss, without smoothing", "Use 0."),
     "neftune_noise_alpha": (
         (None, 0),
-        f"draws no noise for a whole batch from a public seed: {_ALONE}",
+        f"draws no noise for a whole batch from a public seed: {ALONE}",
         _LEAVE,
     ),
     "fp16": (
         (False, None),
-        "does not scale the loss by what earlier records did, nor leave steps out",
+        "does not scale the loss by what earlier records did, and leaves no step out",
         "Use a model in float32 or bfloat16.",
     ),
     "bf16": (
         (False, None),
-        "makes gradients of single records in the number format of the model",
+        _FORMAT,
         'Load the model in that: model_init_kwargs={"dtype": "bfloat16"}.',
     ),
-    "fp16_full_eval": ((False,), _FULL, _LEAVE),
-    "bf16_full_eval": ((False,), _FULL, _LEAVE),
+    "fp16_full_eval": ((False,), _FORMAT, _LEAVE),
+    "bf16_full_eval": ((False,), _FORMAT, _LEAVE),
     "batch_eval_metrics": ((False,), "computes no metrics but losses and accuracy", _LEAVE),
     "torch_compile": ((False,), _COMPILE, _LEAVE),
     "torch_compile_backend": ((None,), _COMPILE, _LEAVE),
     "torch_compile_mode": ((None,), _COMPILE, _LEAVE),
-    "use_liger_kernel": ((False,), "computes the loss of each record, not that of a batch", _LEAVE),
+    "use_liger_kernel": ((False,), "computes the loss of each record, not of a batch", _LEAVE),
     "fsdp": ((None, ""), _ONE, _LEAVE),
     "deepspeed": ((None, ""), _ONE, _LEAVE),
     "parallelism_config": ((None,), _ONE, _LEAVE),
     "ddp_backend": ((None,), _ONE, _LEAVE),
-    "auto_find_batch_size": ((False, None), f"depends on no memory: {_BATCH}", _LEAVE),
+    "auto_find_batch_size": ((False, None), f"depends on no memory: {SAMPLE}", _LEAVE),
     "skip_memory_metrics": (
         (True,),
-        "logs no memory: it tells how many records were drawn, and how long they are",
+        "logs no memory: it shows how many records were drawn, and how long they are",
         _LEAVE,
     ),
     "debug": (("", [], None), "shows nobody the activations of single records", _LEAVE),
     "report_to": (
         ("none", None),
-        "tells no tool while it trains: the times of events show how many records were drawn",
+        _TELLS,
         "Leave it out, and log trainer.state.log_history when the training has ended.",
     ),
     "push_to_hub": (
         (False,),
-        "sends nothing while it trains: the times of commits show how many records were drawn",
+        _TELLS,
         "Leave it out, and call trainer.push_to_hub() when the training has ended.",
     ),
     "include_num_input_tokens_seen": (
         ("no", False),
-        "counts no tokens of a sample, nor how many there are in a second",
+        "counts no tokens of a sample",
         _LEAVE,
     ),
     "eval_packing": _PACKING,
     "loss_type": (("nll", "chunked_nll"), "has the negative log-likelihood as its loss", _LEAVE),
-    "router_aux_loss_coef": ((None, 0), f"has no loss over a batch: {_ALONE}", _LEAVE),
+    "router_aux_loss_coef": ((None, 0), f"has no loss over a batch: {ALONE}", _LEAVE),
     "activation_offloading": (
         (False, None),
         "lets no hook see what layers make of single records",
@@ -112,17 +117,17 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "trust_remote_code": ((False, None), "runs no code of a model's repository", _LEAVE),
     "truncation_mode": (
         ("keep_start", None),
-        "keeps the beginning of a text, and of a conversation what is to be learned",
+        "keeps the beginning of a text, and the part of a conversation to be learned",
         _LEAVE,
     ),
     "dataset_kwargs": (
         (None, {}, {"skip_prepare_dataset": False}),
-        "makes the tokens itself, of each record by itself",
+        "makes the tokens of each record by itself",
         "Leave it out, and give texts.",
     ),
-    "chat_template_path": ((None,), "takes the template of the tokenizer", _TOKENIZER),
-    "eos_token": ((None,), "takes the end token of the tokenizer", _TOKENIZER),
-    "pad_token": ((None,), "takes the padding token of the tokenizer", _TOKENIZER),
+    "chat_template_path": ((None,), "takes the tokenizer's own", _TOKENIZER),
+    "eos_token": ((None,), "takes the tokenizer's own", _TOKENIZER),
+    "pad_token": ((None,), "takes the tokenizer's own", _TOKENIZER),
 }
 # What of `from_pretrained` changes no record's part in a gradient; the rest is refused.
 LOADED_ONLY_WITH = {
@@ -136,17 +141,18 @@ LOADED_WITH = {
     *("cache_dir", "local_files_only", "token", "subfolder", "low_cpu_mem_usage"),
 }
 _LOSS = (
-    "the loss is each record's own, a mean over its own tokens; a loss over a batch, such as a mean"
-    " over all of its tokens, makes every record's gradient depend on the others"
+    "a loss over a batch, such as a mean over all of its tokens, makes each record's gradient"
+    " depend on the others"
 )
+_METRICS = "evaluation is of losses and accuracy on records stated to be public"
 # Arguments of a Trainer that a private one does not take, and why.
 OF_A_TRAINER = {
-    "data_collator": f"{_BATCH}, and batches are made of it here",
+    "data_collator": f"fedpriv makes the batches: {SAMPLE}",
     "compute_loss_func": _LOSS,
-    "compute_metrics": "evaluation is of losses and accuracy on records stated to be public",
-    "preprocess_logits_for_metrics": "evaluation is of losses and accuracy",
+    "compute_metrics": _METRICS,
+    "preprocess_logits_for_metrics": _METRICS,
     "model_init": "every trial of a search would be paid by the same people",
-    "formatting_func": "records are prepared by public settings; bring them in one of the formats",
+    "formatting_func": "public settings prepare records; bring them in one of the formats",
     "optimizer_cls_and_kwargs": "give an optimizer with optimizers=(optimizer, None)",
 }
 
