@@ -60,7 +60,7 @@ def said_of(by: str, reason: str, text: str, *, agreed: bool) -> Said:
             {"by": by, "reason": reason or None, "text": text, "agreed": agreed}
         )
     except ValidationError:
-        raise ConfigError("is too long", key="--text", fix="Use 1,000 letters at most.") from None
+        raise ConfigError("is not one line of at most 1,000 letters", key="--text") from None
 
 
 def persons(job: Job, approvers: Sequence[str] = ()) -> list[str]:

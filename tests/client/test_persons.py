@@ -68,10 +68,10 @@ def test_who_is_not_on_the_list_approves_nothing(place: Place) -> None:
         ("Carl", "ethics", "may not approve a job here"),
         (ADA, "", "--reason: is missing"),
         (ADA, "because", "is no reason of the list"),
-        (ADA, "ethics", "is too long"),
+        (ADA, "ethics", "is not one line"),
     ):
         with pytest.raises(ConfigError, match=words):
-            say(settings, place, by, reason, text="x" * 1001 if "long" in words else "")
+            say(settings, place, by, reason, text="x" * 1001 if "line" in words else "")
     assert Orders.read(place.state) == Orders()
 
 
