@@ -126,7 +126,7 @@ def test_a_unit_that_is_no_column_of_the_data_is_refused(
     assert ledgers(load_site(file)) == {}
     (file.parent / "notes.jsonl").unlink()
     make_ledger(load_site(file), file, another=False, yes=True)
-    assert "was not looked for" in capsys.readouterr().out
+    assert "was not checked" in capsys.readouterr().out
 
 
 def test_terms_that_make_no_ledger_leave_nothing(file: Path) -> None:
