@@ -16,6 +16,7 @@ from joining_data import FEW, OUTSIDE, ROUNDS, Kind, sample_rate, scored_sites
 
 from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example, encode_record
+from fedpriv.data.spec import DataSpec
 from fedpriv.errors import RunError
 from fedpriv.files import replacing, write_json
 from fedpriv.methods.proposal import job_recipe
@@ -36,7 +37,7 @@ from fedpriv_simulation import joint
 
 Epochs = tuple[float, int]  # rate and passes
 Records = list[list[Example]]  # the examples of each record
-TOGETHER = 32  # records at once
+TOGETHER, TOGETHER_ON_A_GPU = 32, 128  # records at once
 FIFTH = 0.2  # the weight of the federation's model beside a site's own
 TUNING = 0  # the seed that rates are chosen with; those that are reported count from 1
 
@@ -94,7 +95,8 @@ class Pool(WorkerPool):
         """See `WorkerPool`."""
         with super().borrow(recipe, look) as worker:
             remember(worker)
-            worker.microbatches["private"], worker.invariant_sizes = TOGETHER, AnySize()
+            together = TOGETHER if worker.device == "cpu" else TOGETHER_ON_A_GPU
+            worker.microbatches["private"], worker.invariant_sizes = together, AnySize()
             yield worker
 
 
@@ -108,6 +110,7 @@ class Study:
     """
 
     def __init__(self, file: Path, kept: Path, overrides: Sequence[str] = ()) -> None:
+        self.folder = file.parent
         self._file, self._kept, self._overrides = file, kept, tuple(overrides)
         self._pool = Pool(1, many_sites=True)
         self._config = self.trial("base", (), 1).config
@@ -146,17 +149,24 @@ class Study:
         with self._pool.borrow(job_recipe(self._config)) as worker:
             yield worker
 
+    @property
+    def spec(self) -> DataSpec:
+        """How a record is read."""
+        return spec_of(self._config)
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """Return the records of a file, by field."""
+        fields = {column: field for field, column in self.spec.columns.items()}
+        with (self._file.parent / f"{name}.jsonl").open() as lines:
+            rows = [json.loads(line) for line in lines]
+        return [{fields.get(key, key): value for key, value in row.items()} for row in rows]
+
     def examples(self, worker: Worker, name: str) -> Records:
         """Return the examples of each record of a file."""
-        spec, lines = spec_of(self._config), (self._file.parent / f"{name}.jsonl").open()
-        fields = {column: field for field, column in spec.columns.items()}
-        with lines:
-            rows = [json.loads(line) for line in lines]
-        records = [{fields.get(key, key): value for key, value in row.items()} for row in rows]
         tokenizer = worker.base.tokenizer
         return [
-            encode_record(record, spec, tokenizer, row=number, source=name)
-            for number, record in enumerate(records, 1)
+            encode_record(record, self.spec, tokenizer, row=number, source=name)
+            for number, record in enumerate(self.rows(name), 1)
         ]
 
     def own(

@@ -2,17 +2,19 @@
 
     pip install scikit-learn
     python benchmarks/papers_public.py DATA --plan
-    python benchmarks/papers_public.py DATA --points abstracts-r8 --model SMOLLM2
+    python benchmarks/papers_public.py DATA --points answers --model SMOLLM2
 
 DATA holds the folder pubmed; how it works is said in `papers_training.py`. 400 private abstracts, a
 fifth of them in a step, ten steps: B/σ is 28 at ε = 1 and 66 at ε = 4. Of 12 hospitals with a
-secure sum it is 325 at ε = 1; 240 units stand for their 960 in a step. N public texts are other
-abstracts, or what the model itself writes (`own`). Their set stays as it is; an evolving one is a
-row of `benchmarks/pe_sgd.py`. G (N, P) are their gradients, V (k, P) the first k = 50 directions of
-these. Rows, of which those with `sft+` begin at the base model trained on the texts for two passes:
+secure sum it is 325 at ε = 1; 240 units stand for their 960 in a step. With an instruct model
+(`answers`) an abstract is its answer to a constant prompt, in training and scoring. N public texts
+are other abstracts, or what the model itself writes (`own`). G (N, P) are their gradients, V (k, P)
+the first k = 50 directions of these. Rows, of which those with `sft+` begin at the base model
+trained on the texts for two passes:
 
     dp-lora       noise on the clipped gradient
     pe-sgd        noise on (GGᵀ + λI)⁻¹Gh at length 1; the step is along Gᵀz (713ywmTZHv)
+    evolving      pe-sgd, and after each step one text in two is a variation of one that is kept
     inpro         noise on Gh at length 1; the step is along Gᵀz
     pdp-sgd       noise on the clipped gradient, which is then projected on V (2007.03813)
     gep           noise on Vh, clipped at C, and on the rest, clipped at 0.2 C (2102.12677)
@@ -21,6 +23,7 @@ these. Rows, of which those with `sft+` begin at the base model trained on the t
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,9 +35,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from joining_runs import Records, Study, joined
-from papers_training import Array, Point, Step, Training, cosine, main
+from papers_training import Array, Point, Step, Training, answer, cosine, main
 
-from fedpriv.data.encode import encode_text
+from fedpriv.data.encode import Example
 from fedpriv.methods.pe_sgd.projection import Projection, normalised
 from fedpriv.plain_training.passes import passes
 from fedpriv.plain_training.scores import score
@@ -42,10 +45,17 @@ from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.private_training.worker import Worker
 from fedpriv.public_update.config import OptimizerSection
 from fedpriv.public_update.optimizer import VectorOptimizer
-from fedpriv.synthetic.config import GeneratorSection
+from fedpriv.synthetic.chat import chat
+from fedpriv.synthetic.config import GeneratorSection, SyntheticSection
+from fedpriv.synthetic.evolution import Evolution
+from fedpriv.synthetic.generator import Generator, new_records
+from fedpriv.synthetic.instructed import InstructedGenerator
 from fedpriv.synthetic.language_model import LanguageModelGenerator
+from fedpriv.synthetic.records import Record as SetRecord
+from fedpriv.synthetic.records import SyntheticSet
 
 RIDGE, DIRECTIONS, REST = 1e-3, 50, 0.2
+DESCRIBED = "an abstract of a medical research paper"
 SFT_PASSES, SFT_RATES = 2, (3e-4, 1e-3, 3e-3)
 
 
@@ -61,15 +71,33 @@ class SetPoint(Point):
         return super().name + ("-own" if self.own else "")
 
 
-BASE = SetPoint("abstracts", 8, 28.3, 10, 80, 0.1, records=400, texts=50)
-POINTS = [
+BASE = SetPoint("answers", 8, 28.3, 10, 80, 0.1, records=400, texts=50)
+SIZES = [
     BASE,
     replace(BASE, own=True),
     replace(BASE, ratio=66),
-    *(replace(BASE, texts=texts) for texts in (100, 200)),
     replace(BASE, ratio=325, batch=240, records=4800, texts=200),
     replace(BASE, ratio=66, own=True),
+    *(replace(BASE, texts=texts) for texts in (100, 200)),
+    replace(BASE, texts=200, own=True),
 ]
+POINTS = [replace(size, kind=kind) for kind in ("answers", "abstracts") for size in SIZES]
+
+
+class Answers:
+    """Makes records of an instruct model's texts, as answers to the constant prompt."""
+
+    def __init__(self, texts: Generator) -> None:
+        self._texts = texts
+
+    def random(self, count: int, seed: str) -> list[SetRecord]:
+        """See `Generator`."""
+        return [answer(made["text"]) for made in self._texts.random(count, seed)]
+
+    def variations(self, records: Sequence[SetRecord], seed: str) -> list[SetRecord]:
+        """See `Generator`."""
+        [*texts] = ({"text": json.loads(one["completion"])[0]["content"]} for one in records)
+        return [answer(made["text"]) for made in self._texts.variations(texts, seed)]
 
 
 class WithTexts(Training):
@@ -77,27 +105,40 @@ class WithTexts(Training):
 
     ROWS: ClassVar[dict[str, Sequence[float]]] = {
         **dict.fromkeys(("dp-lora", "sft+dp-lora", "no-noise"), (3e-3, 1e-2, 3e-2)),
-        **dict.fromkeys(("pe-sgd", "sft+pe-sgd", "pdp-sgd", "inpro", "gep"), (1e-3, 3e-3, 1e-2)),
+        **dict.fromkeys(
+            ("pe-sgd", "sft+pe-sgd", "pdp-sgd", "inpro", "gep", "evolving", "sft+evolving"),
+            (1e-3, 3e-3, 1e-2),
+        ),
     }
 
     def __init__(self, point: SetPoint, study: Study, worker: Worker) -> None:
         super().__init__(point, study, worker)
+        self.spec, self.generator = study.spec, self._generator()
+        chosen = study.rows("public")[: point.texts]
         if point.own:
-            self.public = self._written(point.texts)
-        self.texts = self.public[: point.texts]
+            chosen = new_records(point.texts, (), self._written)
+        self.set = SyntheticSet(chosen)
+        self.texts = self._read(self.set)
 
-    def _written(self, count: int) -> Records:
-        """Let the model write texts as it is before any training."""
+    def _written(self, count: int, attempt: int) -> list[SetRecord]:
+        return self.generator.random(count, f"papers {attempt}")
+
+    def _read(self, texts: SyntheticSet) -> list[Example]:
+        found = texts.examples(self.spec, self.worker.base.tokenizer)
+        return [example for example in found if example is not None]
+
+    def _generator(self) -> Generator:
+        """Return who writes texts: the model, as it is at that time."""
         worker, longest = self.worker, self.worker.recipe.model.max_length
 
         @contextmanager
         def lend() -> Iterator[tuple[Any, Any]]:
-            worker.vector.write(worker.initial)
             yield worker.model, worker.base.tokenizer
 
-        made = LanguageModelGenerator(lend, GeneratorSection(), ("text",), longest)
-        texts = [record["text"] for record in made.random(count, "papers")]
-        return [encode_text(text, worker.base.tokenizer, longest, 1) for text in texts]
+        if self.point.kind == "answers":
+            ask = chat(lend, temperature=1.0, longest=longest)
+            return Answers(InstructedGenerator(ask, DESCRIBED, ("text",), {}))
+        return LanguageModelGenerator(lend, GeneratorSection(), ("text",), longest)
 
     @cached_property
     def warm(self) -> Array:
@@ -105,7 +146,7 @@ class WithTexts(Training):
         found = []
         for rate in SFT_RATES:
             *_, values = passes(
-                self.worker, self.worker.initial, joined(self.texts), rate, epochs=SFT_PASSES,
+                self.worker, self.worker.initial, self.texts, rate, epochs=SFT_PASSES,
                 batch_size=4, falling=False, seed=0,
             )  # fmt: skip
             loss = score(self.worker, joined(self.choosing), values).eval_loss
@@ -114,16 +155,28 @@ class WithTexts(Training):
 
     def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
         """See `Training`."""
+        self.texts = self._read(self.set)
         begin = self.warm if row.startswith("sft+") else self.worker.initial
         optimizer = VectorOptimizer(OptimizerSection(lr=rate), public(begin))
         method = row.removeprefix("sft+")
+        evolution = None
+        if method == "evolving":
+            section = SyntheticSection(size=len(self.set), generator=GeneratorSection())
+            tokenizer, seed = self.worker.base.tokenizer, int(drawn.integers(2**31))
+            begun = public(self.set)
+            evolution = Evolution(section, begun, self.spec, tokenizer, self.generator, seed)
 
         def step_of(units: Records, values: Array, step: int) -> tuple[Array, tuple[float, float]]:
             along = self._gradient(method, units, values, drawn).astype(np.float32)
             found = math.nan
             if step in (1, self.point.steps):  # it costs as much as the step
                 found = cosine(along, self.summed(units, values, self.point.clip_norm))
-            return optimizer.step(public(along)).value, (found, found)
+            values = optimizer.step(public(along)).value
+            if evolution is not None and step < self.point.steps:
+                self.worker.vector.write(values)
+                evolution.advance(public(self._coefficients), self.point.batch, step)
+                self.texts = self._read(evolution.current.value)
+            return values, (found, found)
 
         return begin, step_of
 
@@ -140,7 +193,7 @@ class WithTexts(Training):
             clean = self.summed(units, values, clip_norm) / batch
             released = clean if method == "no-noise" else noisy(clean, self.noise)
             if method == "pdp-sgd":
-                first = self._first(self._set(values)).numpy()
+                first = self._first(self._set(values)).cpu().numpy()
                 released = first.T @ (first @ released)
             return released
         rows = self._set(values)
@@ -159,21 +212,22 @@ class WithTexts(Training):
             size = len(first) + rows.shape[1]
             both = noisy(self.summed(units, values, 2**0.5, parts, size) / batch, 2**0.5 / ratio)
             inside, rest = both[: len(first)], both[len(first) :]
-            return clip_norm * (inside @ first.numpy() + REST * rest)
+            return clip_norm * (inside @ first.cpu().numpy() + REST * rest)
         projection = Projection(rows @ rows.T, RIDGE)
 
         def coefficients(means: torch.Tensor) -> torch.Tensor:
             products = means.double() @ rows.T
-            found = projection.coefficients(products) if method == "pe-sgd" else products
+            found = products if method == "inpro" else projection.coefficients(products)
             return normalised(found, 1.0)
 
         mean = self.summed(units, values, 1.0, coefficients, len(rows)) / batch
-        return noisy(mean, 1 / ratio) @ rows.numpy()
+        self._coefficients = noisy(mean, 1 / ratio)
+        return self._coefficients @ rows.cpu().numpy()
 
     def _set(self, values: Array) -> torch.Tensor:
         """Return the gradients of the texts, (N, P) float64."""
         self.worker.vector.write(values)
-        examples = joined(self.texts)
+        examples = self.texts
         length = max(len(example.input_ids) for example in examples)
         found = [
             self.worker.record_gradients(self.worker.batch(examples[i : i + 16], length)).double()

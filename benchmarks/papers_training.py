@@ -1,4 +1,4 @@
-"""What the studies of published methods share: one trainer for all rows, rates, tables.
+"""What the studies of published methods share: records, one trainer for all rows, rates, tables.
 
 A study names points and rows. B units are drawn in a step, and the noise is that of the point's
 B/σ, whatever ε that would be: what a method can do depends on that ratio (`fedpriv plan FILE
@@ -13,24 +13,30 @@ goes on where it was stopped, on another machine, too.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import math
 import random
 import statistics
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from joining_data import KINDS, Row, encoder
+import torch
+from joining_data import KINDS, LANGUAGE_MODEL, Group, Row, abstracts, encoder
 from joining_runs import Records, Study, allow_any_size, joined
 from resumable import each, plan
 from rich.console import Console
 from rich.table import Table
+from torchmetrics.functional.text import sacre_bleu_score
 
+from fedpriv.data.batch import collate
+from fedpriv.data.encode import NO_LOSS, Example
 from fedpriv.files import write_atomic, write_json
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.unit_sum import Vectors, sum_of_units
@@ -42,7 +48,59 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 Step = Callable[[Records, Array, int], tuple[Array, tuple[float, float]]]
 TUNING, MOST_RATES = 0, 7
 PARTS = {"reported": 600, "choosing": 150, "public": 400}  # records
-SECONDS = {"sentences": 0.009, "descriptions": 0.012, "abstracts": 0.012}  # a record, without AMX
+SECONDS = {  # a record, without AMX; of the last two with SmolLM2
+    "sentences": 0.009,
+    "abstracts": 0.012,
+    "narratives": 0.012,
+    "meanings": 0.4,
+    "answers": 0.8,
+}
+BEAMS: dict[str, Any] = {  # as published in arXiv 2510.01137
+    "num_beams": 10,
+    "length_penalty": 0.9,
+    "no_repeat_ngram_size": 4,
+}
+LONGEST, AT_ONCE = 60, 50  # tokens of a text that beams write, and texts at once
+ASKED = "Write an abstract of a medical research paper."
+
+
+def meanings(data: Path) -> list[Group]:
+    """Read E2E: facts as a prompt, and a description of them; those of the same are a group."""
+    found = defaultdict[str, Group](list)
+    with gzip.open(data / "e2e" / "train_retok.jsonl.gz", "rt", encoding="utf-8") as stream:
+        for row in map(json.loads, stream):
+            found[row["mr"]].append({"prompt": row["mr"] + "\n", "completion": row["ref"]})
+    return [found[facts] for facts in sorted(found)]
+
+
+def narratives(data: Path) -> list[Group]:
+    """Read the first narrative of each diabetic."""
+    found: dict[int, str] = {}
+    with gzip.open(data / "diabetes" / "narratives.jsonl.gz", "rt", encoding="utf-8") as stream:
+        for row in map(json.loads, stream):
+            found.setdefault(row["patient_nbr"], row["text"])
+    return [[{"text": text}] for text in found.values()]
+
+
+def answer(text: str) -> Row:
+    """Return a text as an instruct model's answer to a constant prompt."""
+    said = ({"role": "user", "content": ASKED}, {"role": "assistant", "content": text})
+    prompt, completion = (json.dumps([one]) for one in said)
+    return {"prompt": prompt, "completion": completion}
+
+
+def answers(data: Path) -> list[Group]:
+    """Read PubMed's abstracts as such answers."""
+    return [[answer(row["text"])] for [row] in abstracts(data)]
+
+
+TEXT, CONDITIONAL = '{ text = "text" }', '{ prompt = "prompt", completion = "completion" }'
+OF_THESE: dict[str, tuple[Callable[[Path], list[Group]], str]] = {
+    **{name: (kind.groups, kind.settings) for name, kind in KINDS.items()},
+    "narratives": (narratives, LANGUAGE_MODEL.format(tokens=64)),
+    "meanings": (meanings, LANGUAGE_MODEL.format(tokens=96).replace(TEXT, CONDITIONAL)),
+    "answers": (answers, LANGUAGE_MODEL.format(tokens=128).replace(TEXT, CONDITIONAL)),
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +112,7 @@ class Point:
         records: to train on, at most.
         texts: N, public records of a step, where a row uses some.
         seeds: how many are reported.
+        written: of how many reported prompts texts are written at the end, with beams, for BLEU.
     """
 
     kind: str
@@ -66,6 +125,7 @@ class Point:
     records: int = 12_000
     texts: int = 0
     seeds: int = 3
+    written: int = 0
 
     @property
     def name(self) -> str:
@@ -90,6 +150,8 @@ class Training(ABC):
         self.records, self.choosing, self.reported, self.public = (
             study.examples(worker, name) for name in ("train", *PARTS)
         )
+        references = json.loads((study.folder / "references.json").read_text())
+        self.references: list[list[str]] = references[: point.written]
         self.shapes = worker.vector.shapes
         self.noise = point.clip_norm / point.ratio
 
@@ -130,7 +192,42 @@ class Training(ABC):
                     break
                 losses[step] = loss
         raw, used = np.nanmean(cosines, axis=0)
-        return {"losses": losses, "cosine": float(raw), "cosine_along": float(used)}
+        result = {"losses": losses, "cosine": float(raw), "cosine_along": float(used)}
+        if self.references and scored is self.reported and point.steps in losses:
+            result["bleu"] = self.bleu(self.answer(row, values))
+        return result
+
+    def bleu(self, values: Array) -> float:
+        """Score the texts that the model writes with beams: BLEU in percent, by `sacre_bleu`."""
+        self.worker.vector.write(values)
+        asked = [_prompt(joined([record])[0]) for record in self.reported[: len(self.references)]]
+        made: list[str] = []
+        for first in range(0, len(asked), AT_ONCE):
+            made += _written(self.worker, asked[first : first + AT_ONCE])
+        return 100 * float(sacre_bleu_score(made, self.references))
+
+
+def _prompt(example: Example) -> list[int]:
+    labels = example.labels
+    assert isinstance(labels, list)
+    return example.input_ids[: sum(label == NO_LOSS for label in labels)]
+
+
+@torch.inference_mode()
+def _written(worker: Worker, asked: Sequence[list[int]]) -> list[str]:
+    """Write with beams what comes after each prompt."""
+    tokenizer, width = worker.base.tokenizer, max(map(len, asked))
+    examples = [Example(list(ids), list(ids)) for ids in asked]
+    batch = collate(examples, tokenizer.pad_token_id, width, "left").to(worker.model.device)
+    found = worker.model.generate(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        max_new_tokens=LONGEST,
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+        **BEAMS,
+    )
+    return [str(tokenizer.decode(row[width:], skip_special_tokens=True)).strip() for row in found]
 
 
 def cosine(a: Any, b: Any) -> float:
@@ -155,13 +252,17 @@ def tuned(training: Training, row: str) -> dict[str, float]:
 
 def write_records(folder: Path, point: Point, data: Path, model: str | None) -> Path:
     """Write the point's federation of one site, and its records."""
-    kind = KINDS[point.kind]
-    groups = kind.groups(data)
+    groups_of, settings = OF_THESE[point.kind]
+    groups = groups_of(data)
     random.Random(0).shuffle(groups)
     drawn: Iterator[list[Row]] = iter(groups)
-    found = {name: [next(drawn)[0] for _ in range(count)] for name, count in PARTS.items()}
+    parts = {name: [next(drawn) for _ in range(count)] for name, count in PARTS.items()}
+    found = {name: [group[0] for group in part] for name, part in parts.items()}
     found["train"] = [row for group in drawn for row in group][: point.records]
-    text = kind.settings.partition("[lora]")[0]
+    references = [[row.get("completion") for row in group] for group in parts["reported"]]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "references.json", references)
+    text = settings.partition("[lora]")[0]
     if "{model}" in text:
         text = text.replace("{model}", model or encoder())
     elif model is not None:
@@ -196,7 +297,6 @@ name = "site-0"
 data = "train.jsonl"
 size = {len(found["train"])}
 """
-    folder.mkdir(parents=True, exist_ok=True)
     for name, rows in found.items():
         write_atomic(folder / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     write_atomic(folder / "federation.toml", text)
