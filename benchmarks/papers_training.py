@@ -47,7 +47,7 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 # Units, values, step → new values, and cosines to the sum without noise.
 Step = Callable[[Records, Array, int], tuple[Array, tuple[float, float]]]
 TUNING, MOST_RATES = 0, 7
-PARTS = {"reported": 600, "choosing": 150, "public": 400}  # records
+PARTS = {"reported": 300, "choosing": 150, "public": 400}  # records
 SECONDS = {  # a record, without AMX; of the last two with SmolLM2
     "sentences": 0.009,
     "abstracts": 0.012,
