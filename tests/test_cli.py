@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config.load import load_job
+from fedpriv.doctor.studies import DENOISING, PE_SGD
 from fedpriv.privacy.accounting import planning
 from fedpriv.report.figures import upper
 from tests.forked_commands import command
@@ -423,6 +424,7 @@ def test_plan_says_what_methods_can_do(tmp_path: Path) -> None:
     words = " ".join(fedpriv("plan", str(file), "--methods").stdout.split())
     assert "at rank 4 it can't raise the cosine of a gradient above 2.0 times" in words
     assert "a synthetic set of more than about" in words
+    assert DENOISING in words and PE_SGD in words
     over_network = text.replace(
         "[job]", '[server]\naddress = "127.0.0.1:9"\n[job]\nengine = "network"'
     )

@@ -174,6 +174,7 @@ def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[st
     Args:
         size: units of all sites together, where the file does not say each one's.
     """
+    from fedpriv.doctor.studies import DENOISING, PE_SGD
     from fedpriv.models.shapes import adapter_shapes
     from fedpriv.privacy.accounting.shares import shares_of
     from fedpriv.public_update.reach import reach, signal_to_noise
@@ -194,7 +195,8 @@ def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[st
     shares = 1 if job.privacy.trust == "local" else shares_of(sites, colluding or 0)
     event = planned.event
     found = signal_to_noise(event.sample_rate * units, event.noise_multiplier, sites, shares)
-    return asdict(reach(found, adapter_shapes(job.model, job.lora)))
+    shapes = adapter_shapes(job.model, job.lora)
+    return {**asdict(reach(found, shapes)), "studies": [DENOISING, PE_SGD]}
 
 
 def _check_sum(sites: int | None, max_colluding: int | None, looks: int | None) -> None:
@@ -432,6 +434,7 @@ def _methods(found: dict[str, Any]) -> list[str]:
         f" B/σ = {needed[0.1]:.0f}, half from {needed[0.5]:.0f}. {here}",
         f"PE-SGD: a synthetic set of more than about {found['texts']:,} texts is lost in this"
         " noise.",
+        *found["studies"],
     ]
 
 

@@ -61,6 +61,7 @@ def forecast(
 
     It reads the file and a table of measured runs, and no record.
     """
+    from fedpriv.doctor.studies import advice
     from fedpriv_forecasting.of_file import read_and_forecast
 
     job, federation, found = read_and_forecast(
@@ -69,7 +70,10 @@ def forecast(
     if as_json:
         print(json.dumps(asdict(found), indent=2, allow_nan=False))
     else:
-        show(job.model, job.lora.r, federation, found, Console(highlight=False))
+        console = Console(highlight=False)
+        show(job.model, job.lora.r, federation, found, console)
+        for sentence in advice(job):
+            console.print("\n" + sentence, markup=False)
 
 
 def show(

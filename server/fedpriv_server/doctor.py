@@ -16,6 +16,7 @@ from fedpriv.config.server import ServerSection
 from fedpriv.data.population import tally_records
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
+from fedpriv.doctor.studies import advice
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.metrics import HOST
@@ -55,6 +56,7 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
     engine, sites = config.job.engine, len(config.sites)
     about = f"{config.job.name}, {sites} sites, engine {engine}, {source}"
     yield Finding("federation", True, about)
+    yield from (Finding("method", None, said) for said in advice(config))
     yield look("packages", machine.packages)
     yield look("device", lambda: machine.device(config.compute))
     yield look("clock", machine.clock)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpriv.doctor.studies import DENOISING
 from tests.forecasting.federation_files import federation_file
 from tests.forecasting.made_up_runs import runs, write
 from tests.forked_commands import command
@@ -21,6 +22,16 @@ def measured(tmp_path: Path) -> Path:
 
 def shown(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return command("fedpriv", "forecast", *map(str, arguments))
+
+
+def test_it_says_what_studies_found_of_a_method(
+    tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    file = federation_file(tmp_path / "f.toml", (50, 60))
+    asked = (file, "--table", measured)
+    assert DENOISING not in shown(*asked).stdout
+    assert DENOISING in shown(*asked, "--set", "denoise.where=server").stdout
 
 
 def test_a_forecast_says_what_it_read_and_what_is_expected(

@@ -178,6 +178,7 @@ def test_auto_is_float32_where_records_can_not_be_told_apart(
     monkeypatch.setattr(
         "fedpriv.private_training.probe.TOLERANCE", {"mixed": -1.0, "float32": 1e-4}
     )
+    monkeypatch.setattr("fedpriv.private_training.probe.FACTOR", -1.0)
     assert settled_dtype(recipe, WorkerPool(1), exact=False) == "float32"
     with pytest.raises(NotPrivateError):
         monkeypatch.setattr("fedpriv.private_training.probe.TOLERANCE", {"float32": -1.0})

@@ -9,7 +9,8 @@ import pytest
 from torch import nn
 
 from fedpriv.errors import NotPrivateError
-from fedpriv.private_training.probe import probe_gradients
+from fedpriv.private_training import probe
+from fedpriv.private_training.probe import TOLERANCE, probe_gradients
 
 
 def test_a_model_that_changes_what_is_trained_when_it_computes_is_refused(
@@ -25,3 +26,26 @@ def test_a_model_that_changes_what_is_trained_when_it_computes_is_refused(
     with pytest.raises(NotPrivateError, match="max_norm"):
         probe_gradients(worker)
     assert (worker.vector.read() == before).all()
+
+
+@pytest.mark.parametrize("dtype", ["mixed", "bfloat16"])
+def test_what_rounding_may_change_is_measured(
+    make_worker: Callable[..., Any], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No fixed tolerance fits every depth: noise of one rounding says what a model amplifies."""
+    worker = make_worker("llama", dtype=dtype)
+    monkeypatch.setitem(TOLERANCE, dtype, 0.0)
+    probe_gradients(worker)
+    monkeypatch.setattr(probe, "FACTOR", 0.0)
+    with pytest.raises(NotPrivateError, match=r'then compute\.dtype = "float32" helps'):
+        probe_gradients(worker)
+
+
+@pytest.mark.parametrize("dtype", ["mixed", "bfloat16"])
+def test_a_mixed_record_is_no_rounding(make_worker: Callable[..., Any], dtype: str) -> None:
+    worker = make_worker("llama", dtype=dtype)
+    norm = worker.model.get_base_model().model.norm
+    plain = norm.forward
+    norm.forward = lambda x: plain(x + x.flip(0))  # of one record alone twice its own
+    with pytest.raises(NotPrivateError, match="gradient of a record in a batch is off by"):
+        probe_gradients(worker)

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config.load import load_job
+from fedpriv.doctor.studies import DENOISING
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.pki.keys import load_key, write_key
 from fedpriv.secure_sum.roster import write
@@ -85,6 +86,15 @@ def test_a_simulation_needs_no_network_and_makes_a_step(federation: Make) -> Non
     assert code == 0
     assert "certificate" not in found
     assert "records of 32 tokens at once" in found["step"]["found"]
+
+
+def test_it_says_what_studies_found_of_a_method(federation: Make) -> None:
+    """It is no fault, and beside plain dp-lora nothing is said."""
+    path: Path = federation()
+    assert "method" not in examined(path)[1]
+    path.write_text(path.read_text() + '\n[denoise]\nwhere = "server"\n')
+    code, found = examined(path)
+    assert (code, found["method"]["ok"], found["method"]["found"]) == (0, None, DENOISING)
 
 
 def test_it_tells_how_fast_a_number_format_is(

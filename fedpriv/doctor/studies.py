@@ -1,0 +1,33 @@
+"""What studies on public data found of the methods that a federation file asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedpriv.config.job import JobConfig
+
+DENOISING = (
+    "denoise.where: with a clip norm and a learning rate of its own, plain training had as low a"
+    ' loss or a lower one in every study (docs/results/papers.md). Set it to "off", or compare'
+    " both on public records."
+)
+PE_SGD = (
+    "job.method: pe-sgd pays where traffic is short: few hundred records at one site, ε = 1."
+    " Elsewhere dp-lora has the lower loss (docs/results/pe-sgd.md)."
+)
+CONTROLLER = (
+    "controller: none was clearly better than a small clip norm that stays"
+    " (docs/results/controllers.md). Compare both on public records."
+)
+
+
+def advice(job: JobConfig) -> Iterator[str]:
+    """Say what was found of each method that is switched on; of plain dp-lora nothing."""
+    if job.denoise.where != "off":
+        yield DENOISING
+    if job.job.method == "pe-sgd":
+        yield PE_SGD
+    if job.controller is not None:
+        yield CONTROLLER
