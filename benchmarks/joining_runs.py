@@ -110,8 +110,8 @@ class Study:
     """
 
     def __init__(self, file: Path, kept: Path, overrides: Sequence[str] = ()) -> None:
-        self.folder = file.parent
-        self._file, self._kept, self._overrides = file, kept, tuple(overrides)
+        self.folder, self.kept = file.parent, kept
+        self._file, self._overrides = file, tuple(overrides)
         self._pool = Pool(1, many_sites=True)
         self._config = self.trial("base", (), 1).config
         self._initial: dict[int, Vector] = {}
@@ -138,10 +138,10 @@ class Study:
         Raises:
             RunError: the run failed.
         """
-        result = run(trial, self._kept, self._pool)
+        result = run(trial, self.kept, self._pool)
         if result.error:
             raise RunError(f"{trial.key}: {result.error}")
-        return result, np.load(values_path(trial, self._kept))
+        return result, np.load(values_path(trial, self.kept))
 
     @contextmanager
     def worker(self) -> Iterator[Worker]:
@@ -175,7 +175,7 @@ class Study:
         """Train a site's own model, (P,); it is kept under all that decides it."""
         rate, passes = chosen
         said = repr((start.tobytes(), records, chosen, seed)).encode()
-        path = self._kept / f"own-{hashlib.sha256(said).hexdigest()[:16]}.npy"
+        path = self.kept / f"own-{hashlib.sha256(said).hexdigest()[:16]}.npy"
         if not path.exists():
             parts, training = OwnParts((joined(records),), 0), OwnTraining((rate,), 8, passes, 1)
             made = train_alone(worker, start, parts, training, seed=seed)

@@ -6,14 +6,15 @@ B/σ, whatever ε that would be: what a method can do depends on that ratio (`fe
 
 Every row has its own rate, chosen with a seed and on records that are not reported. The grid goes
 on until the best rate is inside; one that stays at an end is marked. No run is private: noise is
-drawn from seeds, and all data is public. A row that is done is kept in JSON, and the same command
-goes on where it was stopped, on another machine, too.
+drawn from seeds, and all data is public. Each run is kept in a file of its own below --out, and a
+row that is done in JSON. The same command goes on where it was stopped, on another machine, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import json
 import math
 import random
@@ -146,7 +147,7 @@ class Training(ABC):
     ROWS: ClassVar[dict[str, Sequence[float]]]
 
     def __init__(self, point: Point, study: Study, worker: Worker) -> None:
-        self.point, self.worker = point, worker
+        self.point, self.worker, self._kept = point, worker, study.kept
         self.records, self.choosing, self.reported, self.public = (
             study.examples(worker, name) for name in ("train", *PARTS)
         )
@@ -177,6 +178,13 @@ class Training(ABC):
         return found.value.cpu().numpy()
 
     def run(self, row: str, rate: float, seed: int, scored: Records) -> dict[str, Any]:
+        """Train a row, or read what was kept: losses by step, mean cosines, and BLEU."""
+        path = self._kept / f"{row}-{rate:g}-{seed}.json"
+        if not path.exists():
+            write_json(path, self._run(row, rate, seed, scored))
+        return json.loads(path.read_text())
+
+    def _run(self, row: str, rate: float, seed: int, scored: Records) -> dict[str, Any]:
         """Train a row; the loss after a fifth, a half and all of the steps, and mean cosines."""
         point, drawn = self.point, np.random.default_rng(seed)
         values, step_of = self.stepper(row, rate, drawn)
@@ -242,7 +250,7 @@ def tuned(training: Training, row: str) -> dict[str, float]:
     while rates:
         rate = rates.pop()
         found = training.run(row, rate, TUNING, training.choosing)["losses"]
-        tried[f"{rate:g}"] = found.get(training.point.steps, 1e9)
+        tried[f"{rate:g}"] = found.get(f"{training.point.steps}", 1e9)
         order = sorted(map(float, tried))
         best = float(min(tried, key=lambda one: tried[one]))
         if not rates and len(tried) < MOST_RATES and best in (order[0], order[-1]):
@@ -317,9 +325,11 @@ def measure(
     folder = arguments.out / point.name
     found = json.loads(path.read_text()) if path.exists() else {}
     wanted = arguments.rows.split(",") if arguments.rows else [*training_of.ROWS]
-    with open_folder(folder / "runs"):
+    said = repr((point, arguments.model, arguments.set)).encode()
+    kept = folder / f"runs-{hashlib.sha256(said).hexdigest()[:12]}"
+    with open_folder(kept):
         file = write_records(folder, point, arguments.data, arguments.model)
-        study = Study(file, folder / "runs", arguments.set)
+        study = Study(file, kept, arguments.set)
         with study.worker() as worker:
             training = training_of(point, study, worker)
             base = score(worker, joined(training.reported), worker.initial).eval_loss
@@ -333,18 +343,19 @@ def measure(
                 seconds = round(time.process_time() - started)
                 found[row] = {"tried": tried, "rate": best, "runs": runs, "seconds": seconds}
                 write_json(path, {"base": base, **found})
-                last = [run["losses"].get(point.steps) for run in runs]
+                last = [run["losses"].get(f"{point.steps}") for run in runs]
                 console.print(f"{point.name} {row}: {last} at {best} of {tried}, {seconds} s")
 
 
 def show(path: Path, rows: Sequence[str], console: Console) -> None:
     """Print the losses of a point."""
     found = json.loads(path.read_text())
-    table = Table("row", "a fifth", "half", "end", "cosine", "along", "±", "rate", box=None)
+    columns = ("row", "a fifth", "half", "end", "cosine", "along", "±", "rate", "BLEU")
+    table = Table(*columns, box=None)
     for row in (row for row in rows if row in found):
         runs, rate = found[row]["runs"], found[row]["rate"]
         if {len(run["losses"]) for run in runs} != {3}:
-            table.add_row(row, "diverged in some runs", *[""] * 5, rate)
+            table.add_row(row, "diverged in some runs", *[""] * 5, rate, "")
             continue
         losses = [list(at) for at in zip(*(run["losses"].values() for run in runs), strict=True)]
         means = [statistics.fmean(at) for at in losses]
@@ -355,6 +366,7 @@ def show(path: Path, rows: Sequence[str], console: Console) -> None:
             *(f"{mean:.3f}" for mean in means),
             f"{statistics.stdev(losses[-1]):.3f}" if len(runs) > 1 else "",
             f"{rate}{'*' if float(rate) in (first, last) else ''}",
+            f"{statistics.fmean(run['bleu'] for run in runs):.1f}" if "bleu" in runs[0] else "",
         )
     console.print(f"\n{path.stem}: base {found['base']:.3f}")
     console.print(table)

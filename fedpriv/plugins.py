@@ -32,7 +32,8 @@ def load(group: str, name: str, *, key: str, problem: str = "is not installed") 
         raise ConfigError(f"is in two packages ({both})", key=key, value=name, fix="Remove one.")
     for point in found.values():
         return point.load()
-    fix = f"Choose one of: {', '.join(installed(group))}."
+    names = ", ".join(installed(group))
+    fix = f"Choose one of: {names}." if names else "fedpriv is here as files alone: pip install ."
     raise ConfigError(problem, key=key, value=name, fix=fix)
 
 

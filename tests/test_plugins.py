@@ -47,6 +47,13 @@ def test_a_part_that_is_not_installed_is_named_with_those_that_are() -> None:
         load_part("compute.magic")
 
 
+def test_files_that_are_not_installed_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with PYTHONPATH alone: no entry point of any name is known."""
+    monkeypatch.setattr("fedpriv.plugins.entry_points", lambda **_: [])
+    with pytest.raises(ConfigError, match=r"pip install \."):
+        load(PARTS, "files.alone", key="files.alone")
+
+
 def test_a_name_that_two_packages_have_is_taken_of_neither(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

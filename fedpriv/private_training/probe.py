@@ -51,8 +51,8 @@ def probe_gradients(worker: Worker) -> None:
     try:
         together = gradients(batch)
         alone = _by_torch(worker, batch)
-        draws = DRAWS if worker.recipe.compute.dtype in ROUNDING else 0
-        moved = [_by_torch(worker, batch, seed) - alone for seed in range(draws)]
+        seeds = range(DRAWS if worker.recipe.compute.dtype in ROUNDING else 0)
+        moved = [_by_torch(worker, batch, seed) - alone for seed in seeds]
         gradients(_long_record(worker))
         again = gradients(batch)
         stays = np.array_equal(worker.vector.read(), written)
@@ -137,8 +137,7 @@ def _by_torch(worker: Worker, batch: Batch, seed: int | None = None) -> Tensor:
 
 @contextmanager
 def _rounded(worker: Worker, seed: int) -> Iterator[None]:
-    generator = torch.Generator().manual_seed(seed)
-    by = ROUNDING[worker.recipe.compute.dtype]
+    generator, by = torch.Generator().manual_seed(seed), ROUNDING[worker.recipe.compute.dtype]
 
     def move(_: nn.Module, inputs: tuple[Any, ...], output: Any = None) -> Any:
         x = inputs[0] if output is None else output
