@@ -10,7 +10,7 @@ The names of `__all__` are for everybody. Each is looked up in the entry-point g
 in `__init__.pyi`.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # A new name: here, in `__init__.pyi`, and in pyproject.toml under the group "fedpriv.api".
 __all__ = [
