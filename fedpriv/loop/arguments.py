@@ -243,7 +243,7 @@ class PrivateConfig(TrainingArguments):
             value = getattr(self, name)
             if isinstance(value, _NUMBERS) and not kinds.intersection(_NUMBERS):
                 raise ConfigError("is no number", key=name, value=value, fix=_LEAVE)
-        if self.report_to in ([], ["none"]):  # as transformers leaves it
+        if isinstance(self.report_to, list) and self.report_to in ([], ["none"]):
             self.report_to = "none"
         for name, (allowed, why, fix) in ALLOWED.items():
             value = getattr(self, name, allowed[0])
@@ -299,7 +299,7 @@ class PrivateConfig(TrainingArguments):
         Raises:
             ConfigError: one has no place here.
         """
-        given = self.model_init_kwargs or {}
+        given = {} if self.model_init_kwargs is None else self.model_init_kwargs
         options: dict[str, Any] = {"dtype": "float32", "use_safetensors": True}
         for name, value in given.items() if isinstance(given, dict) else [("", given)]:
             if name not in LOADED_WITH and value not in LOADED_ONLY_WITH.get(name, ()):

@@ -31,7 +31,7 @@ def test_a_site_looks_only_where_its_own_file_allows_it(federation: Federation) 
     federation.client(0)
     other = federation.client(1)
     federation.finish(server)
-    assert "Refused (protocol): evaluation.sites: is not allowed here" in other.text
+    assert "Refused (evaluation): evaluation.sites: is not allowed here" in other.text
     looks = [row["held_out"] for row in federation.metrics()]
     assert [look["number"] for look in looks] == [1, 2, 3]
     assert all(look["sites"].keys() == {"site-0"} for look in looks)

@@ -283,7 +283,7 @@ def test_the_doctor_finds_what_is_wrong_one_thing_at_a_time(federation: Federati
     assert answer.exit_code == 0
     assert "3 steps at rate 0.3" in answer.stdout
     assert "records of 32 tokens at once took" in answer.stdout
-    assert "1.67 GB needed" in answer.stdout  # for tokens and ledger, by the site's own limits
+    assert "0.10 GB needed" in answer.stdout  # for tokens and ledger, by the site's own limits
 
     clock = federation.run("fedpriv", "doctor", str(site), name="doctor", fault="clock-ahead")
     assert clock.wait() == IDENTITY
