@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import sys
 import threading
 from typing import NoReturn
@@ -26,6 +28,7 @@ def run(app: typer.Typer) -> NoReturn:
     """
     use_readable_output()
     threading.excepthook = _fault_of_a_thread
+    sys.unraisablehook = _stop_all_the_same
     try:
         code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None
     except FedprivError as error:
@@ -65,6 +68,16 @@ def _fault_of_a_thread(found: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(found)
     elif not isinstance(found.exc_value, SystemExit):
         _say(found.exc_value, f"a thread ({found.thread.name if found.thread else 'ended'})")
+
+
+def _stop_all_the_same(found: sys.UnraisableHookArgs) -> None:
+    """Send Ctrl-C again where it came while an object was cleared away: there, Python drops it."""
+    if not isinstance(found.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(found)
+        return
+    later = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    later.daemon = True
+    later.start()
 
 
 def _say(error: BaseException, whose: str) -> None:

@@ -33,7 +33,7 @@ def load(group: str, name: str, *, key: str, problem: str = "is not installed") 
     for point in found.values():
         return point.load()
     names = ", ".join(installed(group))
-    fix = f"Choose one of: {names}." if names else "fedpriv is here as files alone: pip install ."
+    fix = f"Choose one of: {names}." if names else "Install the whole package: fedpriv."
     raise ConfigError(problem, key=key, value=name, fix=fix)
 
 

@@ -480,3 +480,26 @@ def test_plan_loads_neither_torch_nor_transformers_nor_flower() -> None:
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert child.returncode == 0, child.stderr
     assert child.stdout.splitlines()[-1] == "[]"
+
+
+def test_ctrl_c_while_an_object_is_cleared_away_is_not_lost() -> None:
+    """Python drops what __del__ raises, and with it a KeyboardInterrupt."""
+    code = """
+import os, signal, time, typer
+from fedpriv.command_line import run
+app = typer.Typer()
+class Cleared:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+@app.command()
+def serve():
+    Cleared()
+    print("cleared", flush=True)
+    time.sleep(60)
+run(app)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "cleared\n", "")

@@ -218,7 +218,7 @@ def test_the_python_of_the_documents_runs(tmp_path: Path) -> None:
         (r'"rounds": \d+', '"rounds": 1'),
         (r"\bsteps=30\b", "steps=2"),
         (r"num_train_epochs=6", "num_train_epochs=0.4"),
-        (r'(from_json\("mine/held-out.jsonl.gz"\))', r"\1.select(range(8))"),
+        (r'(from_json\("notes/held-out.jsonl.gz"\))', r"\1.select(range(8))"),
     ):
         script, count = re.subn(much, little, script)
         assert count, much

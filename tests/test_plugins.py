@@ -47,10 +47,12 @@ def test_a_part_that_is_not_installed_is_named_with_those_that_are() -> None:
         load_part("compute.magic")
 
 
-def test_files_that_are_not_installed_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with PYTHONPATH alone: no entry point of any name is known."""
+def test_where_a_group_has_no_name_the_whole_package_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of the server's halves in a site's own package, or of all where PYTHONPATH alone is."""
     monkeypatch.setattr("fedpriv.plugins.entry_points", lambda **_: [])
-    with pytest.raises(ConfigError, match=r"pip install \."):
+    with pytest.raises(ConfigError, match="Install the whole package: fedpriv"):
         load(PARTS, "files.alone", key="files.alone")
 
 
