@@ -83,7 +83,8 @@ def in_words_of(file: SiteFile, terms: Terms) -> Iterator[tuple[str, str]]:
         epsilon, life = usual_job(file, terms, used)
         cap = file.budget.per_job
         none = "" if epsilon == cap else f" A job of budget.per_job, ε = {cap:g}, does not fit."
-        pace = f" It is reckoned at {STEPS} steps of rate {RATE:g}; another job may take more."
+        rate, steps = min(RATE, file.allow.max_rate), min(STEPS, file.allow.max_steps)
+        pace = f" This is for {steps} steps of rate {rate:g}; another job may take more."
         yield f"a usual job of ε = {epsilon:.3g}", in_words(life, asks=True) + none + pace
     whole = {"by all of it": alone or terms.budget}
     yield "what that means", for_one(terms.unit, terms.delta, whole)

@@ -13,9 +13,10 @@ from fedpriv.config.load import load_site
 from fedpriv.errors import ConfigError, DataError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import SumRule
-from fedpriv_client.init import init_site, make_ledger
+from fedpriv_client.init import in_words_of, init_site, make_ledger
 from fedpriv_client.settings import ledger_path, ledgers, settings_of, site_settings
 from fedpriv_client.site_ledger import open_ledger
+from fedpriv_client.usual_job import RATE, STEPS
 
 
 @pytest.fixture
@@ -112,6 +113,12 @@ def test_the_terms_are_shown_and_somebody_who_is_there_is_asked(
         assert text in said
     for text in ("rule: rdp: ", "witness: none, so", "notes.jsonl", "more like it would fit"):
         assert text in said
+    assert f"This is for {STEPS} steps of rate {RATE:g}; another job may take more." in said
+    own = load_site(file)
+    allow = own.allow.model_copy(update={"max_steps": 40, "max_rate": 0.01})
+    own = own.model_copy(update={"allow": allow})
+    told = dict(in_words_of(own, settings_of(own, "").terms))
+    assert any("This is for 40 steps of rate 0.01;" in text for text in told.values())
     assert asked and ledgers(load_site(file)) == {}
     make_ledger(load_site(file), file, another=False, yes=True)
     assert len(ledgers(load_site(file))) == 1
