@@ -157,15 +157,15 @@ class Study:
     def rows(self, name: str) -> list[dict[str, str]]:
         """Return the records of a file, by field."""
         fields = {column: field for field, column in self.spec.columns.items()}
-        with (self._file.parent / f"{name}.jsonl").open() as lines:
+        with (self.folder / f"{name}.jsonl").open() as lines:
             rows = [json.loads(line) for line in lines]
         return [{fields.get(key, key): value for key, value in row.items()} for row in rows]
 
     def examples(self, worker: Worker, name: str) -> Records:
         """Return the examples of each record of a file."""
-        tokenizer = worker.base.tokenizer
+        spec, tokenizer = self.spec, worker.base.tokenizer
         return [
-            encode_record(record, self.spec, tokenizer, row=number, source=name)
+            encode_record(record, spec, tokenizer, row=number, source=name)
             for number, record in enumerate(self.rows(name), 1)
         ]
 

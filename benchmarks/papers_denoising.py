@@ -77,21 +77,21 @@ class Denoising(Training):
 
         def step_of(units: Records, values: Array, step: int) -> tuple[Array, tuple[float, float]]:
             nonlocal squares
-            if row == "dc-sgd":
-                clean = self.summed(units, values, lengths.clip_norm, lengths) / batch
-                released = clean + lengths.noise * drawn.standard_normal(clean.size)
-                lengths.choose(drawn)
-                values, _ = move(values, released.astype(np.float32), step)
-                return values, (cosine(released, clean),) * 2
             weights = self._mask(step) if row == "alternating" else np.ones_like(squares)
             if row == "scaled" and step > 1:
                 weights = 1 / np.sqrt(squares / (1 - DECAY ** (step - 1)) + self.noise**2)
                 weights /= np.sqrt(np.mean(weights**2))
-            vectors = _psac(clip_norm) if row == "psac" else None
-            if row in ("alternating", "scaled"):
+            vectors, bound, noise = None, clip_norm, self.noise * (row != "no-noise")
+            if row == "psac":
+                vectors = _psac(clip_norm)
+            elif row in ("alternating", "scaled"):
                 vectors = _times(weights)
-            clean = self.summed(units, values, clip_norm, vectors) / batch
-            released = clean + self.noise * drawn.standard_normal(clean.size) * (row != "no-noise")
+            elif row == "dc-sgd":
+                vectors, bound, noise = lengths, lengths.clip_norm, lengths.noise
+            clean = self.summed(units, values, bound, vectors) / batch
+            released = clean + noise * drawn.standard_normal(clean.size)
+            if row == "dc-sgd":
+                lengths.choose(drawn)
             gradient = np.divide(released, weights, where=weights > 0, out=np.zeros_like(released))
             squares = DECAY * squares + (1 - DECAY) * gradient**2
             values, along = move(values, gradient.astype(np.float32), step)

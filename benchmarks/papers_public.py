@@ -118,7 +118,7 @@ class WithTexts(Training):
         if point.own:
             chosen = new_records(point.texts, (), self._written)
         self.set = SyntheticSet(chosen)
-        self.texts = self._read(self.set)
+        self._begun = self._read(self.set)
 
     def _written(self, count: int, attempt: int) -> list[SetRecord]:
         return self.generator.random(count, f"papers {attempt}")
@@ -146,7 +146,7 @@ class WithTexts(Training):
         found = []
         for rate in SFT_RATES:
             *_, values = passes(
-                self.worker, self.worker.initial, self.texts, rate, epochs=SFT_PASSES,
+                self.worker, self.worker.initial, self._begun, rate, epochs=SFT_PASSES,
                 batch_size=4, falling=False, seed=0,
             )  # fmt: skip
             loss = score(self.worker, joined(self.choosing), values).eval_loss
@@ -155,7 +155,7 @@ class WithTexts(Training):
 
     def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
         """See `Training`."""
-        self.texts = self._read(self.set)
+        self.texts = self._begun
         begin = self.warm if row.startswith("sft+") else self.worker.initial
         optimizer = VectorOptimizer(OptimizerSection(lr=rate), public(begin))
         method = row.removeprefix("sft+")

@@ -27,7 +27,7 @@ from fedpriv_client.settings import (
 )
 from fedpriv_client.site_settings import cache_folder
 from fedpriv_client.undo_init import undo, unspent
-from fedpriv_client.usual_job import RATE, STEPS, usual_job
+from fedpriv_client.usual_job import pace, usual_job
 
 TYPED = ("declared_size", "unit", "max_records_per_unit", "delta", "budget", "witnessed", "rule")
 
@@ -83,9 +83,9 @@ def in_words_of(file: SiteFile, terms: Terms) -> Iterator[tuple[str, str]]:
         epsilon, life = usual_job(file, terms, used)
         cap = file.budget.per_job
         none = "" if epsilon == cap else f" A job of budget.per_job, ε = {cap:g}, does not fit."
-        rate, steps = min(RATE, file.allow.max_rate), min(STEPS, file.allow.max_steps)
-        pace = f" This is for {steps} steps of rate {rate:g}; another job may take more."
-        yield f"a usual job of ε = {epsilon:.3g}", in_words(life, asks=True) + none + pace
+        rate, steps = pace(file)
+        basis = f" This is for {steps} steps of rate {rate:g}; another job may take more."
+        yield f"a usual job of ε = {epsilon:.3g}", in_words(life, asks=True) + none + basis
     whole = {"by all of it": alone or terms.budget}
     yield "what that means", for_one(terms.unit, terms.delta, whole)
     yield "later", "only the size can grow and δ shrink: fedpriv ledger grow"

@@ -32,8 +32,12 @@ def usual_job(file: SiteFile, terms: Terms, used: Amounts) -> tuple[float, Life]
     return epsilon, life
 
 
+def pace(file: SiteFile) -> tuple[float, int]:
+    """Return the sample rate and the steps of a usual job, within the site's own limits."""
+    return min(RATE, file.allow.max_rate), min(STEPS, file.allow.max_steps)
+
+
 def _life(file: SiteFile, terms: Terms, used: Amounts, epsilon: float) -> Life:
-    allow = file.allow
-    rate, steps = min(RATE, allow.max_rate), min(STEPS, allow.max_steps)
-    noise = max(calibrate_noise(epsilon, terms.plan_delta, rate, steps), allow.min_noise)
+    rate, steps = pace(file)
+    noise = max(calibrate_noise(epsilon, terms.plan_delta, rate, steps), file.allow.min_noise)
     return life_with(terms, used, Plan("usual", "dp-lora", rate, noise, 1.0, steps, ""))

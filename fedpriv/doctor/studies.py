@@ -10,12 +10,13 @@ if TYPE_CHECKING:
 
 DENOISING = (
     "denoise.where: with a clip norm and a learning rate of its own, plain training had as low a"
-    ' loss or a lower one in every study (docs/results/papers.md). Set it to "off", or compare'
+    ' loss or a lower one in every study (docs/results/papers.md). Use "off", or compare'
     " both on public records."
 )
 PE_SGD = (
     "job.method: pe-sgd pays where traffic is short: few hundred records at one site, ε = 1."
-    " Elsewhere dp-lora has the lower loss (docs/results/pe-sgd.md)."
+    " Elsewhere dp-lora, or training on the public set alone, had the lower loss"
+    " (docs/results/pe-sgd.md)."
 )
 CONTROLLER = (
     "controller: none was clearly better than a small clip norm that stays"
