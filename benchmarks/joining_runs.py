@@ -144,9 +144,10 @@ class Study:
         return result, np.load(values_path(trial, self.kept))
 
     @contextmanager
-    def worker(self) -> Iterator[Worker]:
-        """Lend a worker of this model."""
-        with self._pool.borrow(job_recipe(self._config)) as worker:
+    def worker(self, terms: Sequence[str] = ()) -> Iterator[Worker]:
+        """Lend a worker of this model, or of the one that these terms make of it."""
+        config = self.trial("base", terms, 1).config if terms else self._config
+        with self._pool.borrow(job_recipe(config)) as worker:
             yield worker
 
     @property

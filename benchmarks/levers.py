@@ -18,6 +18,7 @@ import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from joining import SECONDS
 from joining_data import KINDS, OUTSIDE, ROUNDS, sample_rate, write_federation
 from joining_runs import TUNING, Point, Study, allow_any_size, joined, terms_of
 from peft import EvaConfig, LoraConfig, get_peft_model, initialize_lora_eva_weights
+from resumable import each, plan
 from rich.console import Console
 from rich.table import Table
 
@@ -35,6 +37,7 @@ from fedpriv_comparison.held_out_scores import as_it_is
 from fedpriv_comparison.runner import open_folder
 from fedpriv_comparison.trial import Result
 
+Row = dict[str, Any]  # of the figures, as they are kept
 SIZES = {"sentences": (16, 1000), "descriptions": (8, 1000), "abstracts": (4, 1000)}
 LINEAR = [  # by name, as an adapter that is begun at has them
     'lora.target_modules=["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]'
@@ -74,8 +77,9 @@ def _steps(rounds: int, rate: float) -> list[str]:
     ]
 
 
-def seconds(point: Point, study: Study, changed: list[str], runs: int) -> float:
+def seconds(point: Point, study: Study, name: str, runs: int) -> float:
     """Estimate the seconds of one processor for a row."""
+    changed = [term for term in levers(point)[name] if not term.startswith("model.begin")]
     config = study.trial("dp-lora", [*terms_of(point), *changed], TUNING).config
     privacy = config.privacy
     drawn = config.job.rounds * privacy.sample_rate * point.sites * point.records
@@ -103,6 +107,40 @@ def write_eva(study: Study, folder: Path) -> None:
         model.save_pretrained(folder)
 
 
+def _measured(study: Study, point: Point, name: str, usual: float, seeds: int) -> Row:
+    """Measure a row at its own rate, chosen by another seed on records that are not reported."""
+    changed = levers(point)[name]
+    method = "pe-sgd" if name == PE_SGD else "dp-lora"
+
+    def trained(rate: str, seed: int) -> tuple[Result, Vector]:
+        terms = [*terms_of(point), *changed, f"optimizer.lr={rate}"]
+        return study.trained(study.trial(method, terms, seed))
+
+    rates = [f"{factor * usual:g}" for factor in FACTORS]
+    tried = {rate: trained(rate, TUNING)[0].last("tuning_loss") for rate in rates}
+    best = min(tried, key=tried.__getitem__)
+    found = []
+    for seed in range(1, seeds + 1):
+        result, values = trained(best, seed)
+        with study.worker(changed) as worker:
+            outside = []
+            for index in range(OUTSIDE):
+                apart = study.examples(worker, f"apart-{index}")
+                reported = joined(apart[point.kind.apart.choose :])
+                outside.append(as_it_is(worker, values)(reported).eval_loss)
+        found.append(
+            {
+                "seed": seed,
+                "everyone": result.last("eval_loss"),
+                "outside": outside,
+                "noise_multiplier": result.noise_multiplier,
+                "bytes_up": result.bytes_up,
+                "seconds": result.seconds,
+            }
+        )
+    return {"changes": changed, "tried": tried, "rate": best, "runs": found}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
@@ -121,68 +159,35 @@ def main() -> int:
     tuned = arguments.json / "tuned" / f"{point.folder}.json"
     losses = json.loads(tuned.read_text())["federation"]
     usual = float(min(losses, key=losses.__getitem__))
-    rows = json.loads(path.read_text()) if path.exists() else {}
+    rows: dict[str, Row] = json.loads(path.read_text()) if path.exists() else {}
     console = Console(highlight=False, width=100)
     with open_folder(folder / "runs"):
         study = Study(file, folder / "runs")
-        wanted = {
-            name: changed
-            for name, changed in levers(point).items()
+        wanted = [
+            name
+            for name in levers(point)
             if name not in rows and (not arguments.rows or name in arguments.rows.split(","))
-        }
-        total, runs = 0.0, len(FACTORS) + arguments.seeds
-        for name, changed in wanted.items():
-            total += seconds(point, study, [c for c in changed if "begin" not in c], runs)
-            console.print(f"{name}: {total / 3600:.1f} hours of a processor so far")
+        ]
+        runs = len(FACTORS) + arguments.seeds
+        plan(((name, seconds(point, study, name, runs)) for name in wanted), console)
         if arguments.plan:
             return 0
         if not (folder / "eva").exists():
             write_eva(study, folder / "eva")
-        for name, changed in wanted.items():
-            method = "pe-sgd" if name == PE_SGD else "dp-lora"
 
-            def trained(
-                rate: str, seed: int, method: str = method, changed: list[str] = changed
-            ) -> tuple[Result, Vector]:
-                said = [*terms_of(point), *changed, f"optimizer.lr={rate}"]
-                return study.trained(study.trial(method, said, seed))
-
-            tried = {}
-            for factor in FACTORS:
-                rate = f"{factor * usual:g}"
-                tried[rate] = trained(rate, TUNING)[0].last("tuning_loss")
-            best = min(tried, key=lambda rate: tried[rate])
-            found = []
-            for seed in range(1, arguments.seeds + 1):
-                result, values = trained(best, seed)
-                with study.worker() as worker:
-                    outside = []
-                    for index in range(OUTSIDE):
-                        apart = study.examples(worker, f"apart-{index}")
-                        reported = joined(apart[point.kind.apart.choose :])
-                        outside.append(as_it_is(worker, values)(reported).eval_loss)
-                found.append(
-                    {
-                        "seed": seed,
-                        "everyone": result.last("eval_loss"),
-                        "outside": outside,
-                        "noise_multiplier": result.noise_multiplier,
-                        "bytes_up": result.bytes_up,
-                        "seconds": result.seconds,
-                    }
-                )
-            rows[name] = {"changes": changed, "tried": tried, "rate": best, "runs": found}
+        def measure(name: str) -> None:
+            row = rows[name] = _measured(study, point, name, usual, arguments.seeds)
             write_json(path, rows)
-            console.print(f"{name}: {found[0]['everyone']:.4f} at {best} of {tried}")
+            console.print(f"{name}: {row['runs'][0]['everyone']:.4f} at {row['rate']}")
+
+        code = each(wanted, float("inf"), measure, console)
     table = Table("row", "of no site", "outside", "rate", box=None)
     for name, row in rows.items():
-        runs = row["runs"]
-        of_all = np.mean([run["everyone"] for run in runs])
-        table.add_row(
-            name, f"{of_all:.3f}", f"{np.mean([run['outside'] for run in runs]):.3f}", row["rate"]
-        )
+        of_all = np.mean([run["everyone"] for run in row["runs"]])
+        outside = np.mean([run["outside"] for run in row["runs"]])
+        table.add_row(name, f"{of_all:.3f}", f"{outside:.3f}", row["rate"])
     console.print(table)
-    return 0
+    return code
 
 
 if __name__ == "__main__":
