@@ -43,7 +43,7 @@ LINEAR = [  # by name, as an adapter that is begun at has them
     'lora.target_modules=["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]'
 ]
 PE_SGD = "PE-SGD"  # the row of another method
-FACTORS = (0.5, 1.0, 2.0)  # of the rate that the points of this kind have
+MOST_RATES = 9  # of a row; it tries half and twice its best one, from the points' rate on
 
 
 def levers(point: Point) -> dict[str, list[str]]:
@@ -90,6 +90,7 @@ def write_eva(study: Study, folder: Path) -> None:
     """Write an adapter whose matrices A are the principal directions of public inputs."""
     with study.worker() as worker:
         asked = worker.model.peft_config["default"]
+        asked_layers = sorted(asked.target_modules)
         kept = ("r", "lora_alpha", "target_modules", "modules_to_save", "task_type")
         base = load_base(worker.recipe.model).model
         settings = LoraConfig(
@@ -105,6 +106,8 @@ def write_eva(study: Study, folder: Path) -> None:
         model = get_peft_model(base, settings, low_cpu_mem_usage=True)
         initialize_lora_eva_weights(model, batches, show_progress_bar=False)
         model.save_pretrained(folder)
+        path = folder / "adapter_config.json"  # where PEFT spells out each layer that it found
+        write_json(path, json.loads(path.read_text()) | {"target_modules": asked_layers})
 
 
 def _measured(study: Study, point: Point, name: str, usual: float, seeds: int) -> Row:
@@ -116,12 +119,16 @@ def _measured(study: Study, point: Point, name: str, usual: float, seeds: int) -
         terms = [*terms_of(point), *changed, f"optimizer.lr={rate}"]
         return study.trained(study.trial(method, terms, seed))
 
-    rates = [f"{factor * usual:g}" for factor in FACTORS]
-    tried = {rate: trained(rate, TUNING)[0].last("tuning_loss") for rate in rates}
-    best = min(tried, key=tried.__getitem__)
+    tried: dict[float, float] = {}
+    wanted = {usual / 2, usual, 2 * usual}
+    while wanted - tried.keys() and len(tried) < MOST_RATES:
+        for rate in sorted(wanted - tried.keys()):
+            tried[rate] = float(trained(f"{rate:g}", TUNING)[0].last("tuning_loss") or 0)
+        best = min(tried, key=tried.__getitem__)
+        wanted = {best / 2, best, 2 * best}
     found = []
     for seed in range(1, seeds + 1):
-        result, values = trained(best, seed)
+        result, values = trained(f"{best:g}", seed)
         with study.worker(changed) as worker:
             outside = []
             for index in range(OUTSIDE):
@@ -138,7 +145,8 @@ def _measured(study: Study, point: Point, name: str, usual: float, seeds: int) -
                 "seconds": result.seconds,
             }
         )
-    return {"changes": changed, "tried": tried, "rate": best, "runs": found}
+    kept = {f"{rate:g}": loss for rate, loss in sorted(tried.items())}
+    return {"changes": changed, "tried": kept, "rate": f"{best:g}", "runs": found}
 
 
 def main() -> int:
@@ -168,7 +176,7 @@ def main() -> int:
             for name in levers(point)
             if name not in rows and (not arguments.rows or name in arguments.rows.split(","))
         ]
-        runs = len(FACTORS) + arguments.seeds
+        runs = 3 + arguments.seeds
         plan(((name, seconds(point, study, name, runs)) for name in wanted), console)
         if arguments.plan:
             return 0
