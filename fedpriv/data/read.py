@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.sources import OtherSource, Source, where
 from fedpriv.data.encode import conversation
-from fedpriv.data.formats import Row, reader_of
+from fedpriv.data.formats import Row, of_source, reader_of
 from fedpriv.data.values import OddValueError, as_id, as_json, as_text
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
@@ -91,8 +91,6 @@ def read_rows(
     try:
         check_columns(rows(), fields, source, key)
         return _write(rows, fields, source, fingerprint, folder)
-    except DataError:
-        raise
     except Exception as error:  # each format fails in its own way
         refused = _data_error(error)
         if refused is not None:
@@ -110,20 +108,29 @@ def open_source(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: s
 
     A source that may have changed unnoticed has a new digest each time.
     """
+    with of_source(where(source), key):
+        start, digest = _opened(source, wanted, cache_dir, key)
+
+    def rows() -> Iterator[Row]:
+        with of_source(where(source), key):
+            yield from start()
+
+    return rows, digest
+
+
+def _opened(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
     if isinstance(source, OtherSource):  # attachments may be in other files
         rows = load(SOURCES, source.kind, key=key, problem="nothing that reads it is installed")
-        return lambda: rows(source, wanted, key), secrets.token_hex()
+        return lambda: rows(source, wanted), secrets.token_hex()
     path = Path(source)
     if path.is_file():
         reader = reader_of(path, key)
-        return lambda: reader(path, wanted, key), digest_of(path)
+        return lambda: reader(path, wanted), digest_of(path)
     if path.is_dir() or (isinstance(source, str) and re.fullmatch(HUB_NAME, source)):
-        opened: Opened = load(SOURCES, "dataset", key=key)(source, wanted, cache_dir, key)
-        return opened
+        return load(SOURCES, "dataset", key=key)(source, wanted, cache_dir)  # type: ignore[no-any-return]
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, siblings, 1)
-    fix = f"Did you mean {near[0]!r}?" if near else "Check the path."
-    raise DataError("no such file", file=source, key=key, fix=fix)
+    raise DataError("no such file", fix=f"Did you mean {near[0]!r}?" if near else "Check the path.")
 
 
 def check_columns(
@@ -156,13 +163,9 @@ def check_columns(
 _NAME = re.compile(r"|(?=.{1,64}$)[^\W\d]\w*(?:[ .:/()#%-]+\w*){0,6}")
 
 
-def no_records(source: Path | str, key: str) -> DataError:
-    return DataError(
-        "has no records: an empty site can't take part",
-        file=source,
-        key=key,
-        fix="Give it records, or leave the site out.",
-    )
+def no_records(source: Path | str | None = None, key: str | None = None) -> DataError:
+    problem, fix = "has no records: an empty site can't take part", "or leave the site out."
+    return DataError(problem, file=source, key=key, fix=f"Give it records, {fix}")
 
 
 def _write(
