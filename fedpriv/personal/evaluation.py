@@ -105,22 +105,16 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
-        models = {
-            row.name: row.scores.as_dict()
-            | (asdict(row.rouge) if row.rouge else {})
-            | ({"trained": row.trained} if row.trained else {})
-            | ({"served": True} if row.served else {})
-            for row in self.rows
-        }
-        return {
-            "site": self.site,
-            "job": self.job,
-            "records": self.records,
-            "generated": self.generated,
-            "models": models,
-            "verdict": self.verdict,
-            "notes": list(self.notes),
-        }
+        models = {}
+        for row in self.rows:
+            told = {"trained": row.trained, "served": row.served}
+            models[row.name] = {
+                **row.scores.as_dict(),
+                **(asdict(row.rouge) if row.rouge else {}),
+                **{name: value for name, value in told.items() if value},
+            }
+        fields = {name: getattr(self, name) for name in ("site", "job", "records", "generated")}
+        return {**fields, "models": models, "verdict": self.verdict, "notes": [*self.notes]}
 
 
 def evaluate(

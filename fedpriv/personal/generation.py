@@ -23,18 +23,18 @@ def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list
     Privacy:
         Of a site's own records: it never leaves the site.
     """
-    prompts = [example.input_ids[: _prompt(example)] for example in examples]
+    prompts = [example.input_ids[: first_target(example)] for example in examples]
     return greedy(model, worker.base.tokenizer, prompts, worker.recipe.model.max_length)
 
 
 def references(worker: Worker, examples: Sequence[Example]) -> list[str]:
     """Return the completion of each example, as far as the model reads it."""
     tokenizer: Any = worker.base.tokenizer
-    targets = (example.input_ids[_prompt(example) :] for example in examples)
+    targets = (example.input_ids[first_target(example) :] for example in examples)
     return [tokenizer.decode(ids, skip_special_tokens=True) for ids in targets]
 
 
-def _prompt(example: Example) -> int:
+def first_target(example: Example) -> int:
     """Count the tokens before the first target; a model needs one to begin after."""
     assert not isinstance(example.labels, int)
     return next(i for i, label in enumerate(example.labels) if label != NO_LOSS)

@@ -20,14 +20,8 @@ def write_page(evaluation: Evaluation, path: Path) -> None:
         templates("fedpriv.personal")
         .get_template("evaluation.html.j2")
         .render(
-            site=evaluation.site,
-            job=evaluation.job,
-            records=evaluation.records,
-            generated=evaluation.generated,
-            rows=evaluation.rows,
-            verdict=evaluation.verdict,
+            **vars(evaluation),
             columns=evaluation.columns,
-            notes=evaluation.notes,
             meaning=MEANING,
             made=datetime.now(UTC),
             css_colours=css_colours,
