@@ -189,8 +189,8 @@ def test_a_model_whose_configuration_names_code_is_refused(
     "use",
     [
         SECTION + "from fedpriv.models.stored import linear_sizes; linear_sizes(s)",
-        SECTION + "from fedpriv.hub.plainly import load_merged; load_merged({folder!r}, s)",
-        SECTION + "from fedpriv.hub.plainly import load_adapter; load_adapter('no', {folder!r}, s)",
+        SECTION + "from fedpriv.hub.export import load_merged; load_merged({folder!r}, s)",
+        SECTION + "from fedpriv.hub.export import load_adapter; load_adapter('no', {folder!r}, s)",
     ],
 )
 def test_whatever_loads_a_model_asks_for_nothing(run: Any, named: Any, use: str) -> None:

@@ -13,8 +13,7 @@ from pydantic import Field
 
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.load import load_job
-from fedpriv.data.columns import KEY, columns_of
-from fedpriv.data.in_memory import IN_MEMORY, Records, are_columns, rows_of
+from fedpriv.data.in_memory import IN_MEMORY, KEY, Records, are_columns, columns_of, rows_of
 from fedpriv.data.values import OddValueError, as_id, as_json
 from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.files import canonical_json, replacing_folder

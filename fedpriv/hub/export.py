@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.base_model import CONFIG, EMBEDDED, FACTS, WEIGHTS, is_lost
+from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
-from fedpriv.hub.card import card
-from fedpriv.hub.contents import Contents
+from fedpriv.hub.card import Contents, card
 from fedpriv.hub.load import check_whole, load, settings_of
-from fedpriv.hub.plainly import load_adapter, load_merged
+from fedpriv.models.base import quiet
 from fedpriv.models.config import HUB_NAME, ModelSection
 from fedpriv.plain_training.adapter import CARD, AdapterFacts, read_facts
 from fedpriv.report import received
@@ -241,3 +241,51 @@ def _write_budgets(folder: Path, directory: RunDirectory) -> None:
         path = folder / "budgets" / f"{report.site}.json"
         path.parent.mkdir(exist_ok=True)
         received.write(report, path)
+
+
+_PLAINLY: dict[str, Any] = {
+    "dtype": "float32",
+    "use_safetensors": True,
+    "trust_remote_code": False,
+}
+
+
+@without_hub_code()
+def load_merged(folder: Path, settings: ModelSection) -> Any:
+    """Load a model of transformers' own, in float32."""
+    with quiet():
+        model = _auto(settings).from_pretrained(folder, **_PLAINLY)
+    return model.eval()
+
+
+@without_hub_code()
+def load_adapter(folder: Path, base: str, settings: ModelSection) -> Any:
+    """Load an adapter on its base, in float32; the weights are rounded as the run had them."""
+    from peft import PeftModel
+
+    from fedpriv.models.quantised import round_weights
+
+    options = dict(_PLAINLY)
+    with quiet():
+        if settings.pooling == "mean":
+            from fedpriv.models.pooled import MeanPooledClassifier
+
+            labels = len(settings.labels)
+            model: Any = MeanPooledClassifier.from_encoder(
+                base, labels, output_loading_info=True, **options
+            )[0]
+        else:
+            if settings.task == "classification":
+                options |= {"num_labels": len(settings.labels), "ignore_mismatched_sizes": True}
+            model = _auto(settings).from_pretrained(base, **options)
+    if settings.quantize is not None:
+        round_weights(model, settings.quantize)
+    return PeftModel.from_pretrained(model, folder).eval()
+
+
+def _auto(settings: ModelSection) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    if settings.task == "classification":
+        return AutoModelForSequenceClassification
+    return AutoModelForCausalLM

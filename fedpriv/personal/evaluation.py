@@ -12,15 +12,15 @@ import numpy as np
 import torch
 
 from fedpriv.data.batch import Batch
-from fedpriv.data.encode import Example
+from fedpriv.data.encode import NO_LOSS, Example
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
 from fedpriv.personal.answering import sets_of, title, weights_of
-from fedpriv.personal.generation import completions, references
 from fedpriv.personal.together import Weights, score_sets
 from fedpriv.plain_training.rouge import Rouge, rouge
 from fedpriv.plain_training.scores import Scored, Scores
 from fedpriv.private_training.worker import Worker
+from fedpriv.synthetic.language_model import greedy
 
 GENERATED = 64  # examples that are answered to, the first of all; each takes as long as a long text
 MEANING = {
@@ -268,3 +268,33 @@ def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:
         f"All of these records have the label {labels[found.pop()]!r}: there is no AUC, and"
         " accuracy says little. Keep a larger share apart, or name a file with both labels."
     ]
+
+
+def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list[str]:
+    """Return what a model writes after each prompt.
+
+    It takes the likeliest token each time (greedy), so that it is the same every time; as many as a
+    record may have.
+
+    Args:
+        examples: of prompts and completions, see `fedpriv.data.encode.encode_completion`.
+        model: the worker's own, with the values that were last written, or another of its base.
+
+    Privacy:
+        Of a site's own records: it never leaves the site.
+    """
+    prompts = [example.input_ids[: first_target(example)] for example in examples]
+    return greedy(model, worker.base.tokenizer, prompts, worker.recipe.model.max_length)
+
+
+def references(worker: Worker, examples: Sequence[Example]) -> list[str]:
+    """Return the completion of each example, as far as the model reads it."""
+    tokenizer: Any = worker.base.tokenizer
+    targets = (example.input_ids[first_target(example) :] for example in examples)
+    return [tokenizer.decode(ids, skip_special_tokens=True) for ids in targets]
+
+
+def first_target(example: Example) -> int:
+    """Count the tokens before the first target; a model needs one to begin after."""
+    assert not isinstance(example.labels, int)
+    return next(i for i, label in enumerate(example.labels) if label != NO_LOSS)

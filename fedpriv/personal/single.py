@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import NO_LOSS, Example
 from fedpriv.models.vector import Vector
-from fedpriv.personal.generation import first_target
+from fedpriv.personal.evaluation import first_target
 from fedpriv.personal.together import mean_of_probabilities
 from fedpriv.plain_training.passes import passes
 from fedpriv.plain_training.public_records import mean_of_gradients

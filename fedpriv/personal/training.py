@@ -2,16 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.personal.choosing import Epoch, choose
 from fedpriv.personal.records import OwnParts
 from fedpriv.plain_training.passes import passes
+from fedpriv.plain_training.scores import score
 from fedpriv.private_training.worker import Worker
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A pass over the records.
+
+    Attributes:
+        rate: learning rate.
+        number: counts from 1 at each rate; 0 is before any.
+        loss: after it, the mean over the parts that were left out; None where none is.
+        without: the values (P,) that were trained without each of these parts, of the best pass.
+    """
+
+    rate: float
+    number: int
+    loss: float | None
+    without: tuple[Vector, ...] = field(default=(), repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Return it as JSON."""
+        return {"rate": self.rate, "number": self.number, "loss": self.loss}
+
+    @property
+    def said(self) -> str:
+        """The pass in a few words."""
+        return f"{self.rate:g} × {self.number}" if self.number else "not trained"
+
+
+def choose(
+    worker: Worker,
+    start: Vector,
+    own: OwnParts,
+    settings: OwnTraining,
+    *,
+    seed: int = 0,
+    told: Callable[[Epoch], None] = lambda epoch: None,
+) -> tuple[Epoch, tuple[Epoch, ...]]:
+    """Choose the best pass of all that were tried, `start` (P,) among them; return all, too.
+
+    A rate ends after `settings.patience` passes without a lower loss, after `settings.epochs`, or
+    where numbers overflow. Rates are tried from the highest on, which takes the fewest passes,
+    until a lower one is no better.
+
+    Args:
+        own: with at least one part to leave out.
+        seed: of the order of the records.
+        told: of every pass.
+
+    Privacy:
+        None: made of raw records, and stays at the site.
+    """
+    looked_at = range(own.left_out)
+    untrained = [start for _ in looked_at]
+    before = _loss(worker, own, untrained)
+    tried = [Epoch(0.0, 0, before)]
+    best = replace(tried[0], without=tuple(untrained))
+    told(tried[0])
+    for rate in sorted(settings.rates, reverse=True):
+        lowest, since = before, 0
+        moves: list[Iterator[Vector]] = [
+            passes(
+                worker,
+                start,
+                own.without(index),
+                rate,
+                epochs=settings.epochs,
+                batch_size=settings.batch_size,
+                falling=False,
+                seed=seed,
+            )
+            for index in looked_at
+        ]
+        for number, values in enumerate(zip(*moves, strict=False), 1):
+            loss = _loss(worker, own, values)
+            if not math.isfinite(loss):
+                break
+            epoch = Epoch(rate, number, loss)
+            told(epoch)
+            tried.append(epoch)
+            if best.loss is not None and loss < best.loss:
+                best = replace(epoch, without=tuple(values))
+            since = 0 if loss < lowest else since + 1
+            lowest = min(lowest, loss)
+            if since >= settings.patience:
+                break
+        if best.number and best.rate != rate:
+            break
+    return best, tuple(tried)
+
+
+def _loss(worker: Worker, own: OwnParts, values: Sequence[Vector]) -> float:
+    """Return the mean loss of each part under the model that was trained without it."""
+    parts = own.parts[: own.left_out]
+    losses = [score(worker, part, one).eval_loss for part, one in zip(parts, values, strict=True)]
+    return statistics.fmean(losses, weights=list(map(len, parts)))
 
 
 @dataclass(frozen=True, eq=False)

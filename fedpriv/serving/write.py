@@ -8,27 +8,35 @@ Privacy
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import CausalLMOutput
 
 from fedpriv.base_model import CONFIG, WEIGHTS
 from fedpriv.base_model import FACTS as FACTS_OF_ADAPTER
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, ModelError
 from fedpriv.files import replacing_folder, write_atomic
-from fedpriv.models.base import Base, load_base
+from fedpriv.models.base import Base, first_line, load_base
 from fedpriv.models.digest import find_base, stored_type
-from fedpriv.models.lora import trained_whole
+from fedpriv.models.lora import attach_lora, trained_whole
 from fedpriv.models.quantised import unpack
+from fedpriv.models.trial import AS_IT_IS, Trial
 from fedpriv.personal.own_adapter import WARNING
-from fedpriv.plain_training.adapter import CARD, read_facts
+from fedpriv.plain_training.adapter import CARD, read_facts, read_into
 from fedpriv.private_training.worker import ModelRecipe
+from fedpriv.serving import load_site_model
 from fedpriv.serving.config import SiteModelConfig
 from fedpriv.serving.folder import BASE, FACTS, SiteModelFacts, digests, place_of
-from fedpriv.serving.model import SiteModelForCausalLM, SiteModelForSequenceClassification
-from fedpriv.serving.trial import check_answers
+from fedpriv.serving.model import (
+    SiteModel,
+    SiteModelForCausalLM,
+    SiteModelForSequenceClassification,
+)
 
 
 def write_site_model(
@@ -146,3 +154,65 @@ model = fedpriv.serving.load_site_model(folder)
 
 A server of transformers' own on this machine alone: `fedpriv-client serve-model .`.
 """
+
+
+class OneAdapter(nn.Module):
+    """A site model that answers as one of its adapters alone.
+
+    Args:
+        index: the adapter's place.
+        halves: read a text in two halves, the second with what the cache keeps of the first.
+    """
+
+    def __init__(self, model: SiteModel, index: int, *, halves: bool) -> None:
+        super().__init__()
+        self.model, self.index, self.halves = model, index, halves
+
+    def forward(self, input_ids: Tensor, **_: Any) -> CausalLMOutput:
+        """Give the logits of that adapter, (B, T, V) or (B, labels)."""
+        parts: list[Tensor] = [input_ids]
+        given: dict[str, Any] = {}
+        if self.halves:
+            parts, given = list(torch.tensor_split(input_ids, 2, dim=1)), {"use_cache": True}
+        found, model = [], cast(Any, self.model)  # nn.Module takes it for a tensor
+        for part in parts:
+            told = model.rows(input_ids=part, **given)
+            found.append(told.logits[self.index :: len(model.names)])
+            if self.halves:
+                given["cache"] = model.cache_of(told)
+        return CausalLMOutput(logits=torch.cat(found, dim=1) if self.halves else found[0])
+
+
+def check_answers(folder: Path, base: Base, recipe: ModelRecipe) -> None:
+    """Check that several adapters at once answer as each by itself, with a cache and without.
+
+    Args:
+        base: the base of `recipe`, in float32; it is changed.
+
+    Raises:
+        ModelError: they answer otherwise.
+    """
+    kind = base.model.config.model_type
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is not where it will be
+            made = load_site_model(folder)
+    except ValueError as error:  # of what the configuration of an adapter asks for
+        raise ModelError(f"model.name: a {kind} can't answer so: {first_line(error)}.") from None
+    model = attach_lora(base, recipe.lora, recipe.model.task, seed=recipe.seed)
+    for index, name in enumerate(made.names):
+        read_into(model, folder / name, read_facts(folder / name))
+        trial = Trial(model, base.tokenizer, recipe.model.max_length, AS_IT_IS)
+        ways = (False, True) if made.can_generate() else (False,)
+        try:
+            off = max(trial.other_off_by(OneAdapter(made, index, halves=halves)) for halves in ways)
+        except Exception as error:  # whatever an architecture trips over
+            why = f"{type(error).__name__}: {first_line(error)}"
+        else:
+            why = f"the logits of {name!r} are off by {off:.0f} times what rounding explains"
+            if off <= 1:
+                continue
+        raise ModelError(
+            f"model.name: a {kind} does not compute several adapters at once as"
+            f" it computes one: {why}. Keep one adapter: fedpriv-client personalise --single."
+        )
