@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from fedpriv.config.job import JobConfig
 from fedpriv.defaults import KEYS, defaults_for
@@ -44,15 +45,14 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
             value=job.model.name,
             fix=f"Correct it, or write down {names}.",
         )
-    labels = job.model.task == "classification"
-    found = defaults_for(labels, parameters, job.privacy.epsilon)
+    found = defaults_for(job.model.task == "classification", parameters, job.privacy.epsilon)
     row = {key: getattr(found, key) for key in KEYS}
     if "r" not in missing:  # the scale of the update, alpha / r, is what was measured
         row["alpha"] *= job.lora.r / row["r"]
-    sections = {}
-    for table in {KEYS[key] for key in missing}:
-        left_out = {key: row[key] for key in missing if KEYS[key] == table}
-        sections[table] = getattr(job, table).model_copy(update=left_out)
+    left_out: dict[str, dict[str, Any]] = {}
+    for key in missing:
+        left_out.setdefault(KEYS[key], {})[key] = row[key]
+    sections = {t: getattr(job, t).model_copy(update=keys) for t, keys in left_out.items()}
     return job.model_copy(update=sections)
 
 

@@ -71,12 +71,8 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
     data, allow = file.data, file.allow
     named = {"model": allow.model, "begin": allow.begin}
     found = {key: _model(path, f"allow.{key}", name) for key, name in named.items() if name}
-    return file.model_copy(
-        update={
-            "data": data.model_copy(update={"path": _source(path, "data.path", data.path)}),
-            "allow": allow.model_copy(update=found),
-        }
-    )
+    data = data.model_copy(update={"path": _source(path, "data.path", data.path)})
+    return file.model_copy(update={"data": data, "allow": allow.model_copy(update=found)})
 
 
 def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
@@ -148,24 +144,17 @@ def _toml(text: str) -> dict[str, Any]:
 
 def _check_values(value: object, path: Path, key: str = "") -> None:
     """Refuse texts that can't be the name of a file, and numbers beyond those of TOML."""
-    if isinstance(value, dict):
-        for name, item in value.items():
+    if isinstance(value, dict | list):
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
             _check_values(item, path, f"{key}.{name}".lstrip("."))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _check_values(item, path, f"{key}.{index}")
-    elif isinstance(value, str) and "\0" in value:
-        raise ConfigError(
-            "holds a NUL character", file=path, key=key, value=value, fix="Take it out."
-        )
+        return
+    if isinstance(value, str) and "\0" in value:
+        problem, fix = "holds a NUL character", "Take it out."
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(
-            "is an integer of more than 64 bits",
-            file=path,
-            key=key,
-            value=value,
-            fix="Use a smaller one.",
-        )
+        problem, fix = "is an integer of more than 64 bits", "Use a smaller one."
+    else:
+        return
+    raise ConfigError(problem, file=path, key=key, value=value, fix=fix)
 
 
 def apply_override(tree: dict[str, Any], override: str) -> None:
@@ -187,20 +176,14 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
 def _child(node: Any, part: str, dotted: str) -> Any:
     if isinstance(node, dict):
         return node.setdefault(part, {})
-    if isinstance(node, list):
-        tables = [item for item in node if isinstance(item, dict)]
-        named = {str(item.get("name")): item for item in tables}
-        if part in named:
-            return named[part]
-        numbered = {str(index): item for index, item in enumerate(node)}
-        if part in numbered:
-            return numbered[part]
-        raise ConfigError(
-            f"there is no {part!r}",
-            key=f"--set {dotted}",
-            fix=f"Use one of {', '.join(named)}.",
-        )
-    raise ConfigError("is not a table", key=f"--set {dotted}")
+    if not isinstance(node, list):
+        raise ConfigError("is not a table", key=f"--set {dotted}")
+    named = {str(item.get("name")): item for item in node if isinstance(item, dict)}
+    known = {str(index): item for index, item in enumerate(node)} | named
+    if part not in known:
+        fix = f"Use one of {', '.join(named)}."
+        raise ConfigError(f"there is no {part!r}", key=f"--set {dotted}", fix=fix)
+    return known[part]
 
 
 def _value(text: str) -> Any:
@@ -229,9 +212,8 @@ def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
     if problem["type"] == "value_error":
         message = message.removeprefix("Value error, ")
         if isinstance(value, dict):  # a rule over several keys, which names them itself
-            named, colon, rest = message.partition(": ")
-            if not location and colon:
-                return ConfigError(rest, file=path, key=named)
+            if not location and ": " in message:
+                key, _, message = message.partition(": ")
             return ConfigError(message, file=path, key=key or None)
     return ConfigError(message[0].lower() + message[1:], file=path, key=key, value=value)
 
@@ -259,8 +241,8 @@ def _found(job: JobConfig, path: Path) -> JobConfig:
     found = {key: _model(path, f"model.{key}", name) for key, name in named.items() if name}
     model = job.model.model_copy(update=found)
     made_up = job.synthetic
-    generator = None if made_up is None else made_up.generator
-    if made_up is not None and generator is not None and generator.kind == "local":
+    generator = made_up and made_up.generator
+    if made_up and generator and generator.kind == "local":
         name = _model(path, "synthetic.generator.model", str(generator.model))
         generator = generator.model_copy(update={"model": name})
         made_up = made_up.model_copy(update={"generator": generator})
@@ -286,22 +268,14 @@ def _check_public(job: JobConfig, path: Path) -> None:
             continue
         same = next((site for site, own in private.items() if _share(file, own)), None)
         if same is not None and not job.job.data_is_public:
-            raise ConfigError(
-                f"is also {same}; a loss on private records would be a release that nobody"
-                " paid for",
-                file=path,
-                key=key,
-                value=file,
-                fix="Name public records, or the coordinator's own.",
-            )
-        if key in _USED and _share(file, files["evaluation.data"]):
-            raise ConfigError(
-                f"would {_USED[key]} the records that are reported",
-                file=path,
-                key=key,
-                value=file,
-                fix="Name other records.",
-            )
+            problem = f"is also {same}; a loss on private records would be a release that nobody"
+            problem, fix = f"{problem} paid for", "Name public records, or the coordinator's own."
+        elif key in _USED and _share(file, files["evaluation.data"]):
+            problem = f"would {_USED[key]} the records that are reported"
+            fix = "Name other records."
+        else:
+            continue
+        raise ConfigError(problem, file=path, key=key, value=file, fix=fix)
 
 
 def _share(one: Path, other: Path) -> bool:
@@ -340,11 +314,9 @@ def allowed_model(path: Path, key: str = "model") -> str | None:
     _check_values(tree, path)
     allow = tree.get("allow", {})
     name = allow.get(key, "embedded" if key == "model" else None) if isinstance(allow, dict) else 0
-    if name is None:
-        return None
-    if not isinstance(name, str):
+    if name is not None and not isinstance(name, str):
         raise ConfigError("is no name of a model", file=path, key=f"allow.{key}", value=name)
-    return _model(path, f"allow.{key}", name)
+    return name and _model(path, f"allow.{key}", name)
 
 
 def _source(file: Path, key: str, data: Path | str | None) -> Path | str | None:

@@ -65,9 +65,9 @@ def held_out_units(held_out: Path | float | None, size: int, stated: int | None)
     Privacy:
         Of settings alone, never of records.
     """
-    if held_out is None or isinstance(held_out, Path):
-        return None if held_out is None else stated
-    return max(1, round(held_out * size))
+    if isinstance(held_out, float):
+        return max(1, round(held_out * size))
+    return stated if held_out else None
 
 
 def check_held_out(

@@ -310,7 +310,7 @@ class SiteFile(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> SiteFile:
-        data, budget = self.data, self.budget
+        data, budget, allow = self.data, self.budget, self.allow
         data.check_one(data.path, "data", "path")
         if set(data.columns) not in [shape for shapes in SHAPES.values() for shape in shapes]:
             raise ValueError(
@@ -329,7 +329,6 @@ class SiteFile(Section):
                 f"server.plain: {self.server.address} is another machine, and everyone in between"
                 " could read and change what is sent; leave plain out"
             )
-        allow = self.allow
         if self.notify is not None and allow.approve != "ask":
             raise ValueError(
                 "notify: nobody's yes is waited for; it belongs to allow.approve = 'ask'"
@@ -351,17 +350,15 @@ class SiteFile(Section):
             )
         check_held_out(data.held_out, data.size, data.held_out_size, budget.delta, "data")
         known = held_out_units(data.held_out, data.size, data.held_out_size)
-        if (self.allow.begin is None) != (self.allow.begin_digest is None):
-            missing = "begin_digest" if self.allow.begin else "begin"
+        if (allow.begin is None) != (allow.begin_digest is None):
+            missing = "begin_digest" if allow.begin else "begin"
             raise ValueError(f"allow.{missing}: is missing; an adapter is named with its digest")
-        if self.allow.evaluation and known is None:
+        if allow.evaluation and known is None:
             missing = "held_out" if data.held_out is None else "held_out_size"
             raise ValueError(f"data.{missing}: is missing; allow.evaluation needs it")
         if budget.per_job > budget.epsilon:
-            raise ValueError(
-                f"budget.per_job: {budget.per_job:g} is more than there is for life,"
-                f" {budget.epsilon:g}"
-            )
+            life = f"more than there is for life, {budget.epsilon:g}"
+            raise ValueError(f"budget.per_job: {budget.per_job:g} is {life}")
         self._has_a_second_budget()
         try:
             budget.new_rule()

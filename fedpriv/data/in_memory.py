@@ -79,20 +79,16 @@ def rows_of(records: Any, key: str) -> Iterator[Row]:
         raise _no_rows(records, key, "Give a list of rows.") from None
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise DataError(
-                f"row {number} is a {type(row).__name__}",
-                file=IN_MEMORY,
-                key=key,
-                fix='A row is a mapping from column to value, such as {"text": "…"}.',
-            )
+            problem = f"row {number} is a {type(row).__name__}"
+            fix = 'A row is a mapping from column to value, such as {"text": "…"}.'
+            raise DataError(problem, file=IN_MEMORY, key=key, fix=fix)
         yield Row(row, f"row {number}")
 
 
 def names_of(records: Any) -> list[Any] | None:
     """Return the columns of records that have them in common; None of rows with their own."""
-    if hasattr(records, "column_names"):
-        return list(records.column_names)
     columns = records if isinstance(records, Mapping) else getattr(records, "columns", None)
+    columns = getattr(records, "column_names", columns)
     return None if columns is None else list(columns)
 
 
@@ -175,20 +171,16 @@ def _check_dataset(records: Any, key: str) -> None:
     """Refuse what `set_transform` makes of rows: it is left out here, and may not be noticed."""
     from datasets import Dataset
 
+    if isinstance(records, Mapping):
+        fix = f"Give one split of it, such as records[{next(iter(records), 'train')!r}]."
+        raise _no_rows(records, key, fix)
     if not isinstance(records, Dataset):
-        fix = "Give one split of it" + (
-            f", such as records[{next(iter(records), 'train')!r}]."
-            if isinstance(records, Mapping)
-            else ", not as a stream: records are read more than once."
-        )
+        fix = "Give one split of it, not as a stream: records are read more than once."
         raise _no_rows(records, key, fix)
     if records.format["type"] == "custom":
-        raise DataError(
-            "has a transform, which is made of several rows at once whenever some are looked at",
-            file=IN_MEMORY,
-            key=key,
-            fix="Apply it to each record by itself first, with map, or leave it out.",
-        )
+        how = "made of several rows at once whenever some are looked at"
+        fix = "Apply it to each record by itself first, with map, or leave it out."
+        raise DataError(f"has a transform, which is {how}", file=IN_MEMORY, key=key, fix=fix)
 
 
 KEY = "records"  # how errors call them
