@@ -31,10 +31,8 @@ def available(device: str = "cpu") -> int:
 
         return int(torch.cuda.mem_get_info(device)[0])
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-        free = found["MemAvailable"]
-    except (OSError, KeyError, ValueError, IndexError):
+        free = _bytes_of(Path("/proc/meminfo"))["MemAvailable"]
+    except (OSError, KeyError, ValueError):
         raise ConfigError("can't be told on this system", key="memory") from None
     left = memory.left()
     return free if left is None else min(free, left)
@@ -111,18 +109,15 @@ def _fitting(one: int, two: int, free: int) -> int:
 
 
 def _too_much(worker: Worker, records: int, free: int, fitting: int | None = None) -> ConfigError:
+    length = worker.recipe.model.max_length
     ways = ["Halve it" if fitting is None else f"Set it to {fitting}"] if fitting != 0 else []
-    ways.append(f"lower model.max_length below {worker.recipe.model.max_length}")
+    ways.append(f"lower model.max_length below {length}")
     if not worker.recipe.compute.gradient_checkpointing:
         ways.append("set compute.gradient_checkpointing = true")
     fix = ", or ".join(ways)
-    return ConfigError(
-        f"{records} records of {worker.recipe.model.max_length} tokens at once do not fit into"
-        f" {free / 1e9:.1f} GB",
-        key="compute.microbatch",
-        value=records,
-        fix=f"{fix[0].upper()}{fix[1:]}.",
-    )
+    fix = f"{fix[0].upper()}{fix[1:]}."
+    problem = f"{records} records of {length} tokens at once do not fit into {free / 1e9:.1f} GB"
+    return ConfigError(problem, key="compute.microbatch", value=records, fix=fix)
 
 
 def _taken(worker: Worker, records: int, held: int) -> int:
@@ -135,10 +130,13 @@ def _taken(worker: Worker, records: int, held: int) -> int:
 
 
 def _resident(key: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return _bytes_of(Path("/proc/self/status")).get(key, 0)
+
+
+def _bytes_of(file: Path) -> dict[str, int]:
+    """Read what the system says in kB, by name."""
+    lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[2:] == ["kB"]}
 
 
 def _forget_peak() -> None:

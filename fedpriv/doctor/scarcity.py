@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from pathlib import Path
 
 from fedpriv import cores
@@ -20,11 +21,9 @@ def scarcity(needed: int) -> str | None:
     Args:
         needed: bytes of memory that the run takes at its peak.
     """
-    found = []
-    try:
+    found, free = [], needed
+    with suppress(ConfigError):
         free = available()
-    except ConfigError:
-        free = needed
     if free < needed:
         found.append(
             f"only {free / 1e9:.1f} GB of memory are free, and the run takes {needed / 1e9:.1f} GB,"

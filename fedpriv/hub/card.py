@@ -47,12 +47,9 @@ class Contents:
 
     def __post_init__(self) -> None:
         if self.license is not None and not re.fullmatch(_LICENSE, self.license):
-            raise ConfigError(
-                "is no identifier of a licence",
-                key="--license",
-                value=self.license,
-                fix="Give one as model hubs write it, such as apache-2.0, or other.",
-            )
+            problem = "is no identifier of a licence"
+            fix = "Give one as model hubs write it, such as apache-2.0, or other."
+            raise ConfigError(problem, key="--license", value=self.license, fix=fix)
 
 
 _TAGS = ("fedpriv", "federated-learning", "differential-privacy", "lora")
@@ -141,7 +138,7 @@ def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | No
         (name, getattr(before, field, None), getattr(after, field, None))
         for field, (_, name) in _METRICS.items()
     ]
-    return [row for row in rows if row[1] is not None or row[2] is not None]
+    return [row for row in rows if row[1:] != (None, None)]
 
 
 class _Markdown(str):
@@ -190,21 +187,13 @@ def lines_of_use(contents: Contents) -> list[str]:
     if not contents.base_here:  # within a repository of a hub no class looks for a second model
         here += ", or its name at a hub"
     auto, tokenizer = _AUTO[model.task], "tokenizer = AutoTokenizer.from_pretrained(folder)"
+    lines = [f"from transformers import {auto}, AutoTokenizer", "", here, tokenizer]
     if contents.merged:
-        return [
-            f"from transformers import {auto}, AutoTokenizer",
-            "",
-            here,
-            tokenizer,
-            f"model = {auto}.from_pretrained(folder).eval()",
-        ]
+        return [*lines, f"model = {auto}.from_pretrained(folder).eval()"]
     source = 'f"{folder}/base"' if contents.base_here else "name"
     lines = [
         "from peft import PeftModel",
-        f"from transformers import {auto}, AutoTokenizer",
-        "",
-        here,
-        tokenizer,
+        *lines,
         f"base = {auto}.from_pretrained({source}{_head(contents)})",
         "model = PeftModel.from_pretrained(base, folder).eval()",
     ]

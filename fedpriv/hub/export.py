@@ -82,13 +82,9 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
         raise RunError(f"{run}: the job is at work. Wait until it has ended, or stop it.")
     facts = read_facts(run / "adapter")
     if facts.job != directory.run.job_id:
-        raise ConfigError(
-            f"is of another job than the run, {directory.run.job_id!r}",
-            file=run / "adapter" / FACTS,
-            key="proposal.job_id",
-            value=facts.job,
-            fix="Copy the whole run directory again.",
-        )
+        problem = f"is of another job than the run, {directory.run.job_id!r}"
+        file, fix = run / "adapter" / FACTS, "Copy the whole run directory again."
+        raise ConfigError(problem, file=file, key="proposal.job_id", value=facts.job, fix=fix)
     for report in directory.reports:
         received.verify(report)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -122,31 +118,22 @@ def _contents(
     Raises:
         ConfigError: no class of transformers could load it, or an option is wrong.
     """
+    file = run / "run.json"
     if wanted.merge and model.pooling == "mean":
-        raise ConfigError(
-            "is a mean over tokens and a linear layer, which no class of transformers loads, so a"
-            " merged model would load as something else",
-            file=run / "run.json",
-            key="config.model.pooling",
-            value=model.pooling,
-            fix="Leave --merge out: the adapter's card says how fedpriv loads it.",
-        )
+        problem = "is a mean over tokens and a linear layer, which no class of transformers loads,"
+        problem += " so a merged model would load as something else"
+        fix = "Leave --merge out: the adapter's card says how fedpriv loads it."
+        key = "config.model.pooling"
+        raise ConfigError(problem, file=file, key=key, value=model.pooling, fix=fix)
     if model.begin_as == "merged" and not wanted.merge:
-        raise ConfigError(
-            "is a base into which another adapter was merged, so that an adapter of it alone would"
-            " load as something else",
-            file=run / "run.json",
-            key="config.model.begin_as",
-            value=model.begin_as,
-            fix="Give --merge, which writes all of the model.",
-        )
+        problem = "is a base into which another adapter was merged, so that an adapter of it alone"
+        problem += " would load as something else"
+        key, fix = "config.model.begin_as", "Give --merge, which writes all of the model."
+        raise ConfigError(problem, file=file, key=key, value=model.begin_as, fix=fix)
     if wanted.dtype is not None and not wanted.merge:
-        raise ConfigError(
-            "is for a merged model; an adapter is handed on as it was trained",
-            key="--dtype",
-            value=wanted.dtype,
-            fix="Leave it out, or add --merge.",
-        )
+        problem = "is for a merged model; an adapter is handed on as it was trained"
+        fix = "Leave it out, or add --merge."
+        raise ConfigError(problem, key="--dtype", value=wanted.dtype, fix=fix)
     if wanted.base is not None and not re.fullmatch(HUB_NAME, wanted.base):
         raise ConfigError(
             "is no name at a hub", key="--base", value=wanted.base, fix="Give OWNER/NAME."

@@ -92,9 +92,9 @@ def check_folder(folder: Path) -> SiteModelFacts:
     found = digests(folder)
     for name in sorted(found.keys() | facts.files.keys()):
         if found.get(name) != facts.files.get(name):
-            how = "was changed" if name in found and name in facts.files else "is missing"
-            how = how if name in facts.files else "was put there later"
-            fix = "Take it away." if name not in facts.files else AGAIN
+            how, fix = "was changed" if name in found else "is missing", AGAIN
+            if name not in facts.files:
+                how, fix = "was put there later", "Take it away."
             raise ConfigError(f"{how}: it is not as it was made", file=folder / name, fix=fix)
     if facts.place != place_of(folder):
         warnings.warn(

@@ -69,12 +69,9 @@ def write_site_model(
     for path in adapters.values():
         expected = read_facts(path).proposal.base_digest
         if expected != base.digest:
-            raise ConfigError(
-                f"is of another base model than {recipe.model.name!r}, which is {base.digest} here",
-                file=path,
-                value=expected,
-                fix="Put the base of the job back, or name an adapter of this base.",
-            )
+            other = f"another base model than {recipe.model.name!r}, which is {base.digest} here"
+            fix = "Put the base of the job back, or name an adapter of this base."
+            raise ConfigError(f"is of {other}", file=path, value=expected, fix=fix)
     with replacing_folder(folder) as made:
         for name, path in adapters.items():
             (made / name).mkdir()
@@ -170,12 +167,9 @@ class OneAdapter(nn.Module):
 
     def forward(self, input_ids: Tensor, **_: Any) -> CausalLMOutput:
         """Give the logits of that adapter, (B, T, V) or (B, labels)."""
-        parts: list[Tensor] = [input_ids]
-        given: dict[str, Any] = {}
-        if self.halves:
-            parts, given = list(torch.tensor_split(input_ids, 2, dim=1)), {"use_cache": True}
+        given: dict[str, Any] = {"use_cache": True} if self.halves else {}
         found, model = [], cast(Any, self.model)  # nn.Module takes it for a tensor
-        for part in parts:
+        for part in torch.tensor_split(input_ids, 2, dim=1) if self.halves else [input_ids]:
             told = model.rows(input_ids=part, **given)
             found.append(told.logits[self.index :: len(model.names)])
             if self.halves:
