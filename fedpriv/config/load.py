@@ -54,8 +54,9 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
             fix="Write it to a file and name that, or use fedpriv.write_federation.",
         )
     job = _found(_load(JobConfig, path, overrides), path)
-    _check_public(job, path)
-    return with_defaults(job, path)
+    with naming(path):
+        _check_public(job)
+        return with_defaults(job)
 
 
 def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
@@ -79,13 +80,12 @@ def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
     tree = read_toml(path)
     for override in overrides:
         apply_override(tree, override)
-    _check_values(tree, path)
     try:
         with naming(path):
-            found: File = absolute(kind.model_validate(tree), path.resolve().parent)
+            _check_values(tree)
+            return absolute(kind.model_validate(tree), path.resolve().parent)  # type: ignore[no-any-return]
     except ValidationError as error:
         raise config_error(error, path, kind) from None
-    return found
 
 
 def absolute(value: Any, folder: Path) -> Any:
@@ -142,11 +142,11 @@ def _toml(text: str) -> dict[str, Any]:
         raise ValueError("its values are nested too deeply") from None
 
 
-def _check_values(value: object, path: Path, key: str = "") -> None:
+def _check_values(value: object, key: str = "") -> None:
     """Refuse texts that can't be the name of a file, and numbers beyond those of TOML."""
     if isinstance(value, dict | list):
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
-            _check_values(item, path, f"{key}.{name}".lstrip("."))
+            _check_values(item, f"{key}.{name}".lstrip("."))
         return
     if isinstance(value, str) and "\0" in value:
         problem, fix = "holds a NUL character", "Take it out."
@@ -154,7 +154,7 @@ def _check_values(value: object, path: Path, key: str = "") -> None:
         problem, fix = "is an integer of more than 64 bits", "Use a smaller one."
     else:
         return
-    raise ConfigError(problem, file=path, key=key, value=value, fix=fix)
+    raise ConfigError(problem, key=key, value=value, fix=fix)
 
 
 def apply_override(tree: dict[str, Any], override: str) -> None:
@@ -256,7 +256,7 @@ _USED = {
 }
 
 
-def _check_public(job: JobConfig, path: Path) -> None:
+def _check_public(job: JobConfig) -> None:
     """Refuse to choose by what is reported, and to look at the records of a site at all.
 
     A file is known by where it really is; a folder holds what is in it.
@@ -275,7 +275,7 @@ def _check_public(job: JobConfig, path: Path) -> None:
             fix = "Name other records."
         else:
             continue
-        raise ConfigError(problem, file=path, key=key, value=file, fix=fix)
+        raise ConfigError(problem, key=key, value=file, fix=fix)
 
 
 def _share(one: Path, other: Path) -> bool:
@@ -311,7 +311,8 @@ def allowed_model(path: Path, key: str = "model") -> str | None:
         ConfigError: the file can't be read, or what it says of the model.
     """
     tree = read_toml(path)
-    _check_values(tree, path)
+    with naming(path):
+        _check_values(tree)
     allow = tree.get("allow", {})
     name = allow.get(key, "embedded" if key == "model" else None) if isinstance(allow, dict) else 0
     if name is not None and not isinstance(name, str):

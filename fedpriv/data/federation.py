@@ -79,11 +79,9 @@ def write_federation(
     if isinstance(evaluation, Mapping):
         tables["evaluation"] = evaluation
     elif evaluation is not None:
-        raise ConfigError(
-            f"is a {type(evaluation).__name__}, and records to measure models by were given",
-            key="evaluation",
-            fix='It is a table of the federation file, such as {"every": 5}.',
-        )
+        kind, fix = type(evaluation).__name__, "a table of the federation file, such as"
+        problem = f"is a {kind}, and records to measure models by were given"
+        raise ConfigError(problem, key="evaluation", fix=f'It is {fix} {{"every": 5}}.')
     keys = sites if isinstance(sites, Mapping) else {}
     for where, table, key, argument in (
         ("data", tables.get("data", {}), "columns", "columns"),
@@ -91,9 +89,8 @@ def write_federation(
         *((f"sites.{site}", own, one, "records") for site, own in keys.items() for one in WRITTEN),
     ):
         if key in table:
-            raise ConfigError(
-                "is an argument of its own", key=f"{where}.{key}", fix=f"Give {argument}."
-            )
+            fix = f"Give {argument}."
+            raise ConfigError("is an argument of its own", key=f"{where}.{key}", fix=fix)
     if public is None:
         raise ConfigError("is missing", key="public", fix="Give records to measure models by.")
     parts: Any = None if are_columns(records) or not isinstance(records, Mapping) else records
@@ -155,11 +152,8 @@ def _toml(tree: Mapping[str, Any]) -> str:
         text = tomli_w.dumps(_plain(tree))
         text.encode()
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"hold what a file can't ({error})",
-            key="tables",
-            fix="Use texts, numbers, true and false, lists, and dictionaries with names as keys.",
-        ) from None
+        fix = "Use texts, numbers, true and false, lists, and dictionaries with names as keys."
+        raise ConfigError(f"hold what a file can't ({error})", key="tables", fix=fix) from None
     return text
 
 
@@ -182,12 +176,9 @@ def _check_sites(named: Any, sites: Any) -> None:
     """
     if named is not None:
         if hasattr(named, "column_names"):
-            raise ConfigError(
-                "are the splits of a data set, and a test split is no site",
-                key=KEY,
-                value=list(named),
-                fix='Give one of them, or name the sites: {"north": …, "south": …}.',
-            )
+            problem = "are the splits of a data set, and a test split is no site"
+            fix = 'Give one of them, or name the sites: {"north": …, "south": …}.'
+            raise ConfigError(problem, key=KEY, value=list(named), fix=fix)
         if sites is not None and not isinstance(sites, Mapping):
             raise ConfigError("are named by the records already", key="sites", value=sites)
         if unknown := [name for name in sites or () if name not in named]:
@@ -226,12 +217,8 @@ def _rows(records: Records, wanted: Sequence[str], unit: str) -> list[Values]:
     for row, place, _ in rows_of(records, KEY):
         missing = [column for column in wanted if column not in row]
         if missing:
-            raise DataError(
-                f"{place} has no such column",
-                key=KEY,
-                value=missing[0],
-                fix=f"Its columns are {', '.join(map(str, row))}.",
-            )
+            fix = f"Its columns are {', '.join(map(str, row))}."
+            raise DataError(f"{place} has no such column", key=KEY, value=missing[0], fix=fix)
         found: dict[str, Any] = {}
         for column in wanted:
             is_id = column == unit != "record"
@@ -262,12 +249,9 @@ def _declared(
     if stated is not None:
         return stated
     if not public:
-        raise ConfigError(
-            f"is missing for {name}",
-            key="size",
-            fix="Type a number of units. It is public, and a count of private records would tell"
-            " that somebody is among them.",
-        )
+        fix = "Type a number of units. It is public, and a count of private records would tell that"
+        fix += " somebody is among them."
+        raise ConfigError(f"is missing for {name}", key="size", fix=fix)
     return len(rows) if unit == "record" else len({row[unit] for row in rows})
 
 

@@ -135,14 +135,10 @@ def read_own(
         for number, record in enumerate(records, 1):
             (apart if is_apart(record, unit, held_out, HELD_OUT) else trained).append(number)
         if not (apart and trained):
-            raise DataError(
-                f"a share of {held_out:g} leaves {len(trained)} rows to train on and {len(apart)}"
-                " to test",
-                file=where(source),
-                key=asked,
-                value=held_out,
-                fix="Choose another share, or name a file of records to test on.",
-            )
+            left = f"{len(trained)} rows to train on and {len(apart)} to test"
+            problem = f"a share of {held_out:g} leaves {left}"
+            fix = "Choose another share, or name a file of records to test on."
+            raise DataError(problem, file=where(source), key=asked, value=held_out, fix=fix)
         training, further = (records.select(np.frombuffer(n, np.int64) - 1) for n in (rows, apart))
     as_read = training, further
     if transform is not None:

@@ -206,20 +206,15 @@ def columns_of(records: Records) -> dict[str, str]:
     for number, row in enumerate(rows, 1):
         fields = next((fields for fields in _FIELDS if fields <= set(row)), None)
         if fields is None:
-            raise DataError(
-                "are in no format that is known",
-                key=KEY,
-                value=sorted(map(str, row)),
-                fix="Columns are text; prompt and completion; messages; or text and label. Name"
-                ' yours with columns, such as columns={"text": "note"}.',
-            )
+            fix = "Columns are text; prompt and completion; messages; or text and label. Name"
+            fix += ' yours with columns, such as columns={"text": "note"}.'
+            held, problem = sorted(map(str, row)), "are in no format that is known"
+            raise DataError(problem, key=KEY, value=held, fix=fix)
         if found not in (None, fields):
-            raise DataError(
-                f"row {number} is in another format than those before it",
-                key=KEY,
-                fix='Name the columns that are meant, such as columns={"text": "text"}, as no'
-                " record may decide how others are read.",
-            )
+            problem = f"row {number} is in another format than those before it"
+            fix = 'Name the columns that are meant, such as columns={"text": "text"}, as no'
+            fix += " record may decide how others are read."
+            raise DataError(problem, key=KEY, fix=fix)
         found = fields
     if found is None:
         raise DataError("holds no record", key=KEY, fix="Give at least one.")

@@ -79,20 +79,16 @@ def note_rows(section: OmopSection, wanted: Sequence[str]) -> Iterator[Row]:
             last: Any = ...
             for number, row in enumerate(connection.execute(query).yield_per(AT_ONCE), 1):
                 if row[0] == last:
-                    raise DataError(
-                        f"note {number} has the {ID} of the one before",
-                        value=section.table,
-                        fix="Name a table or view that has each note once.",
-                    )
+                    problem = f"note {number} has the {ID} of the one before"
+                    fix = "Name a table or view that has each note once."
+                    raise DataError(problem, value=section.table, fix=fix)
                 last = row[0]
                 found = Row(dict(zip(names, row, strict=True)), f"note {number}")
                 if _passes(section, found):
                     yield found
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise DataError(
-                f"the database could not be read ({_kind(error)})",
-                fix="Check the connection, and that this user may select from the table.",
-            ) from None
+            fix = "Check the connection, and that this user may select from the table."
+            raise DataError(f"the database could not be read ({_kind(error)})", fix=fix) from None
 
 
 def _filters(section: OmopSection) -> dict[str, str]:
@@ -115,11 +111,9 @@ def _passes(section: OmopSection, note: Row) -> bool:
         except ValueError as error:
             if isinstance(error, OddValueError) and error.rule is NOTHING:
                 return False
-            raise DataError(
-                f"{note.place} has a {name} that can be read in several ways, or in none",
-                key=f".{setting}",
-                fix=DATES if name == DATE else "Name a view that has whole numbers there.",
-            ) from None
+            problem = f"{note.place} has a {name} that can be read in several ways, or in none"
+            fix = DATES if name == DATE else "Name a view that has whole numbers there."
+            raise DataError(problem, key=f".{setting}", fix=fix) from None
         if not keeps:
             return False
     return True
@@ -178,12 +172,9 @@ def _columns(
     needed = {ID: "table", **_filters(section)}
     for name, setting in needed.items():
         if name not in named:
-            raise DataError(
-                f"needs the column {name}, which the table does not have",
-                key=f".{setting}",
-                value=section.table,
-                fix=f"Its columns are {', '.join(known)}.",
-            )
+            problem = f"needs the column {name}, which the table does not have"
+            fix = f"Its columns are {', '.join(known)}."
+            raise DataError(problem, key=f".{setting}", value=section.table, fix=fix)
     return named, known
 
 
@@ -237,12 +228,9 @@ def _url(section: OmopSection) -> tuple[URL, str]:
         with file.open("rb") as content:
             start = content.read(len(SQLITE_FILE))
         if start not in (b"", SQLITE_FILE):
-            raise DataError(
-                "is no SQLite database, or is encrypted",
-                file=file,
-                key=".url",
-                fix="Name the database's own file, or a copy that was made whole.",
-            )
+            fix = "Name the database's own file, or a copy that was made whole."
+            problem = "is no SQLite database, or is encrypted"
+            raise DataError(problem, file=file, key=".url", fix=fix)
         return url.set(database=f"file:{quote(str(file))}", query={"mode": "ro", "uri": "true"}), ""
     password = _password(section)
     return (url.set(password=password) if password else url), password
@@ -250,16 +238,12 @@ def _url(section: OmopSection) -> tuple[URL, str]:
 
 def _password(section: OmopSection) -> str:
     """Return the password; empty where none is named, as the server may know its user otherwise."""
-    if section.password_env is not None:
-        found = os.environ.get(section.password_env, "")
-        if not found:
-            raise DataError(
-                "no such environment variable, or it is empty",
-                key=".password_env",
-                value=section.password_env,
-                fix="Set it to the password of the database user before the program starts.",
-            )
-        return found
+    if (name := section.password_env) is not None:
+        if not os.environ.get(name):
+            problem = "no such environment variable, or it is empty"
+            fix = "Set it to the password of the database user before the program starts."
+            raise DataError(problem, key=".password_env", value=name, fix=fix)
+        return os.environ[name]
     if section.password_file is not None:
         path: Path = section.password_file
         try:

@@ -95,12 +95,9 @@ def read_rows(
         refused = _data_error(error)
         if refused is not None:
             raise refused from None
-        raise DataError(
-            f"can't be read ({reason_of(error)})",
-            file=source,
-            key=key,
-            fix="Check that the file is whole and that its name ends as its format does.",
-        ) from None
+        problem = f"can't be read ({reason_of(error)})"
+        fix = "Check that the file is whole and that its name ends as its format does."
+        raise DataError(problem, file=source, key=key, fix=fix) from None
 
 
 def open_source(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:

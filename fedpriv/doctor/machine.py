@@ -131,12 +131,9 @@ def port(address: str, key: str) -> str:
             probe.bind(where)
             probe.listen(1)
     except OSError as error:
-        raise ConfigError(
-            f"can't listen there: {error.strerror}",
-            key=key,
-            value=address,
-            fix=_PORT_FIXES.get(error.errno or 0, "Name an address of this machine."),
-        ) from None
+        fix = _PORT_FIXES.get(error.errno or 0, "Name an address of this machine.")
+        problem = f"can't listen there: {error.strerror}"
+        raise ConfigError(problem, key=key, value=address, fix=fix) from None
     return f"{address} is free"
 
 
@@ -174,12 +171,9 @@ def disk(folder: Path, needed: float, key: str) -> str:
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        raise ConfigError(
-            f"can't be written to: {error.strerror}",
-            key=key,
-            value=str(there),
-            fix="Name a folder on a disk that this user may write to, or mount it so.",
-        ) from None
+        problem = f"can't be written to: {error.strerror}"
+        fix = "Name a folder on a disk that this user may write to, or mount it so."
+        raise ConfigError(problem, key=key, value=str(there), fix=fix) from None
     if free(folder) < needed:
         problem = f"has {free(folder) / 1e9:.2f} GB free, and {needed / 1e9:.2f} GB are needed"
         fix = "Make room, or name another disk."

@@ -60,12 +60,8 @@ def weights(name: str, compute: ComputeSection, quantize: Bits | None = None) ->
     if quantize is not None:
         shown += f", of which {quantize} leaves {count * _KEPT[quantize] / 1e9:.2f} GB or more"
     if needed > free:
-        raise ConfigError(
-            f"does not fit: {shown}",
-            key="model",
-            value=name,
-            fix='Use a smaller one, compute.dtype = "bfloat16", or a machine with more memory.',
-        )
+        fix = 'Use a smaller one, compute.dtype = "bfloat16", or a machine with more memory.'
+        raise ConfigError(f"does not fit: {shown}", key="model", value=name, fix=fix)
     return shown
 
 

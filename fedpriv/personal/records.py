@@ -58,12 +58,13 @@ def to_train_on(
     parts = own_examples(own.training, spec, tokenizer, parts=count)
     filled = tuple(part for part in parts if part)
     if len(filled) < min(count, 2):
+        left = f"{len(filled)} of {count} parts, where choosing settings takes two"
+        fix = "Such a site needs more units. Or set validation = 0, with one rate and epochs."
         raise DataError(
-            f"leaves records with a token to predict in {len(filled)} of {count} parts, where"
-            " choosing settings takes two",
+            f"leaves records with a token to predict in {left}",
             key="personal.validation",
             value=settings.validation,
-            fix="Such a site needs more units. Or set validation = 0, with one rate and epochs.",
+            fix=fix,
         )
     if count == 1:
         return OwnParts(filled, 0)
