@@ -87,8 +87,7 @@ class OmopSection(_Dated):
     @property
     def file(self) -> Path | None:
         """The file of an SQLite database."""
-        found = SQLITE.fullmatch(self.url)
-        return None if found is None else Path(found[2])
+        return Path(found[2]) if (found := SQLITE.fullmatch(self.url)) else None
 
 
 class FhirSection(_Dated):

@@ -54,5 +54,5 @@ class EvaluationSection(Section):
 
     def files(self) -> dict[str, Path]:
         """Return the files of evaluation records, by key."""
-        found = {"evaluation.data": self.data, "evaluation.tuning": self.tuning}
-        return {key: path for key, path in found.items() if path is not None}
+        tuning = {"evaluation.tuning": self.tuning} if self.tuning is not None else {}
+        return {"evaluation.data": self.data, **tuning}

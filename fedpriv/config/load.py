@@ -19,6 +19,7 @@ from fedpriv.config.ehr import SQLITE, OmopSection
 from fedpriv.config.job import JobConfig
 from fedpriv.config.left_out import with_defaults
 from fedpriv.config.personal import OwnSiteFile
+from fedpriv.config.sites import SiteRecords
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import sha256
 from fedpriv.models.config import HUB_NAME
@@ -59,16 +60,13 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
         return with_defaults(job)
 
 
-def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
+def load_site(path: Path) -> OwnSiteFile:
     """Load the settings of a site's own file, with its paths made absolute.
-
-    Args:
-        overrides: ``a.b=value`` texts, as for `load_job`.
 
     Raises:
         ConfigError: names the file, the key, the value and what to do.
     """
-    file = _load(OwnSiteFile, path, overrides)
+    file = _load(OwnSiteFile, path)
     data, allow = file.data, file.allow
     named = {"model": allow.model, "begin": allow.begin}
     found = {key: _model(path, f"allow.{key}", name) for key, name in named.items() if name}
@@ -76,7 +74,7 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
     return file.model_copy(update={"data": data, "allow": allow.model_copy(update=found)})
 
 
-def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
+def _load(kind: type[File], path: Path, overrides: Sequence[str] = ()) -> File:
     tree = read_toml(path)
     for override in overrides:
         apply_override(tree, override)
@@ -96,8 +94,7 @@ def absolute(value: Any, folder: Path) -> Any:
         case tuple():
             return tuple(absolute(item, folder) for item in value)
         case Section():
-            found = {key: (old, absolute(old, folder)) for key, old in value}
-            changed = {key: new for key, (old, new) in found.items() if new != old}
+            changed = {key: new for key, old in value if (new := absolute(old, folder)) != old}
             if isinstance(value, OmopSection) and (file := SQLITE.fullmatch(value.url)):
                 changed["url"] = f"{file[1]}{folder / file[2]}{file[3]}"
             return value.model_copy(update=changed)
@@ -112,7 +109,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: it does not exist, can't be read, or is not TOML.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return _toml(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError("no such file", file=path) from None
     except UnicodeDecodeError:
@@ -120,8 +117,6 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         fix = f"Name a file in it, such as {path / 'federation.toml'}." if path.is_dir() else ""
         raise ConfigError(f"can't be read: {error.strerror}", file=path, fix=fix) from None
-    try:
-        return _toml(text)
     except ValueError as error:
         raise ConfigError(f"is not TOML: {error}", file=path) from None
 
@@ -230,13 +225,12 @@ def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
 
 def _found(job: JobConfig, path: Path) -> JobConfig:
     """Tell folders and files that exist from names at a hub, in a job."""
-    tables = {
-        table: tuple(
-            site.model_copy(update={"data": _source(path, f"{table}.{site.name}.data", site.data)})
-            for site in getattr(job, table)
-        )
-        for table in ("sites", "outside")
-    }
+
+    def located(site: SiteRecords) -> SiteRecords:
+        data = _source(path, f"{site.table}.{site.name}.data", site.data)
+        return site.model_copy(update={"data": data})
+
+    tables = {key: tuple(map(located, getattr(job, key))) for key in ("sites", "outside")}
     named = {"name": job.model.name, "begin": job.model.begin}
     found = {key: _model(path, f"model.{key}", name) for key, name in named.items() if name}
     model = job.model.model_copy(update=found)

@@ -25,10 +25,8 @@ def check_trust(
     """
     if privacy.trust == "secure-sum":
         if len(sites) < 2:
-            raise ValueError(
-                "privacy.trust: 'secure-sum' adds up what several sites send, and there is one"
-                " site; use 'local'"
-            )
+            adds = "adds up what several sites send, and there is one site"
+            raise ValueError(f"privacy.trust: 'secure-sum' {adds}; use 'local'")
         if privacy.max_colluding is not None and privacy.max_colluding >= len(sites):
             raise ValueError(
                 f"privacy.max_colluding: {privacy.max_colluding} of {len(sites)} sites leaves"

@@ -39,7 +39,7 @@ def file_rows(path: Path, wanted: Sequence[str]) -> Iterator[Row]:
             batches = iter(reader)
         except pyarrow.ArrowInvalid:
             reader = pyarrow.ipc.open_file(file)
-            batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+            batches = map(reader.get_batch, range(reader.num_record_batches))
         columns = _read_of(reader.schema.names, wanted)
         kept = batches if columns is None else (one.select(columns) for one in batches)
         yield from arrow_rows(kept, _classes(reader.schema))
@@ -159,9 +159,6 @@ def dataset_rows(dataset: datasets.Dataset) -> Iterator[Row]:
     """Yield its rows, whatever format it was set to, with the names of its classes."""
     from datasets import ClassLabel
 
-    classes = {
-        column: feature.names
-        for column, feature in dataset.features.items()
-        if isinstance(feature, ClassLabel)
-    }
+    features = dataset.features.items()
+    classes = {column: one.names for column, one in features if isinstance(one, ClassLabel)}
     return arrow_rows(dataset.with_format("arrow").iter(batch_size=1024), classes)

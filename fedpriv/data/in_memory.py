@@ -94,17 +94,15 @@ def names_of(records: Any) -> list[Any] | None:
 
 def are_columns(records: Any) -> bool:
     """Return whether a dictionary holds columns of values, and not the rows of several sites."""
-    return (
-        isinstance(records, Mapping)
-        and bool(records)
-        and all(
-            not isinstance(column, str | bytes | Mapping)
-            and hasattr(column, "__len__")
-            and names_of(column) is None
-            and len(column) > 0
-            and not isinstance(next(iter(column)), Mapping)
-            for column in records.values()
-        )
+    if not isinstance(records, Mapping) or not records:
+        return False
+    return all(
+        not isinstance(column, str | bytes | Mapping)
+        and hasattr(column, "__len__")
+        and names_of(column) is None
+        and len(column) > 0
+        and not isinstance(next(iter(column)), Mapping)
+        for column in records.values()
     )
 
 

@@ -144,16 +144,16 @@ def check_columns(
     field, column = next((f, c) for f, c in fields.items() if c not in available)
     known_as = {str(name).lower(): name for name in available}
     near = [known_as[n] for n in difflib.get_close_matches(column.lower(), known_as, 1)]
-    known = f"Its columns are {', '.join(map(str, available))}."
+    fix = f"Its columns are {', '.join(map(str, available))}."
     if not all(_NAME.fullmatch(str(name).strip()) for name in available):
-        known = "It should name its columns in its first line, and holds something else there."
-    raise DataError(
-        "no such column in the data",
-        file=source,
-        key="privacy.unit" if field == UNIT else f"data.columns.{field}",
-        value=column,
-        fix=f"Did you mean {near[0]!r}? {known}" if near else known,
-    )
+        fix = "It should name its columns in its first line, and holds something else there."
+    fix = f"Did you mean {near[0]!r}? {fix}" if near else fix
+    problem = "no such column in the data"
+    raise DataError(problem, file=source, key=_key_of(field), value=column, fix=fix)
+
+
+def _key_of(field: str) -> str:
+    return "privacy.unit" if field == UNIT else f"data.columns.{field}"
 
 
 # What a column may be called. Where a header is missing, a record is in its place.
@@ -188,13 +188,9 @@ def _write(
                 try:
                     record[field] = _value(row.values.get(column), field, fields)
                 except OddValueError as error:
-                    raise DataError(
-                        f"{row.place} {error}",
-                        file=row.file or source,
-                        key="privacy.unit" if field == UNIT else f"data.columns.{field}",
-                        value=column,
-                        fix=error.fix,
-                    ) from None
+                    problem, file = f"{row.place} {error}", row.file or source
+                    told = {"key": _key_of(field), "value": column, "fix": error.fix}
+                    raise DataError(problem, file=file, **told) from None
             yield record
 
     named = json.dumps([READING, fingerprint, list(fields.items())])

@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example
@@ -14,6 +16,8 @@ from fedpriv.personal.records import OwnParts
 from fedpriv.plain_training.passes import passes
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.worker import Worker
+
+Passes = Callable[..., Iterator[Vector]]
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ def choose(
     Privacy:
         None: made of raw records, and stays at the site.
     """
+    passes_over = _passes(worker, start, settings, seed)
     looked_at = range(own.left_out)
     untrained = [start for _ in looked_at]
     before = _loss(worker, own, untrained)
@@ -73,18 +78,8 @@ def choose(
     told(tried[0])
     for rate in sorted(settings.rates, reverse=True):
         lowest, since = before, 0
-        moves: list[Iterator[Vector]] = [
-            passes(
-                worker,
-                start,
-                own.without(index),
-                rate,
-                epochs=settings.epochs,
-                batch_size=settings.batch_size,
-                falling=False,
-                seed=seed,
-            )
-            for index in looked_at
+        moves = [
+            passes_over(own.without(index), rate, epochs=settings.epochs) for index in looked_at
         ]
         for number, values in enumerate(zip(*moves, strict=False), 1):
             loss = _loss(worker, own, values)
@@ -102,6 +97,12 @@ def choose(
         if best.number and best.rate != rate:
             break
     return best, tuple(tried)
+
+
+def _passes(worker: Worker, start: Vector, settings: OwnTraining, seed: int) -> Passes:
+    """Return passes at a rate that stays: of records, the rate, and at most so many `epochs`."""
+    how: dict[str, Any] = {"batch_size": settings.batch_size, "falling": False, "seed": seed}
+    return partial(passes, worker, start, **how)
 
 
 def _loss(worker: Worker, own: OwnParts, values: Sequence[Vector]) -> float:
@@ -160,16 +161,7 @@ def train_alone(
         best, tried = Epoch(settings.rates[0], settings.epochs, None), ()
 
     def trained(records: Sequence[Example]) -> tuple[int, Vector]:
-        moves = passes(
-            worker,
-            start,
-            records,
-            best.rate,
-            epochs=best.number,
-            batch_size=settings.batch_size,
-            falling=False,
-            seed=seed,
-        )
+        moves = _passes(worker, start, settings, seed)(records, best.rate, epochs=best.number)
         made, values = 0, start
         for made, values in enumerate(moves, 1):  # noqa: B007 - fewer, where numbers overflow
             told(Epoch(best.rate, made, None))
