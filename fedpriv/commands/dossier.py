@@ -38,8 +38,7 @@ def export(
         ),
     ] = None,
     without_reports: Annotated[
-        bool,
-        typer.Option("--without-reports", help="Sign it although a site's report is missing."),
+        bool, typer.Option("--without-reports", help="Sign it although a site's report is missing.")
     ] = False,
 ) -> None:
     """Write the dossier of a run: one signed file that anybody can check."""

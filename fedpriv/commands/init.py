@@ -15,8 +15,7 @@ from fedpriv.recipes import RECIPES, write_recipe
 def init(
     folder: Annotated[Path, typer.Argument(help="New folder for the copy.")],
     recipe: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=f"Another example: {', '.join(RECIPES)}."),
+        str | None, typer.Option(metavar="NAME", help=f"Another example: {', '.join(RECIPES)}.")
     ] = None,
 ) -> None:
     """Copy the embedded clinics, their file and their notes, to start your own from."""

@@ -108,12 +108,10 @@ class FhirSection(_Dated):
         description="Document statuses to read. Documents entered in error are never read.",
     )
     type_code: tuple[str, ...] = Field(
-        (),
-        description="Document type codes to read, such as 11506-3 of LOINC. Empty: all.",
+        (), description="Document type codes to read, such as 11506-3 of LOINC. Empty: all."
     )
     language: tuple[str, ...] = Field(
-        (),
-        description="Languages to read; en includes en-GB. Empty: all.",
+        (), description="Languages to read; en includes en-GB. Empty: all."
     )
 
     @property

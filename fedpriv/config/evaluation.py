@@ -29,14 +29,10 @@ class EvaluationSection(Section):
         " alone.",
     )
     tuning: Path | None = Field(
-        None,
-        description="Further records by which `fedpriv compare` chooses settings.",
+        None, description="Further records by which `fedpriv compare` chooses settings."
     )
     tuning_share: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Share of `data` to choose settings by, without `tuning`.",
+        0.0, ge=0, lt=1, description="Share of `data` to choose settings by, without `tuning`."
     )
     stop_when_worse: bool = Field(
         False,

@@ -15,9 +15,7 @@ class LooksSection(Section):
     """Looks at the sites' held-out records. They cost privacy, as steps do."""
 
     looks: int = Field(
-        ge=1,
-        le=1000,
-        description="Number of looks, spread evenly; one follows the last round.",
+        ge=1, le=1000, description="Number of looks, spread evenly; one follows the last round."
     )
     slots: int = Field(
         4,
@@ -34,10 +32,7 @@ class LooksSection(Section):
         " ones count as this. Noise grows with it.",
     )
     accuracy_range: float = Field(
-        1.0,
-        ge=1 / MAX_RANGE,
-        le=1,
-        description="The same for accuracy, as a share of 1.",
+        1.0, ge=1 / MAX_RANGE, le=1, description="The same for accuracy, as a share of 1."
     )
 
     @property

@@ -32,9 +32,7 @@ class JobSection(Section):
         " resulting change.",
     )
     rounds: int = Field(
-        ge=1,
-        le=100_000,
-        description="Rounds, each with `sync` private steps at every site.",
+        ge=1, le=100_000, description="Rounds, each with `sync` private steps at every site."
     )
     engine: Literal["inline", "ray", "network"] = Field(
         "inline",
@@ -49,8 +47,7 @@ class JobSection(Section):
         " Ray.",
     )
     wire: Wire = Field(
-        "float32",
-        description="Number format of sites' updates. A shorter one costs no privacy.",
+        "float32", description="Number format of sites' updates. A shorter one costs no privacy."
     )
     seed: int = Field(
         0,
@@ -60,8 +57,7 @@ class JobSection(Section):
         " noise or sampling.",
     )
     data_is_public: bool = Field(
-        False,
-        description="Allow unprotected runs, for comparisons. For public research data only.",
+        False, description="Allow unprotected runs, for comparisons. For public research data only."
     )
     min_sites: int = Field(1, ge=1, description="Fewest sites that must answer a round.")
     round_timeout: Duration = Field(

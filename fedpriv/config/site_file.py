@@ -94,8 +94,7 @@ class SiteData(OtherSources, DataSection):
         description="Declared number of units, stated by a person, never counted from the records.",
     )
     labels: tuple[str, ...] = Field(
-        (),
-        description="Names of the classes of a label column. Never read from the data.",
+        (), description="Names of the classes of a label column. Never read from the data."
     )
 
     @property
@@ -230,27 +229,20 @@ class AllowSection(Section):
     max_rate: float = Field(1.0, gt=0, le=1, description="Highest sample rate of a step.")
     max_steps: int = Field(100_000, ge=1, description="Most steps of a job.")
     max_length: int = Field(
-        8192,
-        ge=2,
-        description="Most tokens of an example; disk space is reserved.",
+        8192, ge=2, description="Most tokens of an example; disk space is reserved."
     )
     numerics: tuple[Literal["default", "strict"], ...] = Field(
         ("default", "strict"), min_length=1, description="Allowed values of `privacy.numerics`."
     )
     max_r: int = Field(256, ge=1, description="Highest rank of an adapter.")
     max_trainable: int = Field(
-        100_000_000,
-        ge=1,
-        description="Most trained parameters; disk space is reserved.",
+        100_000_000, ge=1, description="Most trained parameters; disk space is reserved."
     )
     max_synthetic: int = Field(
         1_000, ge=1, le=usual.MAX_PUBLIC_RECORDS, description="Most records of a synthetic set."
     )
     max_basis: float = Field(
-        4.0,
-        gt=0,
-        le=1e6,
-        description="Most gigabytes of memory for a synthetic set's gradients.",
+        4.0, gt=0, le=1e6, description="Most gigabytes of memory for a synthetic set's gradients."
     )
     targets: tuple[str, ...] = Field((), description="Layers that may get an adapter. Empty: any.")
     evaluation: bool = Field(

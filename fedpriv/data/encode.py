@@ -121,10 +121,7 @@ def encode_text(
 
 
 def encode_completion(
-    prompt: str | None,
-    completion: str | None,
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
+    prompt: str | None, completion: str | None, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> list[Example]:
     """Encode a prompt, without loss, and its completion, ended by eos, with loss.
 

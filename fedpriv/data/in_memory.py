@@ -32,12 +32,7 @@ class Records(Protocol):
 
 
 def take_records(
-    records: Records,
-    columns: Mapping[str, str],
-    *,
-    unit: str,
-    cache_dir: Path,
-    key: str,
+    records: Records, columns: Mapping[str, str], *, unit: str, cache_dir: Path, key: str
 ) -> datasets.Dataset:
     """Return records that are in memory, as `read_records` gives those of a file.
 

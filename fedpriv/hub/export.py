@@ -230,11 +230,7 @@ def _write_budgets(folder: Path, directory: RunDirectory) -> None:
         received.write(report, path)
 
 
-_PLAINLY: dict[str, Any] = {
-    "dtype": "float32",
-    "use_safetensors": True,
-    "trust_remote_code": False,
-}
+_PLAINLY: dict[str, Any] = {"dtype": "float32", "use_safetensors": True, "trust_remote_code": False}
 
 
 @without_hub_code()

@@ -61,12 +61,7 @@ class Writer:
         self._tokenizer: Any = base.tokenizer
 
     def write(
-        self,
-        prompts: Sequence[str],
-        *,
-        base: bool = False,
-        temperature: float = 0.0,
-        seed: int = 0,
+        self, prompts: Sequence[str], *, base: bool = False, temperature: float = 0.0, seed: int = 0
     ) -> list[str]:
         """Write after each prompt, until the model ends or has written all it may.
 
