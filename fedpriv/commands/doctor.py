@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,7 +49,7 @@ def doctor(
             line = f"{marks[finding.ok]} [bold]{finding.what}[/]: {escape(finding.found)}"
             console.print(line, soft_wrap=True)
     if as_json:
-        print(json.dumps([finding.as_dict() for finding in findings], indent=2))
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
     wrong = [finding for finding in findings if finding.ok is False]
     if wrong:
         raise typer.Exit(wrong[0].exit_code)

@@ -322,17 +322,15 @@ class SiteFile(Section):
                 " could read and change what is sent; leave plain out"
             )
         if self.notify is not None and allow.approve != "ask":
-            raise ValueError(
-                "notify: nobody's yes is waited for; it belongs to allow.approve = 'ask'"
-            )
+            belongs = "it belongs to allow.approve = 'ask'"
+            raise ValueError(f"notify: nobody's yes is waited for; {belongs}")
         if allow.approvers and allow.approve != "ask":
             raise ValueError("allow.approvers: are asked with allow.approve = 'ask' alone")
         if len(set(allow.approvers)) < allow.approvals > 1:
             raise ValueError(f"allow.approvers: expected {allow.approvals} names or more")
         if allow.statement and self.server.plain:
-            raise ValueError(
-                "allow.statement: nobody signs what comes by server.plain; leave it out"
-            )
+            unsigned = "nobody signs what comes by server.plain"
+            raise ValueError(f"allow.statement: {unsigned}; leave it out")
         if self.compute.gpus_per_site is not None:
             raise ValueError("compute.gpus_per_site: is for simulations; see compute.devices")
         if budget.delta >= 1 / data.size:
@@ -362,19 +360,16 @@ class SiteFile(Section):
 
     def _has_a_second_budget(self) -> None:
         """Check the second payment of a secure sum; a ledger may have its budget before."""
-        budget, alone = self.budget, self.budget.epsilon_alone
+        budget, alone, one = self.budget, self.budget.epsilon_alone, self.budget.per_job_alone
+        if alone is None and self.secure_sum is not None:
+            raise ValueError(
+                "budget.epsilon_alone: is missing; secure_sum needs the ε that all jobs may cost if"
+                " every other site in the sum and the server work together"
+            )
+        if alone is None and one is not None:
+            raise ValueError("budget.per_job_alone: is a part of budget.epsilon_alone; state it")
         if alone is None:
-            if self.secure_sum is not None:
-                raise ValueError(
-                    "budget.epsilon_alone: is missing; secure_sum needs the ε that all jobs may"
-                    " cost if every other site in the sum and the server work together"
-                )
-            if budget.per_job_alone is not None:
-                raise ValueError(
-                    "budget.per_job_alone: is a part of budget.epsilon_alone; state it"
-                )
             return
-        one = budget.per_job_alone
         if one is not None and not budget.per_job <= one <= alone:
             raise ValueError(
                 f"budget.per_job_alone: {one:g} is not between what one job may cost with trust in"

@@ -175,7 +175,7 @@ def _templates() -> Environment:
     return made
 
 
-_AUTO = {
+AUTO = {
     "causal-lm": "AutoModelForCausalLM",
     "classification": "AutoModelForSequenceClassification",
 }
@@ -186,7 +186,7 @@ def lines_of_use(contents: Contents) -> list[str]:
     model, here = contents.model, 'folder = "."  # where this card is'
     if not contents.base_here:  # within a repository of a hub no class looks for a second model
         here += ", or its name at a hub"
-    auto, tokenizer = _AUTO[model.task], "tokenizer = AutoTokenizer.from_pretrained(folder)"
+    auto, tokenizer = AUTO[model.task], "tokenizer = AutoTokenizer.from_pretrained(folder)"
     lines = [f"from transformers import {auto}, AutoTokenizer", "", here, tokenizer]
     if contents.merged:
         return [*lines, f"model = {auto}.from_pretrained(folder).eval()"]

@@ -17,7 +17,7 @@ from fedpriv.base_model import CONFIG, EMBEDDED, FACTS, WEIGHTS, is_lost
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
-from fedpriv.hub.card import Contents, card
+from fedpriv.hub.card import AUTO, Contents, card
 from fedpriv.hub.load import check_whole, load, settings_of
 from fedpriv.models.base import quiet
 from fedpriv.models.config import HUB_NAME, ModelSection
@@ -135,9 +135,8 @@ def _contents(
         fix = "Leave it out, or add --merge."
         raise ConfigError(problem, key="--dtype", value=wanted.dtype, fix=fix)
     if wanted.base is not None and not re.fullmatch(HUB_NAME, wanted.base):
-        raise ConfigError(
-            "is no name at a hub", key="--base", value=wanted.base, fix="Give OWNER/NAME."
-        )
+        fix = "Give OWNER/NAME."
+        raise ConfigError("is no name at a hub", key="--base", value=wanted.base, fix=fix)
     named = model.name != "embedded" and not Path(model.name).exists() and not is_lost(model.name)
     return Contents(
         private=directory.is_private,
@@ -249,17 +248,16 @@ def load_adapter(folder: Path, base: str, settings: ModelSection) -> Any:
     from fedpriv.models.quantised import round_weights
 
     options = dict(_PLAINLY)
+    if settings.task == "classification":
+        options["num_labels"] = len(settings.labels)
     with quiet():
         if settings.pooling == "mean":
             from fedpriv.models.pooled import MeanPooledClassifier
 
-            labels = len(settings.labels)
-            model: Any = MeanPooledClassifier.from_encoder(
-                base, labels, output_loading_info=True, **options
-            )[0]
+            options["output_loading_info"] = True
+            model, _ = MeanPooledClassifier.from_encoder(base, **options)
         else:
-            if settings.task == "classification":
-                options |= {"num_labels": len(settings.labels), "ignore_mismatched_sizes": True}
+            options["ignore_mismatched_sizes"] = settings.task == "classification"
             model = _auto(settings).from_pretrained(base, **options)
     if settings.quantize is not None:
         round_weights(model, settings.quantize)
@@ -267,8 +265,6 @@ def load_adapter(folder: Path, base: str, settings: ModelSection) -> Any:
 
 
 def _auto(settings: ModelSection) -> Any:
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+    import transformers
 
-    if settings.task == "classification":
-        return AutoModelForSequenceClassification
-    return AutoModelForCausalLM
+    return getattr(transformers, AUTO[settings.task])

@@ -184,9 +184,7 @@ def evaluate(
         records=records,
         generated=len(answered),
         rows=tuple(rows),
-        verdict=_verdict(scored, shown, units)
-        if units is not None and {shown, *WITHOUT} <= scored.keys()
-        else "",
+        verdict=_verdict(scored, shown, units),
         notes=tuple(said),
     )
 
@@ -198,8 +196,10 @@ def _of_batch(model: Any, batch: Batch) -> torch.Tensor:
     return found.logits.float().to(batch.input_ids.device)  # type: ignore[no-any-return]
 
 
-def _verdict(scored: Mapping[str, Scored], shown: str, units: Sequence[int]) -> str:
+def _verdict(scored: Mapping[str, Scored], shown: str, units: Sequence[int] | None) -> str:
     """Say whether joining paid: what is served against the better of what a site has by itself."""
+    if units is None or not {shown, *WITHOUT} <= scored.keys():
+        return ""
     name = min(WITHOUT, key=lambda one: scored[one].scores.eval_loss)
     ours, without = scored[shown], scored[name]
     gain = without.scores.eval_loss - ours.scores.eval_loss
@@ -239,12 +239,9 @@ def _chance(one: Scored, other: Scored, units: Sequence[int]) -> float:
 def _worse_than_base(rows: Sequence[Row]) -> list[str]:
     """Note where training alone did harm, so that to beat it says nothing."""
     losses = {row.name: row.scores.eval_loss for row in rows}
-    if losses.get("alone", 0.0) <= losses.get("base", math.inf):
-        return []
-    return [
-        "The model 'alone' is worse than the base model, which no training made: to be better than"
-        " it means nothing here."
-    ]
+    worse = "The model 'alone' is worse than the base model, which no training made"
+    said = [f"{worse}: to be better than it means nothing here."]
+    return said if losses.get("alone", 0.0) > losses.get("base", math.inf) else []
 
 
 def _of_together(beside: float, served: Weights) -> str:

@@ -279,9 +279,8 @@ class SiteModelForSequenceClassification(SiteModel):  # type: ignore[no-untyped-
         from fedpriv.models.pooled import MeanPooledClassifier
 
         options |= {"use_safetensors": True, "trust_remote_code": False}
-        return MeanPooledClassifier.from_encoder(
-            str(folder), len(config.id2label or ()), output_loading_info=True, **options
-        )[0]
+        options |= {"num_labels": len(config.id2label or ()), "output_loading_info": True}
+        return MeanPooledClassifier.from_encoder(str(folder), **options)[0]
 
     def forward(
         self,
