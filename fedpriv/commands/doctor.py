@@ -67,8 +67,6 @@ def examine(file: Path, job: Path | None = None, *, offline: bool = False) -> It
     for point in entry_points(group=DOCTORS, name=role):
         findings: Iterable[Finding] = point.load()(file, job, offline=offline)
         return findings
-    raise ConfigError(
-        f"is the file of a {role}, and what is installed here has no such part",
-        file=file,
-        fix="Install the part that it is of, in an environment of its own, or all of fedpriv.",
-    )
+    problem = f"is the file of a {role}, and what is installed here has no such part"
+    fix = "Install the part that it is of, in an environment of its own, or all of fedpriv."
+    raise ConfigError(problem, file=file, fix=fix)

@@ -343,11 +343,8 @@ def witness(
     from fedpriv.report.ledger_export import parse_head, reported_head
 
     if not never_restored:
-        raise ConfigError(
-            "has to be said",
-            key="--never-restored",
-            fix="Of a ledger from a backup, what was spent since would be forgotten.",
-        )
+        fix = "Of a ledger from a backup, what was spent since would be forgotten."
+        raise ConfigError("has to be said", key="--never-restored", fix=fix)
     with Ledger.open(path, reading=True) as ledger:
         dataset_id = ledger.terms.dataset_id
     seen = [parse_head(head)] if head else []

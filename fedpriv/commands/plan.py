@@ -179,17 +179,14 @@ def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[st
     from fedpriv.public_update.reach import reach, signal_to_noise
 
     if job is None:
-        raise ConfigError(
-            "needs to know the model and its adapter", key="--methods", fix="Name a FILE."
-        )
+        problem = "needs to know the model and its adapter"
+        raise ConfigError(problem, key="--methods", fix="Name a FILE.")
     sizes = [site.size for site in job.sites]
     units = size if size is not None else sum(one for one in sizes if one is not None)
     if size is None and None in sizes:
-        raise ConfigError(
-            "is missing, and the file does not say how many units each site has",
-            key="--size",
-            fix="Say how many units all sites have together.",
-        )
+        problem = "is missing, and the file does not say how many units each site has"
+        fix = "Say how many units all sites have together."
+        raise ConfigError(problem, key="--size", fix=fix)
     sites, colluding = len(sizes), job.max_colluding
     shares = 1 if job.privacy.trust == "local" else shares_of(sites, colluding or 0)
     event = planned.event

@@ -49,11 +49,9 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
     """
     path = EMBEDDED if path is None else Path(path)
     if "\n" in str(path):
-        raise ConfigError(
-            "is the text of a file, where its name is expected",
-            key="path",
-            fix="Write it to a file and name that, or use fedpriv.write_federation.",
-        )
+        problem = "is the text of a file, where its name is expected"
+        fix = "Write it to a file and name that, or use fedpriv.write_federation."
+        raise ConfigError(problem, key="path", fix=fix)
     job = _found(_load(JobConfig, path, overrides), path)
     with naming(path):
         _check_public(job)
@@ -156,9 +154,8 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     """Set one dotted key of `tree` in place."""
     dotted, equals, text = override.partition("=")
     if not equals or not dotted.strip():
-        raise ConfigError(
-            "expected KEY=VALUE", key="--set", value=override, fix="Such as --set privacy.epsilon=4"
-        )
+        fix = "Such as --set privacy.epsilon=4"
+        raise ConfigError("expected KEY=VALUE", key="--set", value=override, fix=fix)
     *parents, last = dotted.strip().split(".")
     node: Any = tree
     for part in parents:
@@ -330,9 +327,8 @@ def _looking(file: Path, key: str, value: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(
-            f"can't be looked for: {error.strerror}", file=file, key=key, value=value
-        ) from None
+        problem = f"can't be looked for: {error.strerror}"
+        raise ConfigError(problem, file=file, key=key, value=value) from None
 
 
 def settings_of(job: JobConfig) -> dict[str, Any]:

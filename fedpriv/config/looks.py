@@ -80,14 +80,22 @@ def check_held_out(
     if stated is None:
         return
     if not isinstance(held_out, Path):
-        raise ValueError(
-            f"{key}.held_out_size: belongs to a file of held-out records; of a share, the number"
-            " of units follows from size"
-        )
+        share = "of a share, the number of units follows from size"
+        raise ValueError(f"{key}.held_out_size: belongs to a file of held-out records; {share}")
     units = stated + (size or 0)
+    check_delta_below(units, "units", delta, f"{key}.held_out_size: δ =")
+
+
+def check_delta_below(units: int, called: str, delta: float, stated: str) -> None:
+    """Check that δ is below 1 / units.
+
+    Args:
+        called: the units, for the message, which begins with what was `stated`.
+
+    Raises:
+        ValueError: it isn't.
+    """
     if delta >= 1 / units:
-        raise ValueError(
-            f"{key}.held_out_size: δ = {delta:g} is not below 1 / units (1 / {units} ="
-            f" {1 / units:.2g}), those to train on and those held out, so it would allow"
-            " publishing a whole unit"
-        )
+        limit = f"1 / {called} (1 / {units} = {1 / units:.2g})"
+        allow = "so it would allow publishing a whole unit"
+        raise ValueError(f"{stated} {delta:g} is not below {limit}, {allow}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from fedpriv.config.looks import check_held_out, held_out_units
+from fedpriv.config.looks import check_delta_below, check_held_out, held_out_units
 from fedpriv.config.sources import OtherSources, Source
 from fedpriv.data.config import SHAPES, DataSection
 from fedpriv.errors import ConfigError, FedprivError
@@ -333,11 +333,7 @@ class SiteFile(Section):
             raise ValueError(f"allow.statement: {unsigned}; leave it out")
         if self.compute.gpus_per_site is not None:
             raise ValueError("compute.gpus_per_site: is for simulations; see compute.devices")
-        if budget.delta >= 1 / data.size:
-            raise ValueError(
-                f"budget.delta: {budget.delta:g} is not below 1 / data.size (1 / {data.size} ="
-                f" {1 / data.size:.2g}), so it would allow publishing a whole unit"
-            )
+        check_delta_below(data.size, "data.size", budget.delta, "budget.delta:")
         check_held_out(data.held_out, data.size, data.held_out_size, budget.delta, "data")
         known = held_out_units(data.held_out, data.size, data.held_out_size)
         if (allow.begin is None) != (allow.begin_digest is None):
@@ -376,10 +372,9 @@ class SiteFile(Section):
                 f" the others, {budget.per_job:g}, and the budget alone for life, {alone:g}"
             )
         if alone < budget.epsilon:
-            raise ValueError(
-                f"budget.epsilon_alone: {alone:g} is less than budget.epsilon,"
-                f" {budget.epsilon:g}; with nobody to trust, nothing costs less"
-            )
+            less = f"{alone:g} is less than budget.epsilon, {budget.epsilon:g}"
+            trust = "with nobody to trust, nothing costs less"
+            raise ValueError(f"budget.epsilon_alone: {less}; {trust}")
 
 
 def is_loopback(address: str) -> bool:

@@ -9,7 +9,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from fedpriv.config.ehr import EhrSources
-from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
+from fedpriv.config.looks import (
+    LooksSection,
+    check_delta_below,
+    check_held_out,
+    held_out_units,
+)
 from fedpriv.config.sources import Source
 from fedpriv.names import Name
 from fedpriv.privacy import usual
@@ -171,9 +176,5 @@ def check_delta(sites: Sites, delta: float) -> None:
         ValueError: one is.
     """
     for site in sites:
-        if site.size is not None and delta >= 1 / site.size:
-            raise ValueError(
-                f"privacy.delta: {delta:g} is not below 1 / size of site"
-                f" {site.name!r} (1 / {site.size} = {1 / site.size:.2g}), so it would allow"
-                " publishing a whole unit"
-            )
+        if site.size is not None:
+            check_delta_below(site.size, f"size of site {site.name!r}", delta, "privacy.delta:")

@@ -110,11 +110,9 @@ def load_dataset_of(source: Path | str, wanted: Sequence[str], cache_dir: Path) 
     found = _load_folder(path) if path.is_dir() else _load_hub(str(source), cache_dir)
     if isinstance(found, Mapping):
         if "train" not in found and len(found) != 1:
-            raise DataError(
-                "holds several splits and none is called train",
-                value=list(found),
-                fix="Save the one that is meant by itself.",
-            )
+            problem = "holds several splits and none is called train"
+            fix = "Save the one that is meant by itself."
+            raise DataError(problem, value=list(found), fix=fix)
         found = found["train"] if "train" in found else next(iter(found.values()))
     return opening_of(found, wanted)
 
@@ -127,10 +125,9 @@ def _load_folder(path: Path) -> Any:
     except Exception:  # of a folder that may hold anything
         if (path / "state.json").is_file() and not any(path.glob("*.arrow")):
             raise no_records() from None  # saved empty, which datasets can't load
-        raise DataError(
-            "is a folder that was not written by save_to_disk, or is damaged",
-            fix="Name a data file inside it, or save it again.",
-        ) from None
+        problem = "is a folder that was not written by save_to_disk, or is damaged"
+        fix = "Name a data file inside it, or save it again."
+        raise DataError(problem, fix=fix) from None
 
 
 def _load_hub(name: str, cache_dir: Path) -> Any:
@@ -139,11 +136,9 @@ def _load_hub(name: str, cache_dir: Path) -> Any:
     try:
         return load_dataset(name, cache_dir=str(cache_dir))
     except Exception as error:  # of the network, the hub or the files there
-        reason = f"{through_hub()} ({reason_of(error)})"
-        raise DataError(
-            f"is no file here, and can't be loaded from the hub{reason}",
-            fix="Check the path, or the name and the network.",
-        ) from None
+        problem = f"can't be loaded from the hub{through_hub()} ({reason_of(error)})"
+        fix = "Check the path, or the name and the network."
+        raise DataError(f"is no file here, and {problem}", fix=fix) from None
 
 
 def opening_of(dataset: datasets.Dataset, wanted: Sequence[str]) -> Opened:

@@ -63,11 +63,9 @@ def _files(path: Path) -> list[Path]:
         found = sorted(one for one in path.iterdir() if one.name.lower().endswith(NAMES))
     if found and all(one.name.lower().endswith(NAMES) for one in found):
         return found
-    raise DataError(
-        "no file of FHIR resources, one a line" if path.exists() else "no such file",
-        key=".path",
-        fix=f"Expected a file whose name ends in {' or '.join(NAMES)}, or a folder of such files.",
-    )
+    problem = "no file of FHIR resources, one a line" if path.exists() else "no such file"
+    fix = f"Expected a file whose name ends in {' or '.join(NAMES)}, or a folder of such files."
+    raise DataError(problem, key=".path", fix=fix)
 
 
 class _Document:

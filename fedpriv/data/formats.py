@@ -138,10 +138,9 @@ def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterat
             for number, row in enumerate(filter(None, rows), 1):
                 place = f"row {number} (line {before + rows.line_num})"
                 if len(row) != len(header):
-                    raise DataError(
-                        f"{place} has {len(row)} fields, and the header {len(header)}",
-                        fix=f"Quote values that hold {delimiter!r} or a line break.",
-                    )
+                    problem = f"{place} has {len(row)} fields, and the header {len(header)}"
+                    fix = f"Quote values that hold {delimiter!r} or a line break."
+                    raise DataError(problem, fix=fix)
                 if [row[0].lstrip("\ufeff"), *row[1:]] == header:
                     raise DataError(f"{place} is the header again", fix="Take it out.")
                 if "\0" in "".join(row):
@@ -149,10 +148,9 @@ def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterat
                     raise DataError(f"{place} holds a NUL", fix=fix)
                 yield Row(dict(zip(header, row, strict=True)), place)
         except csv.Error:
-            raise DataError(
-                f"is not well formed up to line {before + rows.line_num}",
-                fix="Check its quotes: one that opens a value must close it.",
-            ) from None
+            problem = f"is not well formed up to line {before + rows.line_num}"
+            fix = "Check its quotes: one that opens a value must close it."
+            raise DataError(problem, fix=fix) from None
 
 
 def _fits(header: str, wanted: frozenset[str], delimiter: str) -> tuple[bool, int]:
@@ -252,10 +250,7 @@ def reader_of(path: Path, key: str) -> Reader:
         reader: Reader = load(SOURCES, suffix[1:], key=key)
         return reader
     if suffix not in READERS:
-        raise DataError(
-            "unknown format",
-            value=path.suffix,
-            fix=f"Expected {', '.join((*READERS, *LOADED))} ({', '.join(COMPRESSED)} also as .gz),"
-            " or a folder written by save_to_disk.",
-        )
+        fix = f"Expected {', '.join((*READERS, *LOADED))} ({', '.join(COMPRESSED)} also as .gz),"
+        fix += " or a folder written by save_to_disk."
+        raise DataError("unknown format", value=path.suffix, fix=fix)
     return READERS[suffix]

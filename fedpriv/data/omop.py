@@ -191,11 +191,9 @@ def _connected(section: OmopSection) -> Iterator[Connection]:
         except (SQLAlchemyError, OSError) as error:
             said = str(getattr(error, "orig", error)).strip().partition("\n")[0]
             said = said.replace(password, "***") if password else said
-            raise DataError(
-                f"can't be connected to: {without_passwords(said).rstrip('.')}",
-                key=".url",
-                fix="Check the address, the user and the password, and that the server runs.",
-            ) from None
+            problem = f"can't be connected to: {without_passwords(said).rstrip('.')}"
+            fix = "Check the address, the user and the password, and that the server runs."
+            raise DataError(problem, key=".url", fix=fix) from None
         with connection:
             if section.file is not None:  # what is no text is refused with its number
                 driver: Any = connection.connection.driver_connection
@@ -216,11 +214,8 @@ def _url(section: OmopSection) -> tuple[URL, str]:
     try:
         url = make_url(section.url)
     except (ArgumentError, ValueError):  # whose text holds the URL
-        raise DataError(
-            "is no URL of a database",
-            key=".url",
-            fix="Expected dialect+driver://user@host/database, or sqlite:///file.",
-        ) from None
+        fix = "Expected dialect+driver://user@host/database, or sqlite:///file."
+        raise DataError("is no URL of a database", key=".url", fix=fix) from None
     file = section.file
     if file is not None:
         if not file.is_file():

@@ -92,11 +92,8 @@ def to_test_on(
         examples += found
         numbers += [number] * len(found)
     if not examples:
-        raise DataError(
-            "holds nothing to test on: no held-out record has a token to predict",
-            key=key,
-            fix="Choose a larger share, or name another file.",
-        )
+        problem = "holds nothing to test on: no held-out record has a token to predict"
+        raise DataError(problem, key=key, fix="Choose a larger share, or name another file.")
     return examples, numbers
 
 

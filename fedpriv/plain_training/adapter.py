@@ -116,11 +116,9 @@ def read_facts(folder: Path) -> AdapterFacts:
         facts = AdapterFacts.parse(path.read_text(encoding="utf-8"))
         found = file_digest(folder / WEIGHTS)
     except FileNotFoundError as error:
-        raise ConfigError(
-            f"holds no adapter of a job: {Path(str(error.filename)).name} is missing",
-            file=folder,
-            fix=f"Name a folder with adapter_config.json, {WEIGHTS} and {FACTS}.",
-        ) from None
+        problem = f"holds no adapter of a job: {Path(str(error.filename)).name} is missing"
+        fix = f"Name a folder with adapter_config.json, {WEIGHTS} and {FACTS}."
+        raise ConfigError(problem, file=folder, fix=fix) from None
     except (OSError, UnicodeDecodeError, ProtocolError) as error:
         raise ConfigError(f"can't be read ({error})", file=path, fix=_AGAIN) from None
     if found != facts.weights_digest:
