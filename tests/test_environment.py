@@ -15,7 +15,7 @@ from transformers.utils import import_utils
 
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import NotPrivateError
-from fedpriv.hub import plainly
+from fedpriv.hub import export
 from fedpriv.loop import trainer
 from fedpriv.models import base
 from fedpriv.models.base import load_base
@@ -234,8 +234,8 @@ def test_what_loads_a_model_does_so_without_the_package(
         "sizes": lambda: linear_sizes(named),
         "alone": lambda: base.compute_alone(named, None, 9, "model"),
         "a trainer": lambda: trainer._with_adapter(named, None, trainer.PrivateConfig(), None),
-        "merged": lambda: plainly.load_merged(named, named),
-        "adapter": lambda: plainly.load_adapter(named, "", named),
+        "merged": lambda: export.load_merged(named, named),
+        "adapter": lambda: export.load_adapter(named, "", named),
     }
     monkeypatch.setitem(sys.modules, "kernels", json)
     with pytest.raises(Found) as found:

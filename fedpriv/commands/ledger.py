@@ -97,8 +97,7 @@ def _rule(
     try:
         return new_rule(name, given, epsilon, delta, alone)
     except ConfigError as error:
-        option = f"--{str(error.key).replace('_', '-')}"
-        raise ConfigError(error.problem, key=option, value=error.value, fix=error.fix) from None
+        raise error.but(key=f"--{str(error.key).replace('_', '-')}") from None
 
 
 @app.command()

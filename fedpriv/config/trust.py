@@ -49,10 +49,9 @@ def check_trust(
             raise ValueError(f"privacy.{key}: belongs to trust = 'secure-sum'; leave it out")
     for index, site in enumerate(sites):
         if site.epsilon_alone is not None:
-            raise ValueError(
-                f"sites.{index}.epsilon_alone: belongs to trust = 'secure-sum'; with 'local' it"
-                " is the same as epsilon"
-            )
+            local = "with 'local' it is the same as epsilon"
+            key = f"sites.{index}.epsilon_alone"
+            raise ValueError(f"{key}: belongs to trust = 'secure-sum'; {local}")
 
 
 def check_shared_noise(*, sync: int, denoise: str, wire: str, looks: bool) -> None:

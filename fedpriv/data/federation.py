@@ -104,20 +104,17 @@ def write_federation(
         divided = {name: _rows(own, wanted, unit) for name, own in parts.items()}
     apart = {name: _rows(own, wanted, unit) for name, own in (outside or {}).items()}
     counted = tables.get("job", {}).get("data_is_public") is True
-    described = {
-        name: _declared(name, rows, keys.get(name, {}).get("size", size), unit, public=counted)
-        for name, rows in divided.items()
-    }
     tree: dict[str, Any] = {
         **tables,
         "job": {"name": folder.name, **tables.get("job", {})},
         "data": {**tables.get("data", {}), "columns": named},
         "evaluation": {**tables.get("evaluation", {}), "data": EVALUATION},
-        "sites": [
-            {**keys.get(name, {}), "name": name, "data": f"{name}.jsonl", "size": units}
-            for name, units in described.items()
-        ],
+        "sites": [],
     }
+    for name, rows in divided.items():
+        own = keys.get(name, {})
+        units = _declared(name, rows, own.get("size", size), unit, public=counted)
+        tree["sites"].append({**own, "name": name, "data": f"{name}.jsonl", "size": units})
     if apart:
         tree["outside"] = [{"name": name, "data": f"{name}.jsonl"} for name in apart]
     text = _toml(tree)
@@ -127,13 +124,7 @@ def write_federation(
             try:  # before a file is named by a site
                 load_job(made / FILE)
             except ConfigError as error:
-                raise ConfigError(
-                    error.problem,
-                    file=folder / FILE,
-                    key=error.key,
-                    value=error.value,
-                    fix=error.fix,
-                ) from None
+                raise error.but(file=folder / FILE) from None
             for name, rows in (divided | apart).items():
                 _write(made / f"{name}.jsonl", rows)
             _write(made / EVALUATION, _rows(public, [*named.values()], "record"))

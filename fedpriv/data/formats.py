@@ -65,13 +65,7 @@ def of_source(file: Path | str, key: str = "") -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(
-            error.problem,
-            file=error.file or file,
-            key=f"{key}{error.key or ''}",
-            value=error.value,
-            fix=error.fix,
-        ) from None
+        raise error.but(file=error.file or file, key=f"{key}{error.key or ''}") from None
 
 
 def json_rows(path: Path, wanted: Sequence[str]) -> Iterator[Row]:

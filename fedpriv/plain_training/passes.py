@@ -28,7 +28,7 @@ def passes(
     batch_size: int,
     falling: bool,
     seed: int = 0,
-    gradient: Callable[[Worker, list[Example], Vector], Vector] = mean_gradient,
+    gradient: Callable[[Worker, list[Example], Vector], Vector] | None = None,
 ) -> Iterator[Vector]:
     """Yield the values (P,) after each pass by AdamW from `start`, as long as they are finite.
 
@@ -56,7 +56,7 @@ def passes(
     mean, made = parameter.detach().clone(), 0
     for _ in range(epochs):
         for batch in batches(records, batch_size, drawn):
-            slope = gradient(worker, batch, parameter.detach().numpy())
+            slope = (gradient or mean_gradient)(worker, batch, parameter.detach().numpy())
             parameter.grad = torch.from_numpy(slope)
             optimizer.step()
             schedule.step()
