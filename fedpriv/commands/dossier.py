@@ -165,8 +165,7 @@ def _show(finding: Finding, *, first: bool) -> None:
     console = Console(highlight=False)
     if first:
         console.print(f"[bold]{escape(finding.site) or 'All of it'}[/]")
-    text = escape(f"{finding.text}.")
-    console.print(f"  {_MARKS[finding.kind]} {text}", soft_wrap=True)
+    console.print(f"  {_MARKS[finding.kind]} {escape(finding.text)}.", soft_wrap=True)
 
 
 def _pairs(option: str, value: str, given: list[str] | None) -> dict[str, str]:

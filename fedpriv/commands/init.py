@@ -28,6 +28,5 @@ def init(
         print(f"Written. Read {folder / 'README.md'}, then:\n  fedpriv simulate {file}")
         return
     shutil.copytree(EMBEDDED.parent, folder, dirs_exist_ok=True)
-    print(
-        f"Copied. Edit {folder / EMBEDDED.name}, then:\n  fedpriv simulate {folder / EMBEDDED.name}"
-    )
+    file = folder / EMBEDDED.name
+    print(f"Copied. Edit {file}, then:\n  fedpriv simulate {file}")

@@ -1,12 +1,16 @@
-"""Whether a model and its steps fit: by arithmetic before it is loaded, by a step after."""
+"""Whether a model and its steps fit: by arithmetic before it is loaded, by a step after.
+
+And in one sentence, what a machine has too little of before any run.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv import memory
+from fedpriv import cores, memory
 from fedpriv.errors import ConfigError
 from fedpriv.models.config import Bits
 from fedpriv.private_training.config import ComputeSection
@@ -14,6 +18,7 @@ from fedpriv.private_training.config import ComputeSection
 if TYPE_CHECKING:
     from fedpriv.private_training.worker import Worker
 
+_PROCESSORS = Path("/proc/cpuinfo")
 _READ = 2  # bytes of a weight, as most are stored, while a model is read that is quantised then
 _KEPT = {"8bit": 1 + 4 / 64, "4bit": 0.5 + 4 / 64}  # of one in a linear layer
 # Of a weight, as it is loaded.
@@ -137,5 +142,43 @@ def _bytes_of(file: Path) -> dict[str, int]:
 
 def _forget_peak() -> None:
     """Let VmHWM begin anew (proc(5)); where it may not, it is that of the process."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_bytes(b"5")
+
+
+def scarcity(needed: int) -> str | None:
+    """Say in one sentence what makes a run slow here or may end it; None where nothing does.
+
+    It reads what the system says of itself and imports no torch, so that it can be said first.
+
+    Args:
+        needed: bytes of memory that the run takes at its peak.
+    """
+    found, free = [], needed
+    with suppress(ConfigError):
+        free = available()
+    if free < needed:
+        found.append(
+            f"only {free / 1e9:.1f} GB of memory are free, and the run takes {needed / 1e9:.1f} GB,"
+            " so the system may end it"
+        )
+    if cores.usable() == 1:
+        found.append("it has one core to give, and the run takes about twice as long as on two")
+    if not _has_avx2():
+        found.append("its processor has no AVX2, which fast arithmetic needs")
+    return f"This machine is small for it: {'; '.join(found)}." if found else None
+
+
+def _has_avx2() -> bool:
+    """Tell whether the processor has what PyTorch's fast loops need; true if it can't be told.
+
+    Only x86 has these instructions under this name.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return True
+    try:
+        lines = _PROCESSORS.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return True
+    flags = next((line for line in lines if line.startswith("flags")), None)
+    return flags is None or "avx2" in flags.split()
