@@ -188,11 +188,11 @@ def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[st
         fix = "Say how many units all sites have together."
         raise ConfigError(problem, key="--size", fix=fix)
     sites, colluding = len(sizes), job.max_colluding
-    shares = 1 if job.privacy.trust == "local" else shares_of(sites, colluding or 0)
+    shares = 1 if colluding is None else shares_of(sites, colluding)
     event = planned.event
     found = signal_to_noise(event.sample_rate * units, event.noise_multiplier, sites, shares)
-    shapes = adapter_shapes(job.model, job.lora)
-    return {**asdict(reach(found, shapes)), "studies": [DENOISING, PE_SGD]}
+    reached = reach(found, adapter_shapes(job.model, job.lora))
+    return {**asdict(reached), "studies": [DENOISING, PE_SGD]}
 
 
 def _check(

@@ -176,9 +176,8 @@ def _check_sites(named: Any, sites: Any) -> None:
             raise ConfigError("have no records", key="sites", value=unknown)
         sites = list(named)
     if not sites:
-        raise ConfigError(
-            "is missing", key="sites", value=sites, fix="Say among how many to divide the records."
-        )
+        fix = "Say among how many to divide the records."
+        raise ConfigError("is missing", key="sites", value=sites, fix=fix)
     if not isinstance(sites, int) and len(set(sites)) < len(sites):
         raise ConfigError("name one site twice", key="sites", value=sites, fix="Name each once.")
 

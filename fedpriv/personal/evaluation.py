@@ -171,9 +171,8 @@ def evaluate(
             worker.vector.write(models.get(name, worker.initial))
             model = worker.model if name in models else site_model
             made = rouge(completions(worker, answered, model), expected)
-        rows.append(
-            Row(name, scored[name].scores, made, trained.get(name, ""), served=name == shown)
-        )
+        how = trained.get(name, "")
+        rows.append(Row(name, scored[name].scores, made, how, served=name == shown))
     said = [*notes, *_worse_than_base(rows), *one_label(examples, spec.labels)]
     if len(sets) > len(models):
         said.append(_of_together(beside, served))

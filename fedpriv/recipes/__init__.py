@@ -30,11 +30,9 @@ def write_recipe(name: str, folder: Path) -> Path:
         ConfigError: there is no such recipe; names those that there are.
     """
     if name not in RECIPES:
-        near = "".join(
-            f"Did you mean {one!r}? " for one in difflib.get_close_matches(name, RECIPES, 1)
-        )
+        near = difflib.get_close_matches(name, RECIPES, 1)
         known = "; ".join(f"{known}: {about}" for known, about in RECIPES.items())
-        fix = f"{near}There are {known}."
+        fix = f"{f'Did you mean {near[0]!r}? ' if near else ''}There are {known}."
         raise ConfigError("no such recipe", key="--recipe", value=name, fix=fix)
     folder.mkdir(parents=True, exist_ok=True)
     for copied in COPIED:
