@@ -237,8 +237,8 @@ def show(figures: dict[str, Any], console: Console) -> None:
     for key, name in _NAMES.items():
         solved = key == figures["solved_for"]
         notes = ", ".join(note for note in ("solved" * solved, _note(key, figures)) if note)
-        value = figures[key] if key == "steps" else f"{figures[key]:.6g}"
-        value = _upper(figures[key]) if key == "epsilon" else value
+        value = _upper(figures[key]) if key == "epsilon" else f"{figures[key]:.6g}"
+        value = str(figures[key]) if key == "steps" else value
         line = f"{name:16}  {value:9}  {notes}".rstrip()
         console.print(line, style="bold" if solved else None)
         if key == "epsilon" and figures["second"] is not None:
