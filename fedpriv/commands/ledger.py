@@ -154,7 +154,7 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
         columns = [name for name in plans[0] if any(plan[name] is not None for plan in plans)]
         table = Table(*columns)
         for plan in plans:
-            table.add_row(*(plan[name] or "–" for name in columns))
+            table.add_row(*("–" if plan[name] is None else plan[name] for name in columns))
         console.print(table)
 
 

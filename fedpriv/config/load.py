@@ -63,13 +63,16 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
         return with_defaults(job)
 
 
-def load_site(path: Path) -> OwnSiteFile:
+def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
     """Load the settings of a site's own file, with its paths made absolute.
+
+    Args:
+        overrides: ``a.b=value`` texts, as for `load_job`.
 
     Raises:
         ConfigError: names the file, the key, the value and what to do.
     """
-    file = _load(OwnSiteFile, path)
+    file = _load(OwnSiteFile, path, overrides)
     data, allow = file.data, file.allow
     named = {"model": allow.model, "begin": allow.begin}
     found = {key: _model(path, f"allow.{key}", name) for key, name in named.items() if name}
@@ -77,7 +80,7 @@ def load_site(path: Path) -> OwnSiteFile:
     return file.model_copy(update={"data": data, "allow": allow.model_copy(update=found)})
 
 
-def _load(kind: type[File], path: Path, overrides: Sequence[str] = ()) -> File:
+def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
     tree = read_toml(path)
     for override in overrides:
         apply_override(tree, override)

@@ -149,7 +149,8 @@ class _Document:
         fix = "Name one that Python knows, such as utf-8."
         with self._refusing("has a text in a character set that is not known", element, fix):
             lookup(charset)
-        fix = "Name the right one there, such as text/plain; charset=iso-8859-1, or export UTF-8."
+        right = "Name the right one there, such as text/plain; charset=iso-8859-1"
+        fix = f"{right}, or export it as UTF-8."
         with self._refusing("has a text that is not in its character set", element, fix):
             text = content.decode(charset).removeprefix("\ufeff")
         return text_of(text) if kind.get_content_type() == PAGE else text

@@ -270,7 +270,8 @@ def _engine(url: URL) -> Engine:
         fix = f"{DRIVERS.get(driver, f'Install the package of {driver}')}."
     except (NoSuchModuleError, ArgumentError):
         problem = "names a kind of database that SQLAlchemy does not know"
-        fix = "Such as postgresql+psycopg, mssql+pyodbc or sqlite; some need packages of their own."
+        known = "postgresql+psycopg, mssql+pyodbc or sqlite"
+        fix = f"Such as {known}; some need a package of their own."
     raise DataError(problem, key=".url", value=url.drivername, fix=fix)
 
 

@@ -59,13 +59,10 @@ def to_train_on(
     filled = tuple(part for part in parts if part)
     if len(filled) < min(count, 2):
         left = f"{len(filled)} of {count} parts, where choosing settings takes two"
+        problem = f"leaves records with a token to predict in {left}"
         fix = "Such a site needs more units. Or set validation = 0, with one rate and epochs."
-        raise DataError(
-            f"leaves records with a token to predict in {left}",
-            key="personal.validation",
-            value=settings.validation,
-            fix=fix,
-        )
+        key, value = "personal.validation", settings.validation
+        raise DataError(problem, key=key, value=value, fix=fix)
     if count == 1:
         return OwnParts(filled, 0)
     return OwnParts(filled, 1 if units >= MANY else len(filled))
