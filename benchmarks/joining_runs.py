@@ -21,10 +21,9 @@ from fedpriv.errors import RunError
 from fedpriv.files import replacing, write_json
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
-from fedpriv.personal.choosing import choose
 from fedpriv.personal.records import OwnParts
 from fedpriv.personal.together import own_and_federated, together
-from fedpriv.personal.training import train_alone
+from fedpriv.personal.training import choose, train_alone
 from fedpriv.private_training.pool import Inspect, WorkerPool
 from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv_comparison.comparison import Comparison

@@ -53,7 +53,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 # What a site's file allows, by the name that a coordinator hears.
 Limit = Literal[
@@ -104,6 +104,11 @@ class ConfigError(FedprivError):
         got = "" if value is ... else f" (got {shown(value)})"
         advice = f" {fix}" if fix else ""
         super().__init__(f"{where + ': ' if where else ''}{problem}{got}.{advice}")
+
+    def but(self, **changed: Any) -> Self:
+        """Return the same error with some arguments changed, such as ``file=path``."""
+        kept = {name: getattr(self, name) for name in ("problem", "file", "key", "value", "fix")}
+        return type(self)(**kept | changed)
 
 
 def shown(value: object) -> str:
@@ -369,9 +374,7 @@ def naming(source: Path, key: str | None = None) -> Iterator[None]:
     except ConfigError as error:
         if error.file is not None:
             raise
-        raise type(error)(
-            error.problem, file=source, key=error.key, value=error.value, fix=error.fix
-        ) from error
+        raise error.but(file=source) from error
     except FedprivError as error:
         error.args = (": ".join(str(part) for part in (source, key, error) if part),)
         raise

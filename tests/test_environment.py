@@ -15,7 +15,7 @@ from transformers.utils import import_utils
 
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import NotPrivateError
-from fedpriv.hub import plainly
+from fedpriv.hub import export
 from fedpriv.loop import trainer
 from fedpriv.models import base
 from fedpriv.models.base import load_base
@@ -189,8 +189,8 @@ def test_a_model_whose_configuration_names_code_is_refused(
     "use",
     [
         SECTION + "from fedpriv.models.stored import linear_sizes; linear_sizes(s)",
-        SECTION + "from fedpriv.hub.plainly import load_merged; load_merged({folder!r}, s)",
-        SECTION + "from fedpriv.hub.plainly import load_adapter; load_adapter('no', {folder!r}, s)",
+        SECTION + "from fedpriv.hub.export import load_merged; load_merged({folder!r}, s)",
+        SECTION + "from fedpriv.hub.export import load_adapter; load_adapter('no', {folder!r}, s)",
     ],
 )
 def test_whatever_loads_a_model_asks_for_nothing(run: Any, named: Any, use: str) -> None:
@@ -234,8 +234,8 @@ def test_what_loads_a_model_does_so_without_the_package(
         "sizes": lambda: linear_sizes(named),
         "alone": lambda: base.compute_alone(named, None, 9, "model"),
         "a trainer": lambda: trainer._with_adapter(named, None, trainer.PrivateConfig(), None),
-        "merged": lambda: plainly.load_merged(named, named),
-        "adapter": lambda: plainly.load_adapter(named, "", named),
+        "merged": lambda: export.load_merged(named, named),
+        "adapter": lambda: export.load_adapter(named, "", named),
     }
     monkeypatch.setitem(sys.modules, "kernels", json)
     with pytest.raises(Found) as found:

@@ -15,12 +15,11 @@ from fedpriv.errors import DataError, naming
 from fedpriv.files import finite_json, private_folder
 from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
-from fedpriv.personal.choosing import Epoch
 from fedpriv.personal.own_adapter import WARNING, write_own_adapter
 from fedpriv.personal.own_models import OwnModels, train_own
 from fedpriv.personal.records import OwnParts, to_train_on
 from fedpriv.personal.single import distil, wider
-from fedpriv.personal.training import Personal
+from fedpriv.personal.training import Epoch, Personal
 from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker

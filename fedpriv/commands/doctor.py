@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,8 +30,7 @@ DOCTORS = "fedpriv.doctors"
 def doctor(
     file: Annotated[Path, typer.Argument(help="A site's own file, or a federation file.")],
     job: Annotated[
-        Path | None,
-        typer.Option(help="For a site: a federation file or a proposal to try, dry."),
+        Path | None, typer.Option(help="For a site: a federation file or a proposal to try, dry.")
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Dial nobody.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
@@ -49,7 +49,7 @@ def doctor(
             line = f"{marks[finding.ok]} [bold]{finding.what}[/]: {escape(finding.found)}"
             console.print(line, soft_wrap=True)
     if as_json:
-        print(json.dumps([finding.as_dict() for finding in findings], indent=2))
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
     wrong = [finding for finding in findings if finding.ok is False]
     if wrong:
         raise typer.Exit(wrong[0].exit_code)
@@ -67,8 +67,6 @@ def examine(file: Path, job: Path | None = None, *, offline: bool = False) -> It
     for point in entry_points(group=DOCTORS, name=role):
         findings: Iterable[Finding] = point.load()(file, job, offline=offline)
         return findings
-    raise ConfigError(
-        f"is the file of a {role}, and what is installed here has no such part",
-        file=file,
-        fix="Install the part that it is of, in an environment of its own, or all of fedpriv.",
-    )
+    problem = f"is the file of a {role}, and what is installed here has no such part"
+    fix = "Install the part that it is of, in an environment of its own, or all of fedpriv."
+    raise ConfigError(problem, file=file, fix=fix)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,8 +38,7 @@ def export(
         ),
     ] = None,
     without_reports: Annotated[
-        bool,
-        typer.Option("--without-reports", help="Sign it although a site's report is missing."),
+        bool, typer.Option("--without-reports", help="Sign it although a site's report is missing.")
     ] = False,
 ) -> None:
     """Write the dossier of a run: one signed file that anybody can check."""
@@ -51,11 +49,12 @@ def export(
     if not without_reports:
         _check_reports(run)
     signing_key = _signing_key(run, key)
-    found = export_run(run, out, signing_key, ledgers)
+    kinds = [finding.kind for finding in export_run(run, out, signing_key, ledgers)]
     public = in_groups(signing_key.public_key().public_bytes_raw().hex())
     print(
         f"Wrote {out}, and its page {out.with_suffix('.html')}.\n"
-        f"{_count(found)}\n"
+        f"Checked before it was written: {kinds.count('holds')} statements hold by computation,"
+        f" {kinds.count('word')} are only somebody's word.\n"
         f"Signed by {public}: tell that to whoever checks it, by another way than the file.\n"
         f'  fedpriv verify {out} --signer "{public}"'
     )
@@ -70,15 +69,10 @@ def _check_reports(run: Path) -> None:
     from fedpriv.report.rundir import read_run
 
     directory = read_run(run)
-    took_part = {
-        name
-        for row in directory.rounds
-        for name, site in (
-            *row.sites.items(),
-            *(row.held_out.sites.items() if row.held_out else ()),
-        )
-        if site.status == "ok"
-    }
+    looks = [row.held_out for row in directory.rounds if row.held_out]
+    answered = [(name, site.status) for row in directory.rounds for name, site in row.sites.items()]
+    answered += [(name, site.status) for look in looks for name, site in look.sites.items()]
+    took_part = {name for name, status in answered if status == "ok"}
     late = {*directory.run.owed.get("reports", ())}  # what there is of them is older
     if missing := took_part - {report.site for report in directory.reports} | late:
         raise RunError(
@@ -86,14 +80,6 @@ def _check_reports(run: Path) -> None:
             " would leave out what it spent. Start the server again when it is back, which fetches"
             " it; or give --without-reports."
         )
-
-
-def _count(found: Iterable[Finding]) -> str:
-    kinds = [finding.kind for finding in found]
-    return (
-        f"Checked before it was written: {kinds.count('holds')} statements hold by computation,"
-        f" {kinds.count('word')} are only somebody's word."
-    )
 
 
 def _signing_key(run: Path, path: Path | None) -> Ed25519PrivateKey:
@@ -179,8 +165,7 @@ def _show(finding: Finding, *, first: bool) -> None:
     console = Console(highlight=False)
     if first:
         console.print(f"[bold]{escape(finding.site) or 'All of it'}[/]")
-    text = escape(f"{finding.text}.")
-    console.print(f"  {_MARKS[finding.kind]} {text}", soft_wrap=True)
+    console.print(f"  {_MARKS[finding.kind]} {escape(finding.text)}.", soft_wrap=True)
 
 
 def _pairs(option: str, value: str, given: list[str] | None) -> dict[str, str]:
@@ -189,12 +174,8 @@ def _pairs(option: str, value: str, given: list[str] | None) -> dict[str, str]:
     for text in given or []:
         name, equals, rest = text.partition("=")
         if not (name and equals and rest):
-            raise ConfigError(
-                f"is not NAME={value}",
-                key=option,
-                value=text,
-                fix=f"Such as {option} north={value}.",
-            )
+            fix = f"Such as {option} north={value}."
+            raise ConfigError(f"is not NAME={value}", key=option, value=text, fix=fix)
         if name in found:
             raise ConfigError("is given twice for one site", key=option, value=name, fix="Choose.")
         found[name] = rest

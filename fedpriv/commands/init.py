@@ -15,8 +15,7 @@ from fedpriv.recipes import RECIPES, write_recipe
 def init(
     folder: Annotated[Path, typer.Argument(help="New folder for the copy.")],
     recipe: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=f"Another example: {', '.join(RECIPES)}."),
+        str | None, typer.Option(metavar="NAME", help=f"Another example: {', '.join(RECIPES)}.")
     ] = None,
 ) -> None:
     """Copy the embedded clinics, their file and their notes, to start your own from."""
@@ -29,6 +28,5 @@ def init(
         print(f"Written. Read {folder / 'README.md'}, then:\n  fedpriv simulate {file}")
         return
     shutil.copytree(EMBEDDED.parent, folder, dirs_exist_ok=True)
-    print(
-        f"Copied. Edit {folder / EMBEDDED.name}, then:\n  fedpriv simulate {folder / EMBEDDED.name}"
-    )
+    file = folder / EMBEDDED.name
+    print(f"Copied. Edit {file}, then:\n  fedpriv simulate {file}")

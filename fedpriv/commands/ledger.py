@@ -61,8 +61,6 @@ def init(
     from fedpriv.privacy.ledger.ledger import Ledger, Terms
     from fedpriv.privacy.ledger.terms import new_dataset_id
 
-    options = {"order": order, "plans": plans}
-    given = {key: value for key, value in options.items() if value is not None}
     terms = Terms(
         dataset_id=new_dataset_id(),
         declared_size=size,
@@ -71,7 +69,7 @@ def init(
         delta=delta,
         budget=epsilon,
         simulated=simulated,
-        rule=_rule(rule, given, epsilon, delta, epsilon_alone),
+        rule=_rule(rule, {"order": order, "plans": plans}, epsilon, delta, epsilon_alone),
         budget_alone=epsilon_alone,
     )
     with Ledger.create(path, terms, witness) as ledger:
@@ -91,15 +89,15 @@ def _and_alone(epsilon: float | None) -> str:
 
 
 def _rule(
-    name: str, given: dict[str, Any], epsilon: float, delta: float, alone: float | None
+    name: str, options: dict[str, Any], epsilon: float, delta: float, alone: float | None
 ) -> Rule:
     from fedpriv.privacy.ledger.rules import new_rule
 
+    given = {key: value for key, value in options.items() if value is not None}
     try:
         return new_rule(name, given, epsilon, delta, alone)
     except ConfigError as error:
-        option = f"--{str(error.key).replace('_', '-')}"
-        raise ConfigError(error.problem, key=option, value=error.value, fix=error.fix) from None
+        raise error.but(key=f"--{str(error.key).replace('_', '-')}") from None
 
 
 @app.command()
@@ -109,8 +107,8 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
 
     with Ledger.open(path, reading=True) as ledger:
         figures, head, rows = ledger.figures(), ledger.head, ledger.rows()
-    shown = [{"number": r.number, "kind": r.kind, "hash": r.hash, **r.body} for r in rows]
     if as_json:
+        shown = [{"number": r.number, "kind": r.kind, "hash": r.hash, **r.body} for r in rows]
         print(json.dumps({**figures, "head": asdict(head), "rows": shown}, indent=2))
         return
     console = Console(highlight=False)
@@ -118,10 +116,9 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
     _print_figures(console, figures)
     console.print(f"head {head.hash} at row {head.rows}", soft_wrap=True)
     table = Table("row", "kind", "what", "at")
-    for row in shown:
-        hidden = {"number", "kind", "hash", "at"}
-        what = ", ".join(f"{k} {_short(v)}" for k, v in row.items() if k not in hidden)
-        table.add_row(str(row["number"]), row["kind"], what, row.get("at", ""))
+    for row in rows:
+        what = ", ".join(f"{k} {_short(v)}" for k, v in row.body.items() if k != "at")
+        table.add_row(str(row.number), row.kind, what, row.body.get("at", ""))
     console.print(table)
 
 
@@ -139,11 +136,8 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
         soft_wrap=True,
     )
     for stated in figures["distinct"]:
-        console.print(
-            f"{stated['by']} states that units which look like those of {stated['other']} are"
-            " different people",
-            soft_wrap=True,
-        )
+        alike = f"units which look like those of {stated['other']} are different people"
+        console.print(f"{stated['by']} states that {alike}", soft_wrap=True)
     table = Table("ε", "", "what it covers", show_header=True)
     for key, label in (
         ("epsilon_committed", "committed (the claim)"),
@@ -153,42 +147,35 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
         ("epsilon_alone_allocated", "alone, allocated"),
         ("epsilon_alone_spent", "alone, spent"),
     ):
-        if figures[key] is None:
-            continue
-        table.add_row(f"{figures[key]:.4f}", label, means[key])
+        if figures[key] is not None:
+            table.add_row(f"{figures[key]:.4f}", label, means[key])
     console.print(table)
-    if figures["plans"]:
-        shared = any(plan["max_colluding"] is not None for plan in figures["plans"])
-        adaptive = any(plan["filter"] is not None for plan in figures["plans"])
-        kinds = (*(("may collude",) if shared else ()), *(("filter",) if adaptive else ()))
-        plans = Table(
-            *("job", "method", "rate", "noise", *kinds, "slots", "reserved", "released", "")
-        )
-        for plan in figures["plans"]:
-            plans.add_row(
-                plan["job"],
-                plan["method"],
-                f"{plan['sample_rate']:g}",
-                f"{plan['noise_multiplier']:g}",
-                *([_sharing(plan)] if shared else []),
-                *([_filter(plan["filter"])] if adaptive else []),
-                *(str(plan[key]) for key in ("steps", "reserved", "released", "closed")),
-            )
-        console.print(plans)
+    if plans := [_cells(plan) for plan in figures["plans"]]:
+        columns = [name for name in plans[0] if any(plan[name] is not None for plan in plans)]
+        table = Table(*columns)
+        for plan in plans:
+            table.add_row(*("–" if plan[name] is None else plan[name] for name in columns))
+        console.print(table)
 
 
-def _sharing(plan: dict[str, Any]) -> str:
-    """Say how many may collude in a secure sum, and how many parts its noise has."""
-    if plan["max_colluding"] is None:
-        return "–"
-    return f"{plan['max_colluding']}, noise in {plan['shares']}"
-
-
-def _filter(found: dict[str, Any] | None) -> str:
-    """Say what an adaptive plan's slots have taken of its Rényi budget, and at which order."""
-    if found is None:
-        return "–"
-    return f"{found['debited']:.4g} of {found['budget']:.4g} at order {found['order']}"
+def _cells(plan: dict[str, Any]) -> dict[str, str | None]:
+    """Return what the table of plans has in each column; None where that is not of this plan."""
+    taken = plan["filter"]  # of an adaptive plan's Rényi budget
+    cells = {
+        "job": plan["job"],
+        "method": plan["method"],
+        "rate": f"{plan['sample_rate']:g}",
+        "noise": f"{plan['noise_multiplier']:g}",
+        "may collude": None,
+        "filter": taken
+        and f"{taken['debited']:.4g} of {taken['budget']:.4g} at order {taken['order']}",
+        "slots": str(plan["steps"]),
+        **{key: str(plan[key]) for key in ("reserved", "released")},
+        "": str(plan["closed"]),
+    }
+    if plan["max_colluding"] is not None:
+        cells["may collude"] = f"{plan['max_colluding']}, noise in {plan['shares']}"
+    return cells
 
 
 def _short(value: object) -> str:
@@ -217,7 +204,7 @@ def verify(
     console = Console(highlight=False)
     for what in checked:
         console.print(f"[green]✓[/] {what}", soft_wrap=True)
-    if not head and witness is None and report is None:
+    if not (head or witness or report):
         unknown = "whether there were newer rows: give --witness, --head or --report"
         console.print(f"[yellow]?[/] {unknown}", soft_wrap=True)
     _print_figures(console, figures)
@@ -355,11 +342,8 @@ def witness(
     from fedpriv.report.ledger_export import parse_head, reported_head
 
     if not never_restored:
-        raise ConfigError(
-            "has to be said",
-            key="--never-restored",
-            fix="Of a ledger from a backup, what was spent since would be forgotten.",
-        )
+        fix = "Of a ledger from a backup, what was spent since would be forgotten."
+        raise ConfigError("has to be said", key="--never-restored", fix=fix)
     with Ledger.open(path, reading=True) as ledger:
         dataset_id = ledger.terms.dataset_id
     seen = [parse_head(head)] if head else []

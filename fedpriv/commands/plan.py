@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 
 from fedpriv.errors import AccountingError, ConfigError
+from fedpriv.files import finite_json
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
@@ -115,7 +115,7 @@ def plan(
     from fedpriv.privacy.ledger.choosing import price_choosing
 
     job = None if file is None else load_job(file)
-    if job is not None:
+    if job is not None:  # it says what no option says
         privacy, wanted = job.privacy, job.evaluation.sites
         epsilon = privacy.epsilon if epsilon is None else epsilon
         delta = privacy.delta if delta is None else delta
@@ -126,8 +126,7 @@ def plan(
             sites = len(job.sites) if sites is None else sites
         if looks is None and wanted is not None:
             looks, slots = wanted.looks, wanted.slots
-    _check_sum(sites, max_colluding, looks)
-    _check_adaptive(adaptive, order, sites, looks)
+    _check(sites, max_colluding, looks, adaptive, order)
     planned, costs = solve_with_looks(
         (looks or 0) * slots,
         epsilon=epsilon,
@@ -140,7 +139,7 @@ def plan(
     )
     figures = planned.figures(records or DEFAULT_RECORDS)
     figures["alone"] = None if sites is None else _alone(planned, sites, max_colluding)
-    figures["adaptive"] = _finite(asdict(filtered(planned, order))) if adaptive else None
+    figures["adaptive"] = asdict(filtered(planned, order)) if adaptive else None
     figures["looks"] = None if costs is None else asdict(costs)
     of_look = slots if sites is None and not adaptive else None  # else the job can have none
     figures["choosing"] = asdict(price_choosing(planned, of_look, budget))
@@ -148,6 +147,7 @@ def plan(
     figures["methods"] = _reach(job, planned, size) if methods else None
     rows = rows_for(figures["epsilon"])
     figures["defaults"] = [{**asdict(row), "clip_norm": row.clip_norm} for row in rows]
+    figures = finite_json(figures)  # what has no finite bound is None
     if as_json:
         print(json.dumps(figures, indent=2, allow_nan=False))
     else:
@@ -164,8 +164,7 @@ def _second(planned: Planned) -> dict[str, Any]:
         found = opinion((planned.event,), planned.delta)
     except AccountingError as error:
         return {"accountant": name(), "problem": str(error)}
-    agrees = found.holds(planned.epsilon)
-    return {"accountant": name(), **found._asdict(), "agrees": agrees}
+    return {"accountant": name(), **found._asdict(), "agrees": found.holds(planned.epsilon)}
 
 
 def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[str, Any]:
@@ -180,64 +179,48 @@ def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[st
     from fedpriv.public_update.reach import reach, signal_to_noise
 
     if job is None:
-        raise ConfigError(
-            "needs to know the model and its adapter", key="--methods", fix="Name a FILE."
-        )
+        problem = "needs to know the model and its adapter"
+        raise ConfigError(problem, key="--methods", fix="Name a FILE.")
     sizes = [site.size for site in job.sites]
     units = size if size is not None else sum(one for one in sizes if one is not None)
     if size is None and None in sizes:
-        raise ConfigError(
-            "is missing, and the file does not say how many units each site has",
-            key="--size",
-            fix="Say how many units all sites have together.",
-        )
+        problem = "is missing, and the file does not say how many units each site has"
+        fix = "Say how many units all sites have together."
+        raise ConfigError(problem, key="--size", fix=fix)
     sites, colluding = len(sizes), job.max_colluding
-    shares = 1 if job.privacy.trust == "local" else shares_of(sites, colluding or 0)
+    shares = 1 if colluding is None else shares_of(sites, colluding)
     event = planned.event
     found = signal_to_noise(event.sample_rate * units, event.noise_multiplier, sites, shares)
-    shapes = adapter_shapes(job.model, job.lora)
-    return {**asdict(reach(found, shapes)), "studies": [DENOISING, PE_SGD]}
+    reached = reach(found, adapter_shapes(job.model, job.lora))
+    return {**asdict(reached), "studies": [DENOISING, PE_SGD]}
 
 
-def _check_sum(sites: int | None, max_colluding: int | None, looks: int | None) -> None:
-    if sites is None and max_colluding is not None:
-        raise ConfigError(
-            "says nothing without the number of sites in the sum",
-            key="--max-colluding",
-            value=max_colluding,
-            fix="Add --sites.",
-        )
-    if sites is not None and looks:
-        raise ConfigError(
-            "are not in the same job as a secure sum, as each site releases them by itself",
-            key="--looks",
-            value=looks,
-            fix="Leave them or --sites out.",
-        )
-
-
-def _check_adaptive(
-    adaptive: bool, order: int | None, sites: int | None, looks: int | None
+def _check(
+    sites: int | None,
+    max_colluding: int | None,
+    looks: int | None,
+    adaptive: bool,
+    order: int | None,
 ) -> None:
-    if order is not None and not adaptive:
-        raise ConfigError(
-            "says nothing of a plan of fixed noise",
-            key="--order",
-            value=order,
-            fix="Add --adaptive, or leave it out.",
-        )
-    if adaptive and (sites is not None or looks):
-        raise ConfigError(
-            "is not with a secure sum or with looks: what a site pays for a step is its own choice"
-            " of noise, and every step trains",
-            key="--adaptive",
-            fix=f"Leave {'--sites' if sites is not None else '--looks'} out.",
-        )
-
-
-def _finite(figures: dict[str, Any]) -> dict[str, Any]:
-    """Replace what has no finite bound by None."""
-    return {key: value if math.isfinite(value) else None for key, value in figures.items()}
+    """Refuse options that are of different kinds of jobs."""
+    value: object
+    if sites is None and max_colluding is not None:
+        key, value, fix = "--max-colluding", max_colluding, "Add --sites."
+        problem = "says nothing without the number of sites in the sum"
+    elif sites is not None and looks:
+        key, value, fix = "--looks", looks, "Leave them or --sites out."
+        problem = "are not in the same job as a secure sum, as each site releases them by itself"
+    elif order is not None and not adaptive:
+        key, value, fix = "--order", order, "Add --adaptive, or leave it out."
+        problem = "says nothing of a plan of fixed noise"
+    elif adaptive and (sites is not None or looks):
+        key, value = "--adaptive", ...
+        fix = f"Leave {'--sites' if sites is not None else '--looks'} out."
+        problem = "is not with a secure sum or with looks: what a site pays for a step is its own"
+        problem += " choice of noise, and every step trains"
+    else:
+        return
+    raise ConfigError(problem, key=key, value=value, fix=fix)
 
 
 def _alone(planned: Planned, sites: int, max_colluding: int | None) -> dict[str, Any]:
@@ -246,16 +229,17 @@ def _alone(planned: Planned, sites: int, max_colluding: int | None) -> dict[str,
     from fedpriv.privacy.accounting.shares import alone
 
     most = usual_max_colluding(sites) if max_colluding is None else max_colluding
-    found = asdict(alone(planned.event, planned.delta, sites, most))
-    return _finite(found)
+    return asdict(alone(planned.event, planned.delta, sites, most))
 
 
 def show(figures: dict[str, Any], console: Console) -> None:
     """Show the five numbers, the curve, and the sentences."""
     for key, name in _NAMES.items():
         solved = key == figures["solved_for"]
-        notes = ", ".join((["solved"] if solved else []) + _notes(key, figures))
-        line = f"{name:16}  {_value(key, figures):9}  {notes}".rstrip()
+        notes = ", ".join(note for note in ("solved" * solved, _note(key, figures)) if note)
+        value = _upper(figures[key]) if key == "epsilon" else f"{figures[key]:.6g}"
+        value = str(figures[key]) if key == "steps" else value
+        line = f"{name:16}  {value:9}  {notes}".rstrip()
         console.print(line, style="bold" if solved else None)
         if key == "epsilon" and figures["second"] is not None:
             console.print(_opinion(figures["second"]), soft_wrap=True)
@@ -275,12 +259,6 @@ def show(figures: dict[str, Any], console: Console) -> None:
         console.print(_default(row))
 
 
-def _value(key: str, figures: dict[str, Any]) -> str:
-    if key == "epsilon":
-        return _upper(figures[key])
-    return str(figures[key]) if key == "steps" else f"{figures[key]:.6g}"
-
-
 def _opinion(second: dict[str, Any]) -> str:
     if "problem" in second:
         return f"{'':16}  {second['problem']}"
@@ -289,16 +267,16 @@ def _opinion(second: dict[str, Any]) -> str:
     return f"{'':16}  {second['accountant']}: {bounds}{but}"
 
 
-def _notes(key: str, figures: dict[str, Any]) -> list[str]:
+def _note(key: str, figures: dict[str, Any]) -> str:
     target, batch = figures["target_epsilon"], figures["expected_batch"]
     if key == "epsilon" and target is not None:
         kept = "within" if figures["within_target"] else "[bold red]above[/]"
-        return [f"{kept} the {target:g} asked for"]
+        return f"{kept} the {target:g} asked for"
     if key == "delta" and figures["delta_is_default"]:
-        return ["the default"]
+        return "the default"
     if key == "sample_rate" and batch is not None:
-        return [f"{batch:.4g} of {figures['size']} units in a step, on average"]
-    return []
+        return f"{batch:.4g} of {figures['size']} units in a step, on average"
+    return ""
 
 
 def _curve(figures: dict[str, Any], width: int) -> list[str]:
@@ -328,13 +306,13 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
     group = f"{first[1]} for a person who has {first[0]}"
     group += "".join(f"; {epsilon} for {records}" for records, epsilon in others)
     replaced = _upper(figures["replace_one_epsilon"])
-    looks = figures.get("looks")
+    looks, alone, methods = (figures[key] for key in ("looks", "alone", "methods"))
     return [
         *([_looks(looks, figures)] if looks is not None else []),
-        *(_trust(figures["alone"], figures) if figures.get("alone") is not None else []),
+        *(_trust(alone, figures) if alone is not None else []),
         more,
-        _choosing(figures["choosing"], with_trust=figures.get("alone") is not None),
-        *(_methods(figures["methods"]) if figures.get("methods") is not None else []),
+        _choosing(figures["choosing"], with_trust=alone is not None),
+        *(_methods(methods) if methods is not None else []),
         f"If a unit is a record, each drawn on its own, ε is {group}.",
         f"Counted for replacing one unit instead of adding or removing one, ε is {replaced}.",
         "What this assumes: " + " ".join(figures["assumptions"]),
@@ -361,14 +339,12 @@ def _filter(found: dict[str, Any], figures: dict[str, Any]) -> list[str]:
     """Say what it costs to choose a step's noise and rate by what was released before."""
     target = figures["target_epsilon"]
     same = figures["epsilon"] if target is None else target
-    rows = (
-        ("noise multiplier", f"{found['noise_multiplier']:.6g}", "noise_percent", "for the"),
-        ("ε", _upper(found["epsilon"]), "epsilon_percent", "at the"),
-    )
-    covers = (f"same ε of {_upper(same)}, at order {found['order']}", "same noise")
+    noise, more = f"{found['noise_multiplier']:.6g}", _percent(found["noise_percent"])
     return [
-        f"{name:16}  {value:9}  {_percent(found[key])} {word} {what}"
-        for (name, value, key, word), what in zip(rows, covers, strict=True)
+        f"{'noise multiplier':16}  {noise:9}  {more} for the same ε of {_upper(same)}, at order"
+        f" {found['order']}",
+        f"{'ε':16}  {_upper(found['epsilon']):9}  {_percent(found['epsilon_percent'])} at the same"
+        " noise",
     ]
 
 

@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 
-def report(
-    run: Annotated[Path, typer.Argument(help="Run directory.")],
-) -> None:
+def report(run: Annotated[Path, typer.Argument(help="Run directory.")]) -> None:
     """Check the signatures of a run's budget reports and write its report.html anew."""
     from fedpriv.process import is_running
     from fedpriv.report import budget, received

@@ -47,9 +47,8 @@ def make(
     old = None if after is None else read(after)
     roster = Roster.of(named) if old is None else successor(old, named, without or ())
     if out.exists():
-        raise ConfigError(
-            "is there already", file=out, fix="Move it away, or name another file with --out."
-        )
+        fix = "Move it away, or name another file with --out."
+        raise ConfigError("is there already", file=out, fix=fix)
     write(out, roster)
     print(f"Made {out} of {len(roster)} sites.")
     _show(roster)

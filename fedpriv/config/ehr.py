@@ -87,8 +87,7 @@ class OmopSection(_Dated):
     @property
     def file(self) -> Path | None:
         """The file of an SQLite database."""
-        found = SQLITE.fullmatch(self.url)
-        return None if found is None else Path(found[2])
+        return Path(found[2]) if (found := SQLITE.fullmatch(self.url)) else None
 
 
 class FhirSection(_Dated):
@@ -109,12 +108,10 @@ class FhirSection(_Dated):
         description="Document statuses to read. Documents entered in error are never read.",
     )
     type_code: tuple[str, ...] = Field(
-        (),
-        description="Document type codes to read, such as 11506-3 of LOINC. Empty: all.",
+        (), description="Document type codes to read, such as 11506-3 of LOINC. Empty: all."
     )
     language: tuple[str, ...] = Field(
-        (),
-        description="Languages to read; en includes en-GB. Empty: all.",
+        (), description="Languages to read; en includes en-GB. Empty: all."
     )
 
     @property

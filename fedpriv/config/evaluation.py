@@ -29,14 +29,10 @@ class EvaluationSection(Section):
         " alone.",
     )
     tuning: Path | None = Field(
-        None,
-        description="Further records by which `fedpriv compare` chooses settings.",
+        None, description="Further records by which `fedpriv compare` chooses settings."
     )
     tuning_share: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Share of `data` to choose settings by, without `tuning`.",
+        0.0, ge=0, lt=1, description="Share of `data` to choose settings by, without `tuning`."
     )
     stop_when_worse: bool = Field(
         False,
@@ -54,5 +50,5 @@ class EvaluationSection(Section):
 
     def files(self) -> dict[str, Path]:
         """Return the files of evaluation records, by key."""
-        found = {"evaluation.data": self.data, "evaluation.tuning": self.tuning}
-        return {key: path for key, path in found.items() if path is not None}
+        tuning = {"evaluation.tuning": self.tuning} if self.tuning is not None else {}
+        return {"evaluation.data": self.data, **tuning}

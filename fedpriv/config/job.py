@@ -21,13 +21,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from fedpriv.config.evaluation import EvaluationSection
 from fedpriv.config.personal import PersonalSection
-from fedpriv.config.run import (
-    JobSection,
-    check_engine,
-    check_movers,
-    check_quantised,
-    check_steps,
-)
+from fedpriv.config.run import JobSection, check_engine, check_movers, check_quantised, check_steps
 from fedpriv.config.server import ServerSection
 from fedpriv.config.sites import (
     OutsideSection,
@@ -140,10 +134,7 @@ class JobConfig(Section):
         check_looks(self.sites, looks, rounds=job.rounds, network=network, delta=privacy.delta)
         if self.controller is not None:
             self.controller.check_beside(
-                sync=job.sync,
-                denoise=denoise.where,
-                trust=privacy.trust,
-                looks=looks is not None,
+                sync=job.sync, denoise=denoise.where, trust=privacy.trust, looks=looks is not None
             )
         check_engine(job, self.compute)
         if network and self.server is None:

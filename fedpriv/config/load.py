@@ -1,4 +1,7 @@
-"""Read a federation file or a site's: TOML, `--set` overrides, errors a person can act on."""
+"""Read a federation file or a site's: TOML, `--set` overrides, errors a person can act on.
+
+What a federation file leaves out is filled in from the table of defaults.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from pydantic import ValidationError
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.ehr import SQLITE, OmopSection
 from fedpriv.config.job import JobConfig
-from fedpriv.config.left_out import with_defaults
 from fedpriv.config.personal import OwnSiteFile
+from fedpriv.config.sites import SiteRecords
+from fedpriv.defaults import KEYS, defaults_for
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import sha256
-from fedpriv.models.config import HUB_NAME
+from fedpriv.model_size import parameters_of
+from fedpriv.models.config import HUB_NAME, LoraSection
 from fedpriv.section import Section
+from fedpriv.stored_adapter import find_adapter
 
 ASSETS = Path(__file__).parent.parent / "assets"
 EMBEDDED = ASSETS / "clinics" / "federation.toml"
@@ -48,14 +54,13 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
     """
     path = EMBEDDED if path is None else Path(path)
     if "\n" in str(path):
-        raise ConfigError(
-            "is the text of a file, where its name is expected",
-            key="path",
-            fix="Write it to a file and name that, or use fedpriv.write_federation.",
-        )
+        problem = "is the text of a file, where its name is expected"
+        fix = "Write it to a file and name that, or use fedpriv.write_federation."
+        raise ConfigError(problem, key="path", fix=fix)
     job = _found(_load(JobConfig, path, overrides), path)
-    _check_public(job, path)
-    return with_defaults(job, path)
+    with naming(path):
+        _check_public(job)
+        return with_defaults(job)
 
 
 def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
@@ -71,25 +76,20 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
     data, allow = file.data, file.allow
     named = {"model": allow.model, "begin": allow.begin}
     found = {key: _model(path, f"allow.{key}", name) for key, name in named.items() if name}
-    return file.model_copy(
-        update={
-            "data": data.model_copy(update={"path": _source(path, "data.path", data.path)}),
-            "allow": allow.model_copy(update=found),
-        }
-    )
+    data = data.model_copy(update={"path": _source(path, "data.path", data.path)})
+    return file.model_copy(update={"data": data, "allow": allow.model_copy(update=found)})
 
 
 def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
     tree = read_toml(path)
     for override in overrides:
         apply_override(tree, override)
-    _check_values(tree, path)
     try:
         with naming(path):
-            found: File = absolute(kind.model_validate(tree), path.resolve().parent)
+            _check_values(tree)
+            return absolute(kind.model_validate(tree), path.resolve().parent)  # type: ignore[no-any-return]
     except ValidationError as error:
         raise config_error(error, path, kind) from None
-    return found
 
 
 def absolute(value: Any, folder: Path) -> Any:
@@ -100,8 +100,7 @@ def absolute(value: Any, folder: Path) -> Any:
         case tuple():
             return tuple(absolute(item, folder) for item in value)
         case Section():
-            found = {key: (old, absolute(old, folder)) for key, old in value}
-            changed = {key: new for key, (old, new) in found.items() if new != old}
+            changed = {key: new for key, old in value if (new := absolute(old, folder)) != old}
             if isinstance(value, OmopSection) and (file := SQLITE.fullmatch(value.url)):
                 changed["url"] = f"{file[1]}{folder / file[2]}{file[3]}"
             return value.model_copy(update=changed)
@@ -116,7 +115,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: it does not exist, can't be read, or is not TOML.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return _toml(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError("no such file", file=path) from None
     except UnicodeDecodeError:
@@ -124,8 +123,6 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         fix = f"Name a file in it, such as {path / 'federation.toml'}." if path.is_dir() else ""
         raise ConfigError(f"can't be read: {error.strerror}", file=path, fix=fix) from None
-    try:
-        return _toml(text)
     except ValueError as error:
         raise ConfigError(f"is not TOML: {error}", file=path) from None
 
@@ -146,35 +143,27 @@ def _toml(text: str) -> dict[str, Any]:
         raise ValueError("its values are nested too deeply") from None
 
 
-def _check_values(value: object, path: Path, key: str = "") -> None:
+def _check_values(value: object, key: str = "") -> None:
     """Refuse texts that can't be the name of a file, and numbers beyond those of TOML."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            _check_values(item, path, f"{key}.{name}".lstrip("."))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _check_values(item, path, f"{key}.{index}")
-    elif isinstance(value, str) and "\0" in value:
-        raise ConfigError(
-            "holds a NUL character", file=path, key=key, value=value, fix="Take it out."
-        )
+    if isinstance(value, dict | list):
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_values(item, f"{key}.{name}".lstrip("."))
+        return
+    if isinstance(value, str) and "\0" in value:
+        problem, fix = "holds a NUL character", "Take it out."
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(
-            "is an integer of more than 64 bits",
-            file=path,
-            key=key,
-            value=value,
-            fix="Use a smaller one.",
-        )
+        problem, fix = "is an integer of more than 64 bits", "Use a smaller one."
+    else:
+        return
+    raise ConfigError(problem, key=key, value=value, fix=fix)
 
 
 def apply_override(tree: dict[str, Any], override: str) -> None:
     """Set one dotted key of `tree` in place."""
     dotted, equals, text = override.partition("=")
     if not equals or not dotted.strip():
-        raise ConfigError(
-            "expected KEY=VALUE", key="--set", value=override, fix="Such as --set privacy.epsilon=4"
-        )
+        fix = "Such as --set privacy.epsilon=4"
+        raise ConfigError("expected KEY=VALUE", key="--set", value=override, fix=fix)
     *parents, last = dotted.strip().split(".")
     node: Any = tree
     for part in parents:
@@ -187,20 +176,14 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
 def _child(node: Any, part: str, dotted: str) -> Any:
     if isinstance(node, dict):
         return node.setdefault(part, {})
-    if isinstance(node, list):
-        tables = [item for item in node if isinstance(item, dict)]
-        named = {str(item.get("name")): item for item in tables}
-        if part in named:
-            return named[part]
-        numbered = {str(index): item for index, item in enumerate(node)}
-        if part in numbered:
-            return numbered[part]
-        raise ConfigError(
-            f"there is no {part!r}",
-            key=f"--set {dotted}",
-            fix=f"Use one of {', '.join(named)}.",
-        )
-    raise ConfigError("is not a table", key=f"--set {dotted}")
+    if not isinstance(node, list):
+        raise ConfigError("is not a table", key=f"--set {dotted}")
+    named = {str(item.get("name")): item for item in node if isinstance(item, dict)}
+    known = {str(index): item for index, item in enumerate(node)} | named
+    if part not in known:
+        fix = f"Use one of {', '.join(named)}."
+        raise ConfigError(f"there is no {part!r}", key=f"--set {dotted}", fix=fix)
+    return known[part]
 
 
 def _value(text: str) -> Any:
@@ -229,9 +212,8 @@ def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
     if problem["type"] == "value_error":
         message = message.removeprefix("Value error, ")
         if isinstance(value, dict):  # a rule over several keys, which names them itself
-            named, colon, rest = message.partition(": ")
-            if not location and colon:
-                return ConfigError(rest, file=path, key=named)
+            if not location and ": " in message:
+                key, _, message = message.partition(": ")
             return ConfigError(message, file=path, key=key or None)
     return ConfigError(message[0].lower() + message[1:], file=path, key=key, value=value)
 
@@ -248,23 +230,71 @@ def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
 
 def _found(job: JobConfig, path: Path) -> JobConfig:
     """Tell folders and files that exist from names at a hub, in a job."""
-    tables = {
-        table: tuple(
-            site.model_copy(update={"data": _source(path, f"{table}.{site.name}.data", site.data)})
-            for site in getattr(job, table)
-        )
-        for table in ("sites", "outside")
-    }
+
+    def located(site: SiteRecords) -> SiteRecords:
+        data = _source(path, f"{site.table}.{site.name}.data", site.data)
+        return site.model_copy(update={"data": data})
+
+    tables = {key: tuple(map(located, getattr(job, key))) for key in ("sites", "outside")}
     named = {"name": job.model.name, "begin": job.model.begin}
     found = {key: _model(path, f"model.{key}", name) for key, name in named.items() if name}
     model = job.model.model_copy(update=found)
     made_up = job.synthetic
-    generator = None if made_up is None else made_up.generator
-    if made_up is not None and generator is not None and generator.kind == "local":
+    generator = made_up and made_up.generator
+    if made_up and generator and generator.kind == "local":
         name = _model(path, "synthetic.generator.model", str(generator.model))
         generator = generator.model_copy(update={"model": name})
         made_up = made_up.model_copy(update={"generator": generator})
     return job.model_copy(update={**tables, "synthetic": made_up, "model": model})
+
+
+def with_defaults(job: JobConfig) -> JobConfig:
+    """Fill in every setting of the table that a job's file left out.
+
+    Raises:
+        ConfigError: the model's size can't be told, or the rate is for another optimiser; or the
+            adapter that the job begins at is not as the file says, or can't be used.
+    """
+    if job.model.begin is not None and job.model.begin_as == "continued":
+        job = _as_it_began(job, find_adapter(job.model.begin).lora)
+    given = {table: getattr(job, table).model_fields_set for table in KEYS.values()}
+    missing = [key for key, table in KEYS.items() if key not in given[table]]
+    if not missing:
+        return job
+    if "lr" in missing and job.optimizer.name == "sgd":
+        fix = "The table of defaults has rates of adamw only: write one down."
+        raise ConfigError("is missing", key="optimizer.lr", fix=fix)
+    parameters = parameters_of(job.model.name)
+    if parameters is None:
+        names = ", ".join(f"{KEYS[key]}.{key}" for key in missing)
+        raise ConfigError(
+            "has no safetensors here or at the hub, and without its size there are no defaults",
+            key="model.name",
+            value=job.model.name,
+            fix=f"Correct it, or write down {names}.",
+        )
+    found = defaults_for(job.model.task == "classification", parameters, job.privacy.epsilon)
+    row = {key: getattr(found, key) for key in KEYS}
+    if "r" not in missing:  # the scale of the update, alpha / r, is what was measured
+        row["alpha"] *= job.lora.r / row["r"]
+    left_out: dict[str, dict[str, Any]] = {}
+    for key in missing:
+        left_out.setdefault(KEYS[key], {})[key] = row[key]
+    sections = {t: getattr(job, t).model_copy(update=keys) for t, keys in left_out.items()}
+    return job.model_copy(update=sections)
+
+
+def _as_it_began(job: JobConfig, found: LoraSection) -> JobConfig:
+    """Give the job the shape of the adapter that it continues, which its file may repeat."""
+    typed = {key: getattr(job.lora, key) for key in job.lora.model_fields_set}
+    values = {key: value for key, value in found if key in found.model_fields_set}
+    for key in values.keys() & typed.keys():
+        is_other = typed[key] != values[key]
+        if is_other and (key in KEYS or sorted(typed[key]) != sorted(values[key])):
+            problem = f"is {values[key]} in the adapter that model.begin continues"
+            fix = 'Leave it out; or merge that adapter, with model.begin_as = "merged".'
+            raise ConfigError(problem, key=f"lora.{key}", value=typed[key], fix=fix)
+    return job.model_copy(update={"lora": job.lora.model_copy(update=values)})
 
 
 _USED = {
@@ -274,7 +304,7 @@ _USED = {
 }
 
 
-def _check_public(job: JobConfig, path: Path) -> None:
+def _check_public(job: JobConfig) -> None:
     """Refuse to choose by what is reported, and to look at the records of a site at all.
 
     A file is known by where it really is; a folder holds what is in it.
@@ -286,22 +316,14 @@ def _check_public(job: JobConfig, path: Path) -> None:
             continue
         same = next((site for site, own in private.items() if _share(file, own)), None)
         if same is not None and not job.job.data_is_public:
-            raise ConfigError(
-                f"is also {same}; a loss on private records would be a release that nobody"
-                " paid for",
-                file=path,
-                key=key,
-                value=file,
-                fix="Name public records, or the coordinator's own.",
-            )
-        if key in _USED and _share(file, files["evaluation.data"]):
-            raise ConfigError(
-                f"would {_USED[key]} the records that are reported",
-                file=path,
-                key=key,
-                value=file,
-                fix="Name other records.",
-            )
+            problem = f"is also {same}; a loss on private records would be a release that nobody"
+            problem, fix = f"{problem} paid for", "Name public records, or the coordinator's own."
+        elif key in _USED and _share(file, files["evaluation.data"]):
+            problem = f"would {_USED[key]} the records that are reported"
+            fix = "Name other records."
+        else:
+            continue
+        raise ConfigError(problem, key=key, value=file, fix=fix)
 
 
 def _share(one: Path, other: Path) -> bool:
@@ -337,14 +359,13 @@ def allowed_model(path: Path, key: str = "model") -> str | None:
         ConfigError: the file can't be read, or what it says of the model.
     """
     tree = read_toml(path)
-    _check_values(tree, path)
+    with naming(path):
+        _check_values(tree)
     allow = tree.get("allow", {})
     name = allow.get(key, "embedded" if key == "model" else None) if isinstance(allow, dict) else 0
-    if name is None:
-        return None
-    if not isinstance(name, str):
+    if name is not None and not isinstance(name, str):
         raise ConfigError("is no name of a model", file=path, key=f"allow.{key}", value=name)
-    return _model(path, f"allow.{key}", name)
+    return name and _model(path, f"allow.{key}", name)
 
 
 def _source(file: Path, key: str, data: Path | str | None) -> Path | str | None:
@@ -363,9 +384,8 @@ def _looking(file: Path, key: str, value: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(
-            f"can't be looked for: {error.strerror}", file=file, key=key, value=value
-        ) from None
+        problem = f"can't be looked for: {error.strerror}"
+        raise ConfigError(problem, file=file, key=key, value=value) from None
 
 
 def settings_of(job: JobConfig) -> dict[str, Any]:

@@ -15,9 +15,7 @@ class LooksSection(Section):
     """Looks at the sites' held-out records. They cost privacy, as steps do."""
 
     looks: int = Field(
-        ge=1,
-        le=1000,
-        description="Number of looks, spread evenly; one follows the last round.",
+        ge=1, le=1000, description="Number of looks, spread evenly; one follows the last round."
     )
     slots: int = Field(
         4,
@@ -34,10 +32,7 @@ class LooksSection(Section):
         " ones count as this. Noise grows with it.",
     )
     accuracy_range: float = Field(
-        1.0,
-        ge=1 / MAX_RANGE,
-        le=1,
-        description="The same for accuracy, as a share of 1.",
+        1.0, ge=1 / MAX_RANGE, le=1, description="The same for accuracy, as a share of 1."
     )
 
     @property
@@ -65,9 +60,9 @@ def held_out_units(held_out: Path | float | None, size: int, stated: int | None)
     Privacy:
         Of settings alone, never of records.
     """
-    if held_out is None or isinstance(held_out, Path):
-        return None if held_out is None else stated
-    return max(1, round(held_out * size))
+    if isinstance(held_out, float):
+        return max(1, round(held_out * size))
+    return stated if held_out else None
 
 
 def check_held_out(
@@ -85,14 +80,22 @@ def check_held_out(
     if stated is None:
         return
     if not isinstance(held_out, Path):
-        raise ValueError(
-            f"{key}.held_out_size: belongs to a file of held-out records; of a share, the number"
-            " of units follows from size"
-        )
+        share = "of a share, the number of units follows from size"
+        raise ValueError(f"{key}.held_out_size: belongs to a file of held-out records; {share}")
     units = stated + (size or 0)
+    check_delta_below(units, "units", delta, f"{key}.held_out_size: δ =")
+
+
+def check_delta_below(units: int, called: str, delta: float, stated: str) -> None:
+    """Check that δ is below 1 / units.
+
+    Args:
+        called: the units, for the message, which begins with what was `stated`.
+
+    Raises:
+        ValueError: it isn't.
+    """
     if delta >= 1 / units:
-        raise ValueError(
-            f"{key}.held_out_size: δ = {delta:g} is not below 1 / units (1 / {units} ="
-            f" {1 / units:.2g}), those to train on and those held out, so it would allow"
-            " publishing a whole unit"
-        )
+        limit = f"1 / {called} (1 / {units} = {1 / units:.2g})"
+        allow = "so it would allow publishing a whole unit"
+        raise ValueError(f"{stated} {delta:g} is not below {limit}, {allow}")

@@ -77,16 +77,11 @@ class PersonalSection(Section):
 
     @model_validator(mode="after")
     def _can_choose(self) -> Self:
-        if self.validation:
-            return self
-        if len(self.rates) > 1:
-            raise ValueError(
-                "rates: expected one, as validation = 0 leaves no records to choose a rate by"
-            )
-        if self.epochs is None and self.epochs_alone is None:
-            raise ValueError(
-                "epochs: is missing, as validation = 0 leaves no records to choose it by"
-            )
+        without = "as validation = 0 leaves no records to choose"
+        if not self.validation and len(self.rates) > 1:
+            raise ValueError(f"rates: expected one, {without} a rate by")
+        if not self.validation and self.epochs is None and self.epochs_alone is None:
+            raise ValueError(f"epochs: is missing, {without} it by")
         return self
 
     def beginning(self, kind: OwnKind) -> OwnTraining:

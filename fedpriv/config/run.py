@@ -32,9 +32,7 @@ class JobSection(Section):
         " resulting change.",
     )
     rounds: int = Field(
-        ge=1,
-        le=100_000,
-        description="Rounds, each with `sync` private steps at every site.",
+        ge=1, le=100_000, description="Rounds, each with `sync` private steps at every site."
     )
     engine: Literal["inline", "ray", "network"] = Field(
         "inline",
@@ -49,8 +47,7 @@ class JobSection(Section):
         " Ray.",
     )
     wire: Wire = Field(
-        "float32",
-        description="Number format of sites' updates. A shorter one costs no privacy.",
+        "float32", description="Number format of sites' updates. A shorter one costs no privacy."
     )
     seed: int = Field(
         0,
@@ -60,8 +57,7 @@ class JobSection(Section):
         " noise or sampling.",
     )
     data_is_public: bool = Field(
-        False,
-        description="Allow unprotected runs, for comparisons. For public research data only.",
+        False, description="Allow unprotected runs, for comparisons. For public research data only."
     )
     min_sites: int = Field(1, ge=1, description="Fewest sites that must answer a round.")
     round_timeout: Duration = Field(
@@ -91,10 +87,9 @@ def check_steps(job: JobSection, slots: int, looks: LooksSection | None) -> None
     if job.steps > MAX_JOB_STEPS:
         raise ValueError(f"job.sync: {job.rounds} × {job.sync} steps are more than {MAX_JOB_STEPS}")
     if slots > MAX_JOB_STEPS:
-        key, added = "evaluation.sites.looks", "those of all looks"
-        if looks is None:
-            key, added = "privacy.spare_slots", "the spare ones"
-        raise ValueError(f"{key}: with {added}, {slots} steps are more than {MAX_JOB_STEPS}")
+        with_looks = "evaluation.sites.looks: with those of all looks"
+        added = with_looks if looks else "privacy.spare_slots: with the spare ones"
+        raise ValueError(f"{added}, {slots} steps are more than {MAX_JOB_STEPS}")
 
 
 def check_engine(job: JobSection, compute: ComputeSection) -> None:
@@ -125,9 +120,8 @@ def check_movers(sync: int, denoise: DenoiseSection, later: ServerOptimizerSecti
         ValueError: names the key.
     """
     if sync == 1 and denoise.where == "site":
-        raise ValueError(
-            "denoise.where: 'site' is for local steps, and job.sync is 1; use 'server'"
-        )
+        problem = "'site' is for local steps, and job.sync is 1; use 'server'"
+        raise ValueError(f"denoise.where: {problem}")
     if sync == 1 and later is not None:
         raise ValueError(
             "server_optimizer: moves along the sites' own moves, and job.sync is 1, so that"

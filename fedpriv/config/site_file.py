@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from fedpriv.config.looks import check_held_out, held_out_units
+from fedpriv.config.looks import check_delta_below, check_held_out, held_out_units
 from fedpriv.config.sources import OtherSources, Source
 from fedpriv.data.config import SHAPES, DataSection
 from fedpriv.errors import ConfigError, FedprivError
@@ -94,8 +94,7 @@ class SiteData(OtherSources, DataSection):
         description="Declared number of units, stated by a person, never counted from the records.",
     )
     labels: tuple[str, ...] = Field(
-        (),
-        description="Names of the classes of a label column. Never read from the data.",
+        (), description="Names of the classes of a label column. Never read from the data."
     )
 
     @property
@@ -230,27 +229,20 @@ class AllowSection(Section):
     max_rate: float = Field(1.0, gt=0, le=1, description="Highest sample rate of a step.")
     max_steps: int = Field(100_000, ge=1, description="Most steps of a job.")
     max_length: int = Field(
-        8192,
-        ge=2,
-        description="Most tokens of an example; disk space is reserved.",
+        8192, ge=2, description="Most tokens of an example; disk space is reserved."
     )
     numerics: tuple[Literal["default", "strict"], ...] = Field(
         ("default", "strict"), min_length=1, description="Allowed values of `privacy.numerics`."
     )
     max_r: int = Field(256, ge=1, description="Highest rank of an adapter.")
     max_trainable: int = Field(
-        100_000_000,
-        ge=1,
-        description="Most trained parameters; disk space is reserved.",
+        100_000_000, ge=1, description="Most trained parameters; disk space is reserved."
     )
     max_synthetic: int = Field(
         1_000, ge=1, le=usual.MAX_PUBLIC_RECORDS, description="Most records of a synthetic set."
     )
     max_basis: float = Field(
-        4.0,
-        gt=0,
-        le=1e6,
-        description="Most gigabytes of memory for a synthetic set's gradients.",
+        4.0, gt=0, le=1e6, description="Most gigabytes of memory for a synthetic set's gradients."
     )
     targets: tuple[str, ...] = Field((), description="Layers that may get an adapter. Empty: any.")
     evaluation: bool = Field(
@@ -310,7 +302,7 @@ class SiteFile(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> SiteFile:
-        data, budget = self.data, self.budget
+        data, budget, allow = self.data, self.budget, self.allow
         data.check_one(data.path, "data", "path")
         if set(data.columns) not in [shape for shapes in SHAPES.values() for shape in shapes]:
             raise ValueError(
@@ -329,39 +321,30 @@ class SiteFile(Section):
                 f"server.plain: {self.server.address} is another machine, and everyone in between"
                 " could read and change what is sent; leave plain out"
             )
-        allow = self.allow
         if self.notify is not None and allow.approve != "ask":
-            raise ValueError(
-                "notify: nobody's yes is waited for; it belongs to allow.approve = 'ask'"
-            )
+            belongs = "it belongs to allow.approve = 'ask'"
+            raise ValueError(f"notify: nobody's yes is waited for; {belongs}")
         if allow.approvers and allow.approve != "ask":
             raise ValueError("allow.approvers: are asked with allow.approve = 'ask' alone")
         if len(set(allow.approvers)) < allow.approvals > 1:
             raise ValueError(f"allow.approvers: expected {allow.approvals} names or more")
         if allow.statement and self.server.plain:
-            raise ValueError(
-                "allow.statement: nobody signs what comes by server.plain; leave it out"
-            )
+            unsigned = "nobody signs what comes by server.plain"
+            raise ValueError(f"allow.statement: {unsigned}; leave it out")
         if self.compute.gpus_per_site is not None:
             raise ValueError("compute.gpus_per_site: is for simulations; see compute.devices")
-        if budget.delta >= 1 / data.size:
-            raise ValueError(
-                f"budget.delta: {budget.delta:g} is not below 1 / data.size (1 / {data.size} ="
-                f" {1 / data.size:.2g}), so it would allow publishing a whole unit"
-            )
+        check_delta_below(data.size, "data.size", budget.delta, "budget.delta:")
         check_held_out(data.held_out, data.size, data.held_out_size, budget.delta, "data")
         known = held_out_units(data.held_out, data.size, data.held_out_size)
-        if (self.allow.begin is None) != (self.allow.begin_digest is None):
-            missing = "begin_digest" if self.allow.begin else "begin"
+        if (allow.begin is None) != (allow.begin_digest is None):
+            missing = "begin_digest" if allow.begin else "begin"
             raise ValueError(f"allow.{missing}: is missing; an adapter is named with its digest")
-        if self.allow.evaluation and known is None:
+        if allow.evaluation and known is None:
             missing = "held_out" if data.held_out is None else "held_out_size"
             raise ValueError(f"data.{missing}: is missing; allow.evaluation needs it")
         if budget.per_job > budget.epsilon:
-            raise ValueError(
-                f"budget.per_job: {budget.per_job:g} is more than there is for life,"
-                f" {budget.epsilon:g}"
-            )
+            life = f"more than there is for life, {budget.epsilon:g}"
+            raise ValueError(f"budget.per_job: {budget.per_job:g} is {life}")
         self._has_a_second_budget()
         try:
             budget.new_rule()
@@ -373,29 +356,25 @@ class SiteFile(Section):
 
     def _has_a_second_budget(self) -> None:
         """Check the second payment of a secure sum; a ledger may have its budget before."""
-        budget, alone = self.budget, self.budget.epsilon_alone
+        budget, alone, one = self.budget, self.budget.epsilon_alone, self.budget.per_job_alone
+        if alone is None and self.secure_sum is not None:
+            raise ValueError(
+                "budget.epsilon_alone: is missing; secure_sum needs the ε that all jobs may cost if"
+                " every other site in the sum and the server work together"
+            )
+        if alone is None and one is not None:
+            raise ValueError("budget.per_job_alone: is a part of budget.epsilon_alone; state it")
         if alone is None:
-            if self.secure_sum is not None:
-                raise ValueError(
-                    "budget.epsilon_alone: is missing; secure_sum needs the ε that all jobs may"
-                    " cost if every other site in the sum and the server work together"
-                )
-            if budget.per_job_alone is not None:
-                raise ValueError(
-                    "budget.per_job_alone: is a part of budget.epsilon_alone; state it"
-                )
             return
-        one = budget.per_job_alone
         if one is not None and not budget.per_job <= one <= alone:
             raise ValueError(
                 f"budget.per_job_alone: {one:g} is not between what one job may cost with trust in"
                 f" the others, {budget.per_job:g}, and the budget alone for life, {alone:g}"
             )
         if alone < budget.epsilon:
-            raise ValueError(
-                f"budget.epsilon_alone: {alone:g} is less than budget.epsilon,"
-                f" {budget.epsilon:g}; with nobody to trust, nothing costs less"
-            )
+            less = f"{alone:g} is less than budget.epsilon, {budget.epsilon:g}"
+            trust = "with nobody to trust, nothing costs less"
+            raise ValueError(f"budget.epsilon_alone: {less}; {trust}")
 
 
 def is_loopback(address: str) -> bool:

@@ -9,7 +9,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from fedpriv.config.ehr import EhrSources
-from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
+from fedpriv.config.looks import (
+    LooksSection,
+    check_delta_below,
+    check_held_out,
+    held_out_units,
+)
 from fedpriv.config.sources import Source
 from fedpriv.names import Name
 from fedpriv.privacy import usual
@@ -34,17 +39,10 @@ class SiteRecords(EhrSources):
 
     def files(self) -> dict[str, Path]:
         """Return its files and folders of records, by key; what a hub holds is not among them."""
-        found = {
-            "data": self.data,
-            "omop": self.omop and self.omop.file,
-            "fhir": self.fhir and self.fhir.file,
-            "held_out": self.held_out,
-        }
-        return {
-            f"{self.table}.{self.name}.{key}": path
-            for key, path in found.items()
-            if isinstance(path, Path)
-        }
+        omop, fhir = self.omop and self.omop.file, self.fhir and self.fhir.file
+        found = {"data": self.data, "omop": omop, "fhir": fhir, "held_out": self.held_out}
+        named = f"{self.table}.{self.name}"
+        return {f"{named}.{key}": path for key, path in found.items() if isinstance(path, Path)}
 
 
 class SiteSection(SiteRecords):
@@ -142,19 +140,14 @@ def check_looks(
     if looks is None:
         return
     if looks.looks > rounds:
-        raise ValueError(
-            f"evaluation.sites.looks: {looks.looks} looks need as many rounds, and there are"
-            f" {rounds}"
-        )
+        need = f"{looks.looks} looks need as many rounds, and there are {rounds}"
+        raise ValueError(f"evaluation.sites.looks: {need}")
     for index, site in enumerate(() if network else sites):
+        key = f"sites.{index}.held_out"
         if site.held_out is None:
-            raise ValueError(
-                f"sites.{index}.held_out: is missing; evaluation.sites looks at such records"
-            )
+            raise ValueError(f"{key}: is missing; evaluation.sites looks at such records")
         if held_out_units(site.held_out, site.size or 1, site.held_out_size) is None:
-            raise ValueError(
-                f"sites.{index}.held_out_size: is missing; evaluation.sites divides by it"
-            )
+            raise ValueError(f"{key}_size: is missing; evaluation.sites divides by it")
 
 
 def check_described(sites: Sites, *, network: bool) -> None:
@@ -183,9 +176,5 @@ def check_delta(sites: Sites, delta: float) -> None:
         ValueError: one is.
     """
     for site in sites:
-        if site.size is not None and delta >= 1 / site.size:
-            raise ValueError(
-                f"privacy.delta: {delta:g} is not below 1 / size of site"
-                f" {site.name!r} (1 / {site.size} = {1 / site.size:.2g}), so it would allow"
-                " publishing a whole unit"
-            )
+        if site.size is not None:
+            check_delta_below(site.size, f"size of site {site.name!r}", delta, "privacy.delta:")

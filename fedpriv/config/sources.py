@@ -76,10 +76,8 @@ class OtherSources(Section):
         places = ((key, path), ("omop", self.omop), ("fhir", self.fhir))
         named = [name for name, place in places if place is not None]
         if not named:
-            raise ValueError(
-                f"{table}.{key}: is missing; name a file of records, or describe a database in"
-                f" {table}.omop or documents in {table}.fhir"
-            )
+            others = f"describe a database in {table}.omop or documents in {table}.fhir"
+            raise ValueError(f"{table}.{key}: is missing; name a file of records, or {others}")
         if len(named) > 1:
             raise ValueError(
                 f"{table}.{named[1]}: the records are in {named[0]}, too; a site has one population"

@@ -45,12 +45,7 @@ class TrackingSection(Section):
     @property
     def backends(self) -> tuple[str, ...]:
         """The names of the tools that receive figures."""
-        wanted = {
-            "tensorboard": self.tensorboard,
-            "mlflow": self.mlflow is not None,
-            "wandb": self.wandb,
-        }
-        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+        return tuple(name for name in ("tensorboard", "mlflow", "wandb") if getattr(self, name))
 
     @model_validator(mode="after")
     def _no_password(self) -> Self:

@@ -25,10 +25,8 @@ def check_trust(
     """
     if privacy.trust == "secure-sum":
         if len(sites) < 2:
-            raise ValueError(
-                "privacy.trust: 'secure-sum' adds up what several sites send, and there is one"
-                " site; use 'local'"
-            )
+            adds = "adds up what several sites send, and there is one site"
+            raise ValueError(f"privacy.trust: 'secure-sum' {adds}; use 'local'")
         if privacy.max_colluding is not None and privacy.max_colluding >= len(sites):
             raise ValueError(
                 f"privacy.max_colluding: {privacy.max_colluding} of {len(sites)} sites leaves"
@@ -51,10 +49,9 @@ def check_trust(
             raise ValueError(f"privacy.{key}: belongs to trust = 'secure-sum'; leave it out")
     for index, site in enumerate(sites):
         if site.epsilon_alone is not None:
-            raise ValueError(
-                f"sites.{index}.epsilon_alone: belongs to trust = 'secure-sum'; with 'local' it"
-                " is the same as epsilon"
-            )
+            local = "with 'local' it is the same as epsilon"
+            key = f"sites.{index}.epsilon_alone"
+            raise ValueError(f"{key}: belongs to trust = 'secure-sum'; {local}")
 
 
 def check_shared_noise(*, sync: int, denoise: str, wire: str, looks: bool) -> None:

@@ -5,6 +5,7 @@ As `fedpriv.data.formats` has the rows of text files.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,33 +20,35 @@ if TYPE_CHECKING:
     import datasets
 
 
-def parquet_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
+def parquet_rows(path: Path, wanted: Sequence[str]) -> Iterator[Row]:
     from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped, unused-ignore]
 
-    with legible(path, key), ParquetFile(path) as file:
-        names = file.schema_arrow.names
-        check_once(names, wanted, path, key)
-        present = set(wanted) <= set(names)
-        columns = list(wanted) if present else None
-        batches = file.iter_batches(batch_size=1024, columns=columns)
-        yield from arrow_rows(batches, _classes(file.schema_arrow))
+    with legible(path), ParquetFile(path) as file:
+        schema = file.schema_arrow
+        batches = file.iter_batches(batch_size=1024, columns=_read_of(schema.names, wanted))
+        yield from arrow_rows(batches, _classes(schema))
 
 
-def file_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
+def file_rows(path: Path, wanted: Sequence[str]) -> Iterator[Row]:
     """Read Arrow's stream format, which `datasets` writes, or its file format (Feather)."""
     import pyarrow  # type: ignore[import-untyped, unused-ignore]
 
-    with legible(path, key), pyarrow.memory_map(str(path)) as file:
+    with legible(path), pyarrow.memory_map(str(path)) as file:
         try:
             reader = pyarrow.ipc.open_stream(file)
             batches = iter(reader)
         except pyarrow.ArrowInvalid:
             reader = pyarrow.ipc.open_file(file)
-            batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-        check_once(reader.schema.names, wanted, path, key)
-        present = set(wanted) <= set(reader.schema.names)
-        kept = (b.select(list(wanted)) if present else b for b in batches)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        columns = _read_of(reader.schema.names, wanted)
+        kept = batches if columns is None else (one.select(columns) for one in batches)
         yield from arrow_rows(kept, _classes(reader.schema))
+
+
+def _read_of(names: Sequence[str], wanted: Sequence[str]) -> list[str] | None:
+    """Return the columns to read: those that are wanted, or None for all if one of them lacks."""
+    check_once(names, wanted)
+    return list(wanted) if set(wanted) <= set(names) else None
 
 
 def arrow_rows(batches: Iterable[Any], classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
@@ -54,18 +57,14 @@ def arrow_rows(batches: Iterable[Any], classes: Mapping[str, Sequence[str]]) -> 
     Args:
         classes: column → names, of the columns that hold numbers of classes.
     """
-    number = 0
+    numbers = itertools.count(1)
     for batch in batches:
-        names = batch.schema.names
-        columns = [
-            [_name(value, classes[name]) for value in _values(column)]
-            if name in classes
-            else _values(column)
-            for name, column in zip(names, batch.columns, strict=True)
-        ]
-        for values in zip(*columns, strict=True):
-            number += 1
-            yield Row(dict(zip(names, values, strict=True)), f"row {number}")
+        named = zip(batch.schema.names, batch.columns, strict=True)
+        columns = {name: _values(column) for name, column in named}
+        for name in classes.keys() & columns.keys():
+            columns[name] = [_name(value, classes[name]) for value in columns[name]]
+        for values in zip(*columns.values(), strict=True):
+            yield Row(dict(zip(columns, values, strict=True)), f"row {next(numbers)}")
 
 
 def _name(number: Any, names: Sequence[str]) -> str | None:
@@ -101,69 +100,52 @@ def _values(column: Any) -> Iterable[Any]:
     return cast("list[Any]", column.to_pylist())
 
 
-def load_dataset_of(source: Path | str, wanted: Sequence[str], cache_dir: Path, key: str) -> Opened:
+def load_dataset_of(source: Path | str, wanted: Sequence[str], cache_dir: Path) -> Opened:
     """Return what starts the rows of a folder or a hub's data set, and a digest of them.
 
     Raises:
         DataError: it can't be loaded, or holds several splits and none is called train.
     """
     path = Path(source)
-    found = _load_folder(path, key) if path.is_dir() else _load_hub(str(source), cache_dir, key)
+    found = _load_folder(path) if path.is_dir() else _load_hub(str(source), cache_dir)
+    if isinstance(found, Mapping):
+        if "train" not in found and len(found) != 1:
+            problem = "holds several splits and none is called train"
+            fix = "Save the one that is meant by itself."
+            raise DataError(problem, value=list(found), fix=fix)
+        found = found["train"] if "train" in found else next(iter(found.values()))
     return opening_of(found, wanted)
 
 
-def _load_folder(path: Path, key: str) -> datasets.Dataset:
-    from datasets import DatasetDict, load_from_disk
+def _load_folder(path: Path) -> Any:
+    from datasets import load_from_disk
 
     try:
-        loaded = load_from_disk(str(path))
+        return load_from_disk(str(path))
     except Exception:  # of a folder that may hold anything
         if (path / "state.json").is_file() and not any(path.glob("*.arrow")):
-            raise no_records(path, key) from None  # saved empty, which datasets can't load
-        raise DataError(
-            "is a folder that was not written by save_to_disk, or is damaged",
-            file=path,
-            key=key,
-            fix="Name a data file inside it, or save it again.",
-        ) from None
-    return _one_split(loaded, path, key) if isinstance(loaded, DatasetDict) else loaded
+            raise no_records() from None  # saved empty, which datasets can't load
+        problem = "is a folder that was not written by save_to_disk, or is damaged"
+        fix = "Name a data file inside it, or save it again."
+        raise DataError(problem, fix=fix) from None
 
 
-def _load_hub(name: str, cache_dir: Path, key: str) -> datasets.Dataset:
+def _load_hub(name: str, cache_dir: Path) -> Any:
     from datasets import load_dataset
 
     try:
-        loaded = load_dataset(name, cache_dir=str(cache_dir))
+        return load_dataset(name, cache_dir=str(cache_dir))
     except Exception as error:  # of the network, the hub or the files there
-        raise DataError(
-            f"is no file here, and can't be loaded from the hub{through_hub()}"
-            f" ({reason_of(error)})",
-            file=name,
-            key=key,
-            fix="Check the path, or the name and the network.",
-        ) from None
-    return _one_split(loaded, name, key)
-
-
-def _one_split(splits: Mapping[str, Any], source: Path | str, key: str) -> datasets.Dataset:
-    if len(splits) == 1:
-        return next(iter(splits.values()))
-    if "train" in splits:
-        return splits["train"]
-    raise DataError(
-        "holds several splits and none is called train",
-        file=source,
-        key=key,
-        value=list(splits),
-        fix="Save the one that is meant by itself.",
-    )
+        problem = f"can't be loaded from the hub{through_hub()} ({reason_of(error)})"
+        fix = "Check the path, or the name and the network."
+        raise DataError(f"is no file here, and {problem}", fix=fix) from None
 
 
 def opening_of(dataset: datasets.Dataset, wanted: Sequence[str]) -> Opened:
     """Return what starts its rows, and their digest; with all columns if a wanted one lacks."""
-    present = set(wanted) <= set(dataset.column_names)
+    columns = _read_of(dataset.column_names, wanted)
     chosen = dataset.with_format(None)
-    chosen = chosen.select_columns(list(wanted)) if present else chosen
+    chosen = chosen if columns is None else chosen.select_columns(columns)
     digests = [digest_of(Path(file["filename"])) for file in dataset.cache_files]
     return lambda: dataset_rows(chosen), " ".join([str(dataset._fingerprint), *digests])
 
@@ -172,9 +154,6 @@ def dataset_rows(dataset: datasets.Dataset) -> Iterator[Row]:
     """Yield its rows, whatever format it was set to, with the names of its classes."""
     from datasets import ClassLabel
 
-    classes = {
-        column: feature.names
-        for column, feature in dataset.features.items()
-        if isinstance(feature, ClassLabel)
-    }
+    features = dataset.features.items()
+    classes = {column: one.names for column, one in features if isinstance(one, ClassLabel)}
     return arrow_rows(dataset.with_format("arrow").iter(batch_size=1024), classes)

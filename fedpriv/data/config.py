@@ -47,10 +47,7 @@ class DataSection(Section):
         Raises:
             ValueError: they aren't; names the key.
         """
-        allowed = SHAPES[task]
-        if set(self.columns) not in allowed:
-            shapes = " or ".join(" + ".join(sorted(shape)) for shape in allowed)
-            raise ValueError(
-                f"data.columns: task {task!r} needs {shapes},"
-                f" not {' + '.join(sorted(self.columns))}"
-            )
+        if set(self.columns) not in SHAPES[task]:
+            shapes = " or ".join(" + ".join(sorted(shape)) for shape in SHAPES[task])
+            named = " + ".join(sorted(self.columns))
+            raise ValueError(f"data.columns: task {task!r} needs {shapes}, not {named}")

@@ -93,12 +93,9 @@ def check_label(
     """
     label = record["label"]
     if label is None or str(label) not in labels:
-        raise DataError(
-            f"row {row} has {'no label' if label is None else 'a label that is not declared'}",
-            file=source,
-            key="model.labels",
-            fix=f"Correct the row, or declare its label beside {', '.join(labels)}.",
-        )
+        problem = "no label" if label is None else "a label that is not declared"
+        fix = f"Correct the row, or declare its label beside {', '.join(labels)}."
+        raise DataError(f"row {row} has {problem}", file=source, key="model.labels", fix=fix)
 
 
 def encode_text(
@@ -119,15 +116,12 @@ def encode_text(
         return []
     ids = ids if talk else _with_eos(tokenizer, ids)
     starts = range(0, len(ids), max_length)[:max_windows]
-    windows = [ids[start : start + max_length] for start in starts]
+    windows = (ids[start : start + max_length] for start in starts)
     return [example for window in windows for example in _with_target(window, window)]
 
 
 def encode_completion(
-    prompt: str | None,
-    completion: str | None,
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
+    prompt: str | None, completion: str | None, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> list[Example]:
     """Encode a prompt, without loss, and its completion, ended by eos, with loss.
 
@@ -206,22 +200,16 @@ def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
     Raises:
         DataError: it has no chat template, or none that this can use.
     """
+    key, name = "data.columns.messages", tokenizer.name_or_path
     if not tokenizer.chat_template:
-        raise DataError(
-            "the tokenizer has no chat template",
-            key="data.columns.messages",
-            value=tokenizer.name_or_path,
-            fix="Use a chat model's tokenizer, set its chat_template, or use prompt/completion.",
-        )
+        fix = "Use a chat model's tokenizer, set its chat_template, or use prompt/completion."
+        raise DataError("the tokenizer has no chat template", key=key, value=name, fix=fix)
     rendered = _render(PROBE, tokenizer)
     if rendered is None or not any(rendered[1]):
-        raise DataError(
-            "the assistant's tokens can't be told by the tokenizer's chat template",
-            key="data.columns.messages",
-            value=tokenizer.name_or_path,
-            fix="Put {% generation %} … {% endgeneration %} around them in the template,"
-            " and use a fast tokenizer.",
-        )
+        problem = "the assistant's tokens can't be told by the tokenizer's chat template"
+        fix = "Put {% generation %} … {% endgeneration %} around them in the template,"
+        fix += " and use a fast tokenizer."
+        raise DataError(problem, key=key, value=name, fix=fix)
 
 
 def conversation(messages: Any) -> list[dict[str, Any]] | None:
@@ -235,15 +223,10 @@ def conversation(messages: Any) -> list[dict[str, Any]] | None:
             messages = json.loads(messages)
     if not isinstance(messages, list) or not messages:
         return None
-    talk = []
-    for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            return None
-        content = _content(message.get("content"))
-        if content is None:
-            return None
-        talk.append({**message, "content": content})
-    return talk
+    if not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages):
+        return None
+    talk = [{**message, "content": _content(message.get("content"))} for message in messages]
+    return None if any(message["content"] is None for message in talk) else talk
 
 
 def _content(content: Any) -> str | None:
@@ -260,7 +243,12 @@ def _content(content: Any) -> str | None:
 
 
 class Cause(Enum):
-    """Why a record gives no example, and what to do about it."""
+    """Why a record gives no example.
+
+    Attributes:
+        said: the cause in a clause.
+        fix: the remedy in a sentence.
+    """
 
     EMPTY = "the text is empty", "Look whether data.columns names the right columns."
     SHORT = "the text has no token that could be predicted", "Take such records out."
@@ -282,15 +270,8 @@ class Cause(Enum):
     FAILED = "the tokenizer fails on it", "Use another model, or take what it fails on out."
     DISK = "there was no room on the disk", "Free some of it."
 
-    @property
-    def said(self) -> str:
-        """The cause in a clause."""
-        return self.value[0]
-
-    @property
-    def fix(self) -> str:
-        """The remedy in a sentence."""
-        return self.value[1]
+    def __init__(self, said: str, fix: str) -> None:
+        self.said, self.fix = said, fix
 
 
 def cause_of(
@@ -359,17 +340,14 @@ def _assistant_spans(
 ) -> list[tuple[int, int]]:
     """Find the characters of `whole` that the assistant wrote, by rendering growing prefixes."""
     spans = []
-    for i, message in enumerate(conversation):
-        if message["role"] != "assistant" or i == 0:
-            continue
+    for i in [i for i, message in enumerate(conversation) if message["role"] == "assistant" and i]:
         before = _template_text(conversation[:i], tokenizer)
         header = _template_text(conversation[:i], tokenizer, add_generation_prompt=True)
         after = _template_text(conversation[: i + 1], tokenizer)
         if before is None or header is None or after is None:
             continue  # a template may refuse a prefix of what it accepts
         if whole.startswith(after) and after.startswith(before):
-            start = _common_prefix(header, after)
-            spans.append((max(start, len(before)), len(after)))
+            spans.append((max(_common_prefix(header, after), len(before)), len(after)))
     return spans
 
 

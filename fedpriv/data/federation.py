@@ -13,8 +13,7 @@ from pydantic import Field
 
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.load import load_job
-from fedpriv.data.columns import KEY, columns_of
-from fedpriv.data.in_memory import IN_MEMORY, Records, are_columns, rows_of
+from fedpriv.data.in_memory import IN_MEMORY, KEY, Records, are_columns, columns_of, rows_of
 from fedpriv.data.values import OddValueError, as_id, as_json
 from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.files import canonical_json, replacing_folder
@@ -80,11 +79,9 @@ def write_federation(
     if isinstance(evaluation, Mapping):
         tables["evaluation"] = evaluation
     elif evaluation is not None:
-        raise ConfigError(
-            f"is a {type(evaluation).__name__}, and records to measure models by were given",
-            key="evaluation",
-            fix='It is a table of the federation file, such as {"every": 5}.',
-        )
+        kind, fix = type(evaluation).__name__, "a table of the federation file, such as"
+        problem = f"is a {kind}, and records to measure models by were given"
+        raise ConfigError(problem, key="evaluation", fix=f'It is {fix} {{"every": 5}}.')
     keys = sites if isinstance(sites, Mapping) else {}
     for where, table, key, argument in (
         ("data", tables.get("data", {}), "columns", "columns"),
@@ -92,9 +89,8 @@ def write_federation(
         *((f"sites.{site}", own, one, "records") for site, own in keys.items() for one in WRITTEN),
     ):
         if key in table:
-            raise ConfigError(
-                "is an argument of its own", key=f"{where}.{key}", fix=f"Give {argument}."
-            )
+            fix = f"Give {argument}."
+            raise ConfigError("is an argument of its own", key=f"{where}.{key}", fix=fix)
     if public is None:
         raise ConfigError("is missing", key="public", fix="Give records to measure models by.")
     parts: Any = None if are_columns(records) or not isinstance(records, Mapping) else records
@@ -108,20 +104,17 @@ def write_federation(
         divided = {name: _rows(own, wanted, unit) for name, own in parts.items()}
     apart = {name: _rows(own, wanted, unit) for name, own in (outside or {}).items()}
     counted = tables.get("job", {}).get("data_is_public") is True
-    described = {
-        name: _declared(name, rows, keys.get(name, {}).get("size", size), unit, public=counted)
-        for name, rows in divided.items()
-    }
     tree: dict[str, Any] = {
         **tables,
         "job": {"name": folder.name, **tables.get("job", {})},
         "data": {**tables.get("data", {}), "columns": named},
         "evaluation": {**tables.get("evaluation", {}), "data": EVALUATION},
-        "sites": [
-            {**keys.get(name, {}), "name": name, "data": f"{name}.jsonl", "size": units}
-            for name, units in described.items()
-        ],
+        "sites": [],
     }
+    for name, rows in divided.items():
+        own = keys.get(name, {})
+        units = _declared(name, rows, own.get("size", size), unit, public=counted)
+        tree["sites"].append({**own, "name": name, "data": f"{name}.jsonl", "size": units})
     if apart:
         tree["outside"] = [{"name": name, "data": f"{name}.jsonl"} for name in apart]
     text = _toml(tree)
@@ -131,13 +124,7 @@ def write_federation(
             try:  # before a file is named by a site
                 load_job(made / FILE)
             except ConfigError as error:
-                raise ConfigError(
-                    error.problem,
-                    file=folder / FILE,
-                    key=error.key,
-                    value=error.value,
-                    fix=error.fix,
-                ) from None
+                raise error.but(file=folder / FILE) from None
             for name, rows in (divided | apart).items():
                 _write(made / f"{name}.jsonl", rows)
             _write(made / EVALUATION, _rows(public, [*named.values()], "record"))
@@ -156,11 +143,8 @@ def _toml(tree: Mapping[str, Any]) -> str:
         text = tomli_w.dumps(_plain(tree))
         text.encode()
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"hold what a file can't ({error})",
-            key="tables",
-            fix="Use texts, numbers, true and false, lists, and dictionaries with names as keys.",
-        ) from None
+        fix = "Use texts, numbers, true and false, lists, and dictionaries with names as keys."
+        raise ConfigError(f"hold what a file can't ({error})", key="tables", fix=fix) from None
     return text
 
 
@@ -183,21 +167,17 @@ def _check_sites(named: Any, sites: Any) -> None:
     """
     if named is not None:
         if hasattr(named, "column_names"):
-            raise ConfigError(
-                "are the splits of a data set, and a test split is no site",
-                key=KEY,
-                value=list(named),
-                fix='Give one of them, or name the sites: {"north": …, "south": …}.',
-            )
+            problem = "are the splits of a data set, and a test split is no site"
+            fix = 'Give one of them, or name the sites: {"north": …, "south": …}.'
+            raise ConfigError(problem, key=KEY, value=list(named), fix=fix)
         if sites is not None and not isinstance(sites, Mapping):
             raise ConfigError("are named by the records already", key="sites", value=sites)
         if unknown := [name for name in sites or () if name not in named]:
             raise ConfigError("have no records", key="sites", value=unknown)
         sites = list(named)
     if not sites:
-        raise ConfigError(
-            "is missing", key="sites", value=sites, fix="Say among how many to divide the records."
-        )
+        fix = "Say among how many to divide the records."
+        raise ConfigError("is missing", key="sites", value=sites, fix=fix)
     if not isinstance(sites, int) and len(set(sites)) < len(sites):
         raise ConfigError("name one site twice", key="sites", value=sites, fix="Name each once.")
 
@@ -227,12 +207,8 @@ def _rows(records: Records, wanted: Sequence[str], unit: str) -> list[Values]:
     for row, place, _ in rows_of(records, KEY):
         missing = [column for column in wanted if column not in row]
         if missing:
-            raise DataError(
-                f"{place} has no such column",
-                key=KEY,
-                value=missing[0],
-                fix=f"Its columns are {', '.join(map(str, row))}.",
-            )
+            fix = f"Its columns are {', '.join(map(str, row))}."
+            raise DataError(f"{place} has no such column", key=KEY, value=missing[0], fix=fix)
         found: dict[str, Any] = {}
         for column in wanted:
             is_id = column == unit != "record"
@@ -263,12 +239,9 @@ def _declared(
     if stated is not None:
         return stated
     if not public:
-        raise ConfigError(
-            f"is missing for {name}",
-            key="size",
-            fix="Type a number of units. It is public, and a count of private records would tell"
-            " that somebody is among them.",
-        )
+        fix = "Type a number of units. It is public, and a count of private records would tell that"
+        fix += " somebody is among them."
+        raise ConfigError(f"is missing for {name}", key="size", fix=fix)
     return len(rows) if unit == "record" else len({row[unit] for row in rows})
 
 

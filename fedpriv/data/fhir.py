@@ -6,10 +6,11 @@ Source: https://hl7.org/fhir/R4/documentreference.html
 
 from __future__ import annotations
 
-import binascii
 import re
 from base64 import b64decode
+from codecs import lookup
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from fedpriv.config.ehr import FhirSection
 from fedpriv.data.dates import day_of
-from fedpriv.data.formats import Row, json_rows
+from fedpriv.data.formats import Row, json_rows, of_source
 from fedpriv.data.html import text_of
 from fedpriv.errors import DataError
 
@@ -29,7 +30,7 @@ STATUS = ("current", "superseded", WRONG)
 _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9.-]{1,64})(?:/_history/[A-Za-z0-9.-]{1,64})?")
 
 
-def document_rows(section: FhirSection, wanted: Sequence[str], key: str) -> Iterator[Row]:
+def document_rows(section: FhirSection, wanted: Sequence[str]) -> Iterator[Row]:
     """Yield the documents that pass the section's filters, in file order.
 
     A row has ``note_id``, ``person_id`` (the id of the patient; None if the subject is none, which
@@ -47,51 +48,46 @@ def document_rows(section: FhirSection, wanted: Sequence[str], key: str) -> Iter
     Privacy:
         Reads private records, one by one, and nothing over the network.
     """
-    for path in _files(section.path, key):
-        for number, found in enumerate(json_rows(path, wanted, key), 1):
-            document = _Document(found.values, number, path, key)
-            row = document.row(section, needs_patient="person_id" in wanted)
-            if row is not None:
-                yield Row(row, f"record {number}", path)
+    for path in _files(section.path):
+        with of_source(path):
+            for number, found in enumerate(json_rows(path, wanted), 1):
+                document = _Document(found.values, number, path.parent)
+                row = document.row(section, needs_patient="person_id" in wanted)
+                if row is not None:
+                    yield Row(row, f"record {number}", path)
 
 
-def _files(path: Path, key: str) -> list[Path]:
+def _files(path: Path) -> list[Path]:
     found = [path] if path.is_file() else []
     if path.is_dir():
         found = sorted(one for one in path.iterdir() if one.name.lower().endswith(NAMES))
     if found and all(one.name.lower().endswith(NAMES) for one in found):
         return found
-    raise DataError(
-        "no file of FHIR resources, one a line" if path.exists() else "no such file",
-        file=path,
-        key=f"{key}.path",
-        fix=f"Expected a file whose name ends in {' or '.join(NAMES)}, or a folder of such files.",
-    )
+    problem = "no file of FHIR resources, one a line" if path.exists() else "no such file"
+    fix = f"Expected a file whose name ends in {' or '.join(NAMES)}, or a folder of such files."
+    raise DataError(problem, key=".path", fix=fix)
 
 
 class _Document:
-    """One resource; errors name it by its number."""
+    """One resource of a file in a folder; errors name it by its number."""
 
-    def __init__(self, resource: Table, number: int, path: Path, key: str) -> None:
-        self.resource, self.number, self.path, self.key = resource, number, path, key
+    def __init__(self, resource: Table, number: int, folder: Path) -> None:
+        self.resource, self.number, self.folder = resource, number, folder
         kind = resource.get("resourceType")
+        if kind == "Bundle":
+            fix = "Write the resources of its entries, one a line."
+            raise self._error("is a Bundle", "resourceType", fix)
         if kind != "DocumentReference":
-            raise self._error(
-                "is a Bundle" if kind == "Bundle" else "is no DocumentReference",
-                "resourceType",
-                "Write the resources of its entries, one a line."
-                if kind == "Bundle"
-                else "Keep other resources in files of their own, as a bulk export does.",
-            )
+            fix = "Keep other resources in files of their own, as a bulk export does."
+            raise self._error("is no DocumentReference", "resourceType", fix)
 
     def row(self, section: FhirSection, *, needs_patient: bool = True) -> Table | None:
         """Return what is read of it; None if it is left out."""
         resource = self.resource
         status = resource.get("status")
         if status not in STATUS:
-            raise self._error(
-                "has no status that FHIR knows", "status", f"It is one of {', '.join(STATUS)}."
-            )
+            fix = f"It is one of {', '.join(STATUS)}."
+            raise self._error("has no status that FHIR knows", "status", fix)
         if WRONG in (status, resource.get("docStatus")) or status not in section.status:
             return None
         if section.type_code and not _codes(resource.get("type")) & set(section.type_code):
@@ -126,21 +122,17 @@ class _Document:
         if first is None and last is None:
             return True
         value = self.resource.get("date")
-        try:
+        with self._refusing(
+            "has a date without a day that can be told", "date", "Expected YYYY-MM-DDThh:mm:ssZ."
+        ):
             if value is not None and not isinstance(value, str):
                 raise ValueError("no instant")
             day = day_of(value)
-        except ValueError:
-            raise self._error(
-                "has a date without a day that can be told",
-                "date",
-                "Expected YYYY-MM-DDThh:mm:ssZ.",
-            ) from None
         return day is not None and (first or day) <= day <= (last or day)
 
     def _attachment(self) -> tuple[Table, Message]:
         """Return the attachment that is read, and its kind of content; empty if none is text."""
-        held = [_table(_table(content).get("attachment")) for content in self._contents()]
+        held = [_table(_table(one).get("attachment")) for one in _list(self.resource, "content")]
         kinds = [_kind(attachment) for attachment in held]
         for wanted in (PLAIN, PAGE):
             for attachment, kind in zip(held, kinds, strict=True):
@@ -149,43 +141,27 @@ class _Document:
                     return attachment, kind
         return {}, Message()
 
-    def _contents(self) -> list[Any]:
-        contents = self.resource.get("content")
-        return contents if isinstance(contents, list) else []
-
     def _text(self, attachment: Table, kind: Message) -> str | None:
         if not attachment:
             return None
         content = self._content(attachment)
-        try:
-            text = content.decode(str(kind.get_content_charset("utf-8")))
-        except UnicodeDecodeError:
-            raise self._error(
-                "has a text that is not in its character set",
-                "content.attachment.contentType",
-                "Name the right one there, such as text/plain; charset=iso-8859-1, or export it as"
-                " UTF-8.",
-            ) from None
-        except LookupError:
-            raise self._error(
-                "has a text in a character set that is not known",
-                "content.attachment.contentType",
-                "Name one that Python knows, such as utf-8.",
-            ) from None
-        text = text.removeprefix("\ufeff")
+        element, charset = "content.attachment.contentType", str(kind.get_content_charset("utf-8"))
+        fix = "Name one that Python knows, such as utf-8."
+        with self._refusing("has a text in a character set that is not known", element, fix):
+            lookup(charset)
+        right = "Name the right one there, such as text/plain; charset=iso-8859-1"
+        fix = f"{right}, or export it as UTF-8."
+        with self._refusing("has a text that is not in its character set", element, fix):
+            text = content.decode(charset).removeprefix("\ufeff")
         return text_of(text) if kind.get_content_type() == PAGE else text
 
     def _content(self, attachment: Table) -> bytes:
         if attachment.get("data") is not None:
-            try:
+            with self._refusing(
+                "has a text that is not base64", "content.attachment.data", "Export it again."
+            ):
                 return b64decode("".join(attachment["data"].split()), validate=True)
-            except (binascii.Error, ValueError, AttributeError):
-                raise self._error(
-                    "has a text that is not base64",
-                    "content.attachment.data",
-                    "Export it again.",
-                ) from None
-        file = _beside(self.path.parent.resolve(), str(attachment["url"]))
+        file = _beside(self.folder.resolve(), str(attachment["url"]))
         if file is None:
             raise self._error(
                 "has its text at an address, and a site fetches nothing, or in a file of resources",
@@ -193,19 +169,22 @@ class _Document:
                 "Export the text with it, or into a file of its own beside it, named by a relative"
                 " path.",
             )
-        try:
+        with self._refusing(
+            "has its text in a file that is not there, or can't be read",
+            "content.attachment.url",
+            "Put the file where the relative path leads.",
+        ):
             return file.read_bytes()
-        except OSError:
-            raise self._error(
-                "has its text in a file that is not there, or can't be read",
-                "content.attachment.url",
-                "Put the file where the relative path leads.",
-            ) from None
+
+    @contextmanager
+    def _refusing(self, problem: str, element: str, fix: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, LookupError, AttributeError, OSError):
+            raise self._error(problem, element, fix) from None
 
     def _error(self, problem: str, element: str, fix: str) -> DataError:
-        return DataError(
-            f"record {self.number} {problem} ({element})", file=self.path, key=self.key, fix=fix
-        )
+        return DataError(f"record {self.number} {problem} ({element})", fix=fix)
 
 
 def _beside(folder: Path, address: str) -> Path | None:
@@ -227,6 +206,11 @@ def _table(value: Any) -> Table:
     return value if isinstance(value, dict) else {}
 
 
+def _list(table: Table, name: str) -> list[Any]:
+    found = table.get(name)
+    return found if isinstance(found, list) else []
+
+
 def _kind(attachment: Table) -> Message:
     kind = Message()
     kind["Content-Type"] = " ".join(str(attachment.get("contentType") or "x/x").split())
@@ -244,8 +228,7 @@ def _patient(subject: Any) -> str | None:
 
 
 def _codes(concept: Any) -> set[str]:
-    codings = _table(concept).get("coding")
-    return {str(_table(c).get("code")) for c in (codings if isinstance(codings, list) else [])}
+    return {str(_table(coding).get("code")) for coding in _list(_table(concept), "coding")}
 
 
 def _speaks(language: Any, wanted: Sequence[str]) -> bool:

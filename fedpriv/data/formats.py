@@ -1,8 +1,9 @@
 """The rows of a local file, one by one, with each value as the file has it.
 
-A reader takes the path, the columns that are wanted (of a table without one of them a row comes
-that has all of its columns, so that they can be named) and the setting that named the file, for
-errors. What a value becomes, and what is refused, is for `fedpriv.data.values`.
+A reader takes the path and the columns that are wanted (of a table without one of them a row comes
+that has all of its columns, so that they can be named). Its errors say neither which file it read
+nor who named that: whoever calls it does (`of_source`). What a value becomes, and what is refused,
+is for `fedpriv.data.values`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO, cast
+from typing import Any, NamedTuple
 
 from fedpriv.errors import DataError
 from fedpriv.files import each_once
@@ -38,7 +39,7 @@ class Row(NamedTuple):
     file: Path | None = None
 
 
-Reader = Callable[[Path, Sequence[str], str], Iterator[Row]]
+Reader = Callable[[Path, Sequence[str]], Iterator[Row]]
 MAX_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
 DELIMITERS = ",;\t|"
 UTF8 = "Save it as UTF-8."
@@ -50,31 +51,39 @@ MAGIC = (  # what files begin with, of which some have another name
     (b"\xd0\xcf\x11\xe0", "an old workbook", "Save the sheet as CSV in UTF-8."),
     (b"PAR1", "a Parquet file", "End its name in .parquet."),
     (b"ARROW1", "an Arrow file", "End its name in .arrow."),
-    (
-        b"SQLite format 3\0",
-        "an SQLite database",
-        "Describe it in a table omop.",
-    ),
+    (b"SQLite format 3\0", "an SQLite database", "Describe it in a table omop."),
 )
 
 
-def json_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
+@contextmanager
+def of_source(file: Path | str, key: str = "") -> Iterator[None]:
+    """Say in a reader's error which file it is about, and which setting named the source.
+
+    Args:
+        key: the setting; an error about a key of it, such as ``.url``, has that behind it.
+    """
+    try:
+        yield
+    except DataError as error:
+        raise error.but(file=error.file or file, key=f"{key}{error.key or ''}") from None
+
+
+def json_rows(path: Path, wanted: Sequence[str]) -> Iterator[Row]:
     """Read JSON lines, or one JSON array."""
-    with legible(path, key), _text(path) as stream:
+    with legible(path), _text(path) as stream:
         while (first := stream.read(1)).isspace():
             pass
         stream.seek(0)
         if first == "[":
-            for number, value in enumerate(_parsed(stream.read(), None, path, key), 1):
-                yield Row(_object(value, f"record {number}", path, key), f"record {number}")
+            for number, value in enumerate(_parsed(stream.read(), None), 1):
+                yield _row(value, f"record {number}")
             return
         for number, line in enumerate(stream, 1):
             if line.strip():
-                value = _parsed(line, number, path, key)
-                yield Row(_object(value, f"line {number}", path, key), f"line {number}")
+                yield _row(_parsed(line, number), f"line {number}")
 
 
-def _parsed(text: str, line: int | None, path: Path, key: str) -> Any:
+def _parsed(text: str, line: int | None) -> Any:
     """Parse a line, or all of a file if there is no number."""
     try:
         return json.loads(text, object_pairs_hook=each_once)
@@ -86,36 +95,24 @@ def _parsed(text: str, line: int | None, path: Path, key: str) -> Any:
     except ValueError as error:  # of `each_once`, or a number of thousands of digits
         said = "a key twice" if "twice" in str(error) else "a number of too many digits"
         problem = f"{'an object' if line is None else f'line {line}'} has {said}"
-    raise DataError(
-        problem,
-        file=path,
-        key=key,
-        fix="Expected one object per line, or one array of objects and nothing around it.",
-    ) from None
+    fix = "Expected one object per line, or one array of objects and nothing around it."
+    raise DataError(problem, fix=fix) from None
 
 
-def _object(value: Any, place: str, path: Path, key: str) -> Mapping[str, Any]:
+def _row(value: Any, place: str) -> Row:
     if not isinstance(value, dict):
-        raise DataError(
-            f"{place} is not a JSON object",
-            file=path,
-            key=key,
-            fix='Expected one object per record, such as {"text": "…"}.',
-        )
-    return value
+        fix = 'Expected one object per record, such as {"text": "…"}.'
+        raise DataError(f"{place} is not a JSON object", fix=fix)
+    return Row(value, place)
 
 
-def _csv_rows(path: Path, wanted: Sequence[str], key: str, delimiter: str = ",") -> Iterator[Row]:
+def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterator[Row]:
     """Read separated values with a header; every value is the text that was written.
 
     The header decides what separates them: it is public, and no record.
     """
     csv.field_size_limit(MAX_FIELD)
-
-    def refused(problem: str, fix: str) -> DataError:
-        return DataError(problem, file=path, key=key, fix=fix)
-
-    with legible(path, key), _text(path) as stream:
+    with legible(path), _text(path) as stream:
         before, first = 0, ""
         for first in stream:  # Excel may say in a line before it what separates values
             if first.strip(f'\r\n "{DELIMITERS}') and not re.match(r'"?sep=.', first, re.I):
@@ -126,33 +123,28 @@ def _csv_rows(path: Path, wanted: Sequence[str], key: str, delimiter: str = ",")
         rows = csv.reader(chain([first], stream), delimiter=delimiter, strict=True)
         try:
             header = next(rows, [])
-            check_once(header, wanted, path, key)
+            check_once(header, wanted)
             if "\0" in first:
-                raise refused("begins with a NUL", f"It may be UTF-16. {UTF8}")
+                raise DataError("begins with a NUL", fix=f"It may be UTF-16. {UTF8}")
             if not set(wanted) <= set(header):
                 yield Row(dict.fromkeys(header), "the header")  # to be told what is missing
                 return
-            number = 0
-            for row in rows:
-                if not row:
-                    continue
-                number += 1
+            for number, row in enumerate(filter(None, rows), 1):
                 place = f"row {number} (line {before + rows.line_num})"
                 if len(row) != len(header):
-                    raise refused(
-                        f"{place} has {len(row)} fields, and the header {len(header)}",
-                        f"Quote values that hold {delimiter!r} or a line break.",
-                    )
+                    problem = f"{place} has {len(row)} fields, and the header {len(header)}"
+                    fix = f"Quote values that hold {delimiter!r} or a line break."
+                    raise DataError(problem, fix=fix)
                 if [row[0].lstrip("\ufeff"), *row[1:]] == header:
-                    raise refused(f"{place} is the header again", "Take it out.")
+                    raise DataError(f"{place} is the header again", fix="Take it out.")
                 if "\0" in "".join(row):
-                    raise refused(f"{place} holds a NUL", f"Is it UTF-16, or damaged? {UTF8}")
+                    fix = f"Is it UTF-16, or damaged? {UTF8}"
+                    raise DataError(f"{place} holds a NUL", fix=fix)
                 yield Row(dict(zip(header, row, strict=True)), place)
         except csv.Error:
-            raise refused(
-                f"is not well formed up to line {before + rows.line_num}",
-                "Check its quotes: one that opens a value must close it.",
-            ) from None
+            problem = f"is not well formed up to line {before + rows.line_num}"
+            fix = "Check its quotes: one that opens a value must close it."
+            raise DataError(problem, fix=fix) from None
 
 
 def _fits(header: str, wanted: frozenset[str], delimiter: str) -> tuple[bool, int]:
@@ -164,16 +156,11 @@ def _fits(header: str, wanted: frozenset[str], delimiter: str) -> tuple[bool, in
     return wanted <= set(names), len(names)
 
 
-def check_once(names: Sequence[str], wanted: Sequence[str], path: Path, key: str) -> None:
-    twice = next((name for name in wanted if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(
-            "has a column twice",
-            file=path,
-            key=key,
-            value=twice,
-            fix="Rename one of them, or leave it out.",
-        )
+def check_once(names: Sequence[str], wanted: Sequence[str]) -> None:
+    for name in wanted:
+        if names.count(name) > 1:
+            fix = "Rename one of them, or leave it out."
+            raise DataError("has a column twice", value=name, fix=fix)
 
 
 def text_or_bytes(content: bytes) -> str | bytes:
@@ -185,15 +172,15 @@ def text_or_bytes(content: bytes) -> str | bytes:
 
 
 @contextmanager
-def legible(path: Path, key: str) -> Iterator[None]:
+def legible(path: Path) -> Iterator[None]:
     """Say what a file is that is not what its name says."""
     try:
         yield
     except (ValueError, EOFError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk
-        with path.open("rb") as raw:
-            start = raw.read(16)
+        with path.open("rb") as stream:
+            start = stream.read(16)
         packed = path.suffix.lower() == ".gz"
         cut = "is cut off or damaged", "Copy it again, as a whole."
         if packed and not start.startswith(b"\x1f\x8b"):
@@ -201,7 +188,7 @@ def legible(path: Path, key: str) -> Iterator[None]:
         elif packed and not isinstance(error, ValueError):
             problem, fix = cut
         else:
-            with _binary(path) as stream:
+            with _unpacked(path, "rb") as stream:
                 start = stream.read(16)
             known = (one for one in MAGIC if start.startswith(one[0]))
             kind, fix = next(((f"is {what}", fix) for _, what, fix in known), ("", ""))
@@ -213,27 +200,24 @@ def legible(path: Path, key: str) -> Iterator[None]:
             else:
                 problem = kind or "is not what its name says, or is cut off"
                 fix = fix or "Check that the file is whole and that its name ends as its format."
-        raise DataError(problem, file=path, key=key, fix=fix) from None
+        raise DataError(problem, fix=fix) from None
 
 
 def _bad_line(path: Path) -> int:
     """Return the first line that is not UTF-8."""
-    with _binary(path) as stream:
+    with _unpacked(path, "rb") as stream:
         bad = (n for n, line in enumerate(stream, 1) if isinstance(text_or_bytes(line), bytes))
         return next(bad, 1)
 
 
-def _binary(path: Path) -> BinaryIO:
-    if path.suffix.lower() == ".gz":
-        return cast("BinaryIO", gzip.open(path, "rb"))
-    return path.open("rb")
-
-
-def _text(path: Path) -> TextIO:
+def _text(path: Path) -> Any:
     """Open the file as UTF-8 text, without a byte order mark, with its own line ends."""
-    if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+    return _unpacked(path, "rt", encoding="utf-8-sig", newline="")
+
+
+def _unpacked(path: Path, mode: str, **text: str) -> Any:
+    opened: Any = gzip.open if path.suffix.lower() == ".gz" else Path.open
+    return opened(path, mode, **text)
 
 
 READERS: dict[str, Reader] = {
@@ -253,20 +237,14 @@ def reader_of(path: Path, key: str) -> Reader:
         DataError: the name's ending is not known.
     """
     suffix = path.suffix.lower()
-    if suffix == ".gz":
-        suffix = Path(path.stem).suffix.lower()
-        if suffix not in COMPRESSED:
-            suffix = ".gz"
+    inner = Path(path.stem).suffix.lower()
+    if suffix == ".gz" and inner in COMPRESSED:
+        suffix = inner
     if suffix in LOADED:
         reader: Reader = load(SOURCES, suffix[1:], key=key)
         return reader
     if suffix not in READERS:
-        raise DataError(
-            "unknown format",
-            file=path,
-            key=key,
-            value=path.suffix,
-            fix=f"Expected {', '.join((*READERS, *LOADED))} ({', '.join(COMPRESSED)} also as .gz),"
-            " or a folder written by save_to_disk.",
-        )
+        fix = f"Expected {', '.join((*READERS, *LOADED))} ({', '.join(COMPRESSED)} also as .gz),"
+        fix += " or a folder written by save_to_disk."
+        raise DataError("unknown format", value=path.suffix, fix=fix)
     return READERS[suffix]

@@ -6,6 +6,7 @@ import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,10 +51,8 @@ def drawn_for(record: Mapping[str, Any], unit: str, purpose: str) -> float:
     It is a hash of the unit's id, or of the record's texts where each record is a unit.
     """
     owner = _owner(record, unit)
-    if not owner:
-        return 1.0
     drawn = hashlib.sha256(purpose.encode() + b"\0" + owner).digest()[:8]
-    return int.from_bytes(drawn) / 2**64
+    return int.from_bytes(drawn) / 2**64 if owner else 1.0
 
 
 def _owner(record: Mapping[str, Any], unit: str) -> bytes:
@@ -115,26 +114,19 @@ def read_own(
     table = key.rpartition(".")[0]
     asked = f"{table}.held_out"
 
-    def read(path: Source, named: str) -> datasets.Dataset:
-        return read_labelled(
-            path, columns, unit=unit, labels=labels, cache_dir=cache_dir, key=named
-        )
-
-    records = training = read(source, key)
+    read = partial(read_labelled, columns=columns, unit=unit, labels=labels, cache_dir=cache_dir)
+    records = training = read(source, key=key)
     rows: Sequence[int] = range(1, len(records) + 1)
     further_rows: Sequence[int] = ()
     if isinstance(held_out, Path):
-        further = read(held_out, asked)
+        further = read(held_out, key=asked)
         tested = {unit_mark(record, unit) for record in further} - {None}
         known = {mark for record in records if (mark := unit_mark(record, unit)) in tested}
         both = [n for n, record in enumerate(further, 1) if unit_mark(record, unit) in known]
         if both:
-            raise DataError(
-                f"{len(both)} rows are of units that train, too, row {both[0]} the first",
-                file=held_out,
-                key=asked,
-                fix="Take them out of one of the two files.",
-            )
+            problem = f"{len(both)} rows are of units that train, too, row {both[0]} the first"
+            fix = "Take them out of one of the two files."
+            raise DataError(problem, file=held_out, key=asked, fix=fix)
         further_rows = range(1, len(further) + 1)
     elif held_out is None:
         further = records.select([])
@@ -143,14 +135,10 @@ def read_own(
         for number, record in enumerate(records, 1):
             (apart if is_apart(record, unit, held_out, HELD_OUT) else trained).append(number)
         if not (apart and trained):
-            raise DataError(
-                f"a share of {held_out:g} leaves {len(trained)} rows to train on and {len(apart)}"
-                " to test",
-                file=where(source),
-                key=asked,
-                value=held_out,
-                fix="Choose another share, or name a file of records to test on.",
-            )
+            left = f"{len(trained)} rows to train on and {len(apart)} to test"
+            problem = f"a share of {held_out:g} leaves {left}"
+            fix = "Choose another share, or name a file of records to test on."
+            raise DataError(problem, file=where(source), key=asked, value=held_out, fix=fix)
         training, further = (records.select(np.frombuffer(n, np.int64) - 1) for n in (rows, apart))
     as_read = training, further
     if transform is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,12 +32,7 @@ class Records(Protocol):
 
 
 def take_records(
-    records: Records,
-    columns: Mapping[str, str],
-    *,
-    unit: str,
-    cache_dir: Path,
-    key: str,
+    records: Records, columns: Mapping[str, str], *, unit: str, cache_dir: Path, key: str
 ) -> datasets.Dataset:
     """Return records that are in memory, as `read_records` gives those of a file.
 
@@ -79,36 +74,30 @@ def rows_of(records: Any, key: str) -> Iterator[Row]:
         raise _no_rows(records, key, "Give a list of rows.") from None
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise DataError(
-                f"row {number} is a {type(row).__name__}",
-                file=IN_MEMORY,
-                key=key,
-                fix='A row is a mapping from column to value, such as {"text": "…"}.',
-            )
+            problem = f"row {number} is a {type(row).__name__}"
+            fix = 'A row is a mapping from column to value, such as {"text": "…"}.'
+            raise DataError(problem, file=IN_MEMORY, key=key, fix=fix)
         yield Row(row, f"row {number}")
 
 
 def names_of(records: Any) -> list[Any] | None:
     """Return the columns of records that have them in common; None of rows with their own."""
-    if hasattr(records, "column_names"):
-        return list(records.column_names)
     columns = records if isinstance(records, Mapping) else getattr(records, "columns", None)
+    columns = getattr(records, "column_names", columns)
     return None if columns is None else list(columns)
 
 
 def are_columns(records: Any) -> bool:
     """Return whether a dictionary holds columns of values, and not the rows of several sites."""
-    return (
-        isinstance(records, Mapping)
-        and bool(records)
-        and all(
-            not isinstance(column, str | bytes | Mapping)
-            and hasattr(column, "__len__")
-            and names_of(column) is None
-            and len(column) > 0
-            and not isinstance(next(iter(column)), Mapping)
-            for column in records.values()
-        )
+    if not isinstance(records, Mapping) or not records:
+        return False
+    return all(
+        not isinstance(column, str | bytes | Mapping)
+        and hasattr(column, "__len__")
+        and names_of(column) is None
+        and len(column) > 0
+        and not isinstance(next(iter(column)), Mapping)
+        for column in records.values()
     )
 
 
@@ -175,17 +164,51 @@ def _check_dataset(records: Any, key: str) -> None:
     """Refuse what `set_transform` makes of rows: it is left out here, and may not be noticed."""
     from datasets import Dataset
 
+    if isinstance(records, Mapping):
+        fix = f"Give one split of it, such as records[{next(iter(records), 'train')!r}]."
+        raise _no_rows(records, key, fix)
     if not isinstance(records, Dataset):
-        fix = "Give one split of it" + (
-            f", such as records[{next(iter(records), 'train')!r}]."
-            if isinstance(records, Mapping)
-            else ", not as a stream: records are read more than once."
-        )
+        fix = "Give one split of it, not as a stream: records are read more than once."
         raise _no_rows(records, key, fix)
     if records.format["type"] == "custom":
-        raise DataError(
-            "has a transform, which is made of several rows at once whenever some are looked at",
-            file=IN_MEMORY,
-            key=key,
-            fix="Apply it to each record by itself first, with map, or leave it out.",
-        )
+        how = "made of several rows at once whenever some are looked at"
+        fix = "Apply it to each record by itself first, with map, or leave it out."
+        raise DataError(f"has a transform, which is {how}", file=IN_MEMORY, key=key, fix=fix)
+
+
+KEY = "records"  # how errors call them
+# In the order in which they are looked for: a table of conversations may have a text, too.
+_FIELDS = ({"messages"}, {"prompt", "completion"}, {"text", "label"}, {"text"})
+
+
+def columns_of(records: Records) -> dict[str, str]:
+    """Return the columns of records in one of the formats of trl, or of a text with a label.
+
+    Raises:
+        DataError: they are in none, or in several, or there is no record.
+
+    Privacy:
+        A record decides about itself alone (law 2): rows in a list all have to say the same.
+    """
+    check_records(records, KEY)
+    named = names_of(records)
+    rows: Iterable[Collection[str]] = (
+        (row.values for row in rows_of(records, KEY)) if named is None else [named]
+    )
+    found: set[str] | None = None
+    for number, row in enumerate(rows, 1):
+        fields = next((fields for fields in _FIELDS if fields <= set(row)), None)
+        if fields is None:
+            fix = "Columns are text; prompt and completion; messages; or text and label. Name"
+            fix += ' yours with columns, such as columns={"text": "note"}.'
+            held, problem = sorted(map(str, row)), "are in no format that is known"
+            raise DataError(problem, key=KEY, value=held, fix=fix)
+        if found not in (None, fields):
+            problem = f"row {number} is in another format than those before it"
+            fix = 'Name the columns that are meant, such as columns={"text": "text"}, as no'
+            fix += " record may decide how others are read."
+            raise DataError(problem, key=KEY, fix=fix)
+        found = fields
+    if found is None:
+        raise DataError("holds no record", key=KEY, fix="Give at least one.")
+    return {field: field for field in sorted(found)}

@@ -41,7 +41,7 @@ DRIVERS = {
 }
 
 
-def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator[Row]:
+def note_rows(section: OmopSection, wanted: Sequence[str]) -> Iterator[Row]:
     """Yield the notes that pass the section's filters, ordered by their ids.
 
     All are of one moment: they come from one query, and on PostgreSQL from one transaction that may
@@ -53,7 +53,6 @@ def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator
     Args:
         wanted: columns of the table, in small letters or as the table has them. If one is
             missing, a single row comes that has all columns of the table, and nothing in them.
-        key: the setting that named the database, for errors.
 
     Raises:
         DataError: a library or driver is not installed; the database, the table, or a column of
@@ -68,12 +67,10 @@ def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator
     try:
         import sqlalchemy
     except ModuleNotFoundError:
-        raise DataError(
-            "needs SQLAlchemy, which is not installed", file=section.where, key=key, fix=f"{EXTRA}."
-        ) from None
-    with _connected(section, key) as connection:
+        raise DataError("needs SQLAlchemy, which is not installed", fix=f"{EXTRA}.") from None
+    with _connected(section) as connection:
         try:
-            named, known = _columns(connection, section, key)
+            named, known = _columns(connection, section)
             if not set(wanted) <= set(named):
                 yield Row(dict.fromkeys(known), "the table")
                 return
@@ -82,37 +79,25 @@ def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator
             last: Any = ...
             for number, row in enumerate(connection.execute(query).yield_per(AT_ONCE), 1):
                 if row[0] == last:
-                    raise DataError(
-                        f"note {number} has the {ID} of the one before",
-                        file=section.where,
-                        key=key,
-                        value=section.table,
-                        fix="Name a table or view that has each note once.",
-                    )
+                    problem = f"note {number} has the {ID} of the one before"
+                    fix = "Name a table or view that has each note once."
+                    raise DataError(problem, value=section.table, fix=fix)
                 last = row[0]
                 found = Row(dict(zip(names, row, strict=True)), f"note {number}")
-                if _passes(section, found, key):
+                if _passes(section, found):
                     yield found
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise DataError(
-                f"the database could not be read ({_kind(error)})",
-                file=section.where,
-                key=key,
-                fix="Check the connection, and that this user may select from the table.",
-            ) from None
+            fix = "Check the connection, and that this user may select from the table."
+            raise DataError(f"the database could not be read ({_kind(error)})", fix=fix) from None
 
 
 def _filters(section: OmopSection) -> dict[str, str]:
     """Return the columns that filters look at, and the settings that say so."""
-    found = {name: name for name in CONCEPTS if getattr(section, name)}
-    if section.last_date is not None:
-        found[DATE] = "last_date"
-    if section.first_date is not None:
-        found[DATE] = "first_date"
-    return found
+    asked = [name for name in (*CONCEPTS, "last_date", "first_date") if getattr(section, name)]
+    return {DATE if name.endswith("_date") else name: name for name in asked}
 
 
-def _passes(section: OmopSection, note: Row, key: str) -> bool:
+def _passes(section: OmopSection, note: Row) -> bool:
     """Tell whether a note is one of those that are read; refuse one that can't be told."""
     for name, setting in _filters(section).items():
         value = note.values[name]
@@ -126,12 +111,9 @@ def _passes(section: OmopSection, note: Row, key: str) -> bool:
         except ValueError as error:
             if isinstance(error, OddValueError) and error.rule is NOTHING:
                 return False
-            raise DataError(
-                f"{note.place} has a {name} that can be read in several ways, or in none",
-                file=section.where,
-                key=f"{key}.{setting}",
-                fix=DATES if name == DATE else "Name a view that has whole numbers there.",
-            ) from None
+            problem = f"{note.place} has a {name} that can be read in several ways, or in none"
+            fix = DATES if name == DATE else "Name a view that has whole numbers there."
+            raise DataError(problem, key=f".{setting}", fix=fix) from None
         if not keeps:
             return False
     return True
@@ -160,7 +142,7 @@ def _query(section: OmopSection, named: Mapping[str, str], known: Mapping[str, A
 
 
 def _columns(
-    connection: Connection, section: OmopSection, key: str
+    connection: Connection, section: OmopSection
 ) -> tuple[Mapping[str, str], Mapping[str, Any]]:
     """Return the table's columns by every name that they may be asked for, and their types.
 
@@ -177,8 +159,7 @@ def _columns(
         there = ", ".join(sorted(tables)[:20]) or "none that this user may see"
         raise DataError(
             "no such table in the database",
-            file=section.where,
-            key=f"{key}.table",
+            key=".table",
             value=section.table if schema is None else f"{schema}.{section.table}",
             fix=f"Did you mean {near[0]!r}?" if near else f"Its tables are {there}.",
         )
@@ -191,35 +172,28 @@ def _columns(
     needed = {ID: "table", **_filters(section)}
     for name, setting in needed.items():
         if name not in named:
-            raise DataError(
-                f"needs the column {name}, which the table does not have",
-                file=section.where,
-                key=f"{key}.{setting}",
-                value=section.table,
-                fix=f"Its columns are {', '.join(known)}.",
-            )
+            problem = f"needs the column {name}, which the table does not have"
+            fix = f"Its columns are {', '.join(known)}."
+            raise DataError(problem, key=f".{setting}", value=section.table, fix=fix)
     return named, known
 
 
 @contextmanager
-def _connected(section: OmopSection, key: str) -> Iterator[Connection]:
+def _connected(section: OmopSection) -> Iterator[Connection]:
     """Open a connection that only reads, and streams."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    url, password = _url(section, key)
-    engine = _engine(url, section, key)
+    url, password = _url(section)
+    engine = _engine(url)
     try:
         try:
             connection = engine.connect()
         except (SQLAlchemyError, OSError) as error:
             said = str(getattr(error, "orig", error)).strip().partition("\n")[0]
             said = said.replace(password, "***") if password else said
-            raise DataError(
-                f"can't be connected to: {without_passwords(said).rstrip('.')}",
-                file=section.where,
-                key=f"{key}.url",
-                fix="Check the address, the user and the password, and that the server runs.",
-            ) from None
+            problem = f"can't be connected to: {without_passwords(said).rstrip('.')}"
+            fix = "Check the address, the user and the password, and that the server runs."
+            raise DataError(problem, key=".url", fix=fix) from None
         with connection:
             if section.file is not None:  # what is no text is refused with its number
                 driver: Any = connection.connection.driver_connection
@@ -232,7 +206,7 @@ def _connected(section: OmopSection, key: str) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _url(section: OmopSection, key: str) -> tuple[URL, str]:
+def _url(section: OmopSection) -> tuple[URL, str]:
     """Return the URL for SQLAlchemy, with the password in it, and the password."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -240,42 +214,31 @@ def _url(section: OmopSection, key: str) -> tuple[URL, str]:
     try:
         url = make_url(section.url)
     except (ArgumentError, ValueError):  # whose text holds the URL
-        raise DataError(
-            "is no URL of a database",
-            key=f"{key}.url",
-            value=section.url,
-            fix="Expected dialect+driver://user@host/database, or sqlite:///file.",
-        ) from None
+        fix = "Expected dialect+driver://user@host/database, or sqlite:///file."
+        raise DataError("is no URL of a database", key=".url", fix=fix) from None
     file = section.file
     if file is not None:
         if not file.is_file():
-            raise DataError("no such file", file=file, key=f"{key}.url", fix="Check the path.")
+            raise DataError("no such file", file=file, key=".url", fix="Check the path.")
         with file.open("rb") as content:
             start = content.read(len(SQLITE_FILE))
         if start not in (b"", SQLITE_FILE):
-            raise DataError(
-                "is no SQLite database, or is encrypted",
-                file=file,
-                key=f"{key}.url",
-                fix="Name the database's own file, or a copy that was made whole.",
-            )
+            fix = "Name the database's own file, or a copy that was made whole."
+            problem = "is no SQLite database, or is encrypted"
+            raise DataError(problem, file=file, key=".url", fix=fix)
         return url.set(database=f"file:{quote(str(file))}", query={"mode": "ro", "uri": "true"}), ""
-    password = _password(section, key)
+    password = _password(section)
     return (url.set(password=password) if password else url), password
 
 
-def _password(section: OmopSection, key: str) -> str:
+def _password(section: OmopSection) -> str:
     """Return the password; empty where none is named, as the server may know its user otherwise."""
-    if section.password_env is not None:
-        found = os.environ.get(section.password_env, "")
-        if not found:
-            raise DataError(
-                "no such environment variable, or it is empty",
-                key=f"{key}.password_env",
-                value=section.password_env,
-                fix="Set it to the password of the database user before the program starts.",
-            )
-        return found
+    if (name := section.password_env) is not None:
+        if not os.environ.get(name):
+            problem = "no such environment variable, or it is empty"
+            fix = "Set it to the password of the database user before the program starts."
+            raise DataError(problem, key=".password_env", value=name, fix=fix)
+        return os.environ[name]
     if section.password_file is not None:
         path: Path = section.password_file
         try:
@@ -287,11 +250,11 @@ def _password(section: OmopSection, key: str) -> str:
             problem = "is no text"
         except FedprivError as error:
             problem = str(error).removeprefix(f"{path}: ").rstrip(".")
-        raise DataError(problem, file=path, key=f"{key}.password_file") from None
+        raise DataError(problem, file=path, key=".password_file") from None
     return ""
 
 
-def _engine(url: URL, section: OmopSection, key: str) -> Engine:
+def _engine(url: URL) -> Engine:
     from sqlalchemy import create_engine
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
     from sqlalchemy.pool import NullPool
@@ -307,10 +270,9 @@ def _engine(url: URL, section: OmopSection, key: str) -> Engine:
         fix = f"{DRIVERS.get(driver, f'Install the package of {driver}')}."
     except (NoSuchModuleError, ArgumentError):
         problem = "names a kind of database that SQLAlchemy does not know"
-        fix = (
-            "Such as postgresql+psycopg, mssql+pyodbc or sqlite; some need a package of their own."
-        )
-    raise DataError(problem, file=section.where, key=f"{key}.url", value=url.drivername, fix=fix)
+        known = "postgresql+psycopg, mssql+pyodbc or sqlite"
+        fix = f"Such as {known}; some need a package of their own."
+    raise DataError(problem, key=".url", value=url.drivername, fix=fix)
 
 
 def _kind(error: Exception) -> str:

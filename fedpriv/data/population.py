@@ -20,7 +20,7 @@ from fedpriv.data.encode import (
 )
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
-from fedpriv.data.store import TokenFile, Units, UnitStore
+from fedpriv.data.store import TokenFile, Units
 from fedpriv.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Tally:
     def told(self) -> str:
         """A sentence: how many records gave no example, which and why, and how many lost a part."""
         told = f"{self.without} of {self.records} records give no example and contribute nothing"
-        parts = [f"{len(rows)}: {cause.said} (rows {_shown(rows)})" for cause, rows in self._by()]
+        parts = [f"{len(rows)}: {cause.said} (rows {some(rows)})" for cause, rows in self._by()]
         if parts:
             told += f", of these {'; '.join(parts)}"
         if self.cut:
@@ -93,16 +93,17 @@ class Tally:
         Raises:
             DataError: there are more, or none gives an example.
         """
-        some = self.without < self.records
-        if not self.without or (some and self.without <= most * self.records):
+        are_left = self.without < self.records
+        if not self.without or (are_left and self.without <= most * self.records):
             return
         fixes = [cause.fix for cause, _ in self._by()]
-        if some:
+        if are_left:
             fixes.append(f"If it is meant so, allow more by {limit} (now {most:g}).")
         raise DataError(self.told, file=file, key=key, fix=" ".join(fixes))
 
 
-def _shown(rows: Sequence[int]) -> str:
+def some(rows: Sequence[int]) -> str:
+    """Name the first of some rows, for a message."""
     return ", ".join(map(str, rows[:SHOWN])) + (", …" if len(rows) > SHOWN else "")
 
 
@@ -194,10 +195,12 @@ def encode_population(
     """
     _check(spec, tokenizer)
     store = file.store()
-    places: dict[str, int] = {}  # of units, by their ids
+    places: dict[str | None, int] = {}  # of units, by their ids
     tally, problem = Tally(max_length=spec.max_length), None
     for row, record, examples in _encoded(records, rows, spec, tokenizer, tally):
-        place = _place_of(None if spec.unit == "record" else record[UNIT], places, store)
+        owner = None if spec.unit == "record" else record[UNIT]
+        place = store.add_unit() if owner is None or owner not in places else places[owner]
+        places[owner] = place
         try:
             for example in examples[: spec.max_records_per_unit - store.examples_of(place)]:
                 store.append(place, example)
@@ -256,15 +259,6 @@ def _encoded(
         if cause is not None:
             tally.add(row, cause)
         yield row, record, examples
-
-
-def _place_of(owner: str | None, places: dict[str, int], store: UnitStore) -> int:
-    """Return the place of the unit with an id, or of a new one."""
-    if owner is None:
-        return store.add_unit()
-    if owner not in places:
-        places[owner] = store.add_unit()
-    return places[owner]
 
 
 def _check(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> None:

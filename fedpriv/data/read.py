@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.sources import OtherSource, Source, where
 from fedpriv.data.encode import conversation
-from fedpriv.data.formats import Row, reader_of
+from fedpriv.data.formats import Row, of_source, reader_of
 from fedpriv.data.values import OddValueError, as_id, as_json, as_text
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
@@ -91,18 +91,13 @@ def read_rows(
     try:
         check_columns(rows(), fields, source, key)
         return _write(rows, fields, source, fingerprint, folder)
-    except DataError:
-        raise
     except Exception as error:  # each format fails in its own way
         refused = _data_error(error)
         if refused is not None:
             raise refused from None
-        raise DataError(
-            f"can't be read ({reason_of(error)})",
-            file=source,
-            key=key,
-            fix="Check that the file is whole and that its name ends as its format does.",
-        ) from None
+        problem = f"can't be read ({reason_of(error)})"
+        fix = "Check that the file is whole and that its name ends as its format does."
+        raise DataError(problem, file=source, key=key, fix=fix) from None
 
 
 def open_source(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
@@ -110,20 +105,29 @@ def open_source(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: s
 
     A source that may have changed unnoticed has a new digest each time.
     """
+    with of_source(where(source), key):
+        start, digest = _opened(source, wanted, cache_dir, key)
+
+    def rows() -> Iterator[Row]:
+        with of_source(where(source), key):
+            yield from start()
+
+    return rows, digest
+
+
+def _opened(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
     if isinstance(source, OtherSource):  # attachments may be in other files
         rows = load(SOURCES, source.kind, key=key, problem="nothing that reads it is installed")
-        return lambda: rows(source, wanted, key), secrets.token_hex()
+        return lambda: rows(source, wanted), secrets.token_hex()
     path = Path(source)
     if path.is_file():
         reader = reader_of(path, key)
-        return lambda: reader(path, wanted, key), digest_of(path)
+        return lambda: reader(path, wanted), digest_of(path)
     if path.is_dir() or (isinstance(source, str) and re.fullmatch(HUB_NAME, source)):
-        opened: Opened = load(SOURCES, "dataset", key=key)(source, wanted, cache_dir, key)
-        return opened
+        return load(SOURCES, "dataset", key=key)(source, wanted, cache_dir)  # type: ignore[no-any-return]
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, siblings, 1)
-    fix = f"Did you mean {near[0]!r}?" if near else "Check the path."
-    raise DataError("no such file", file=source, key=key, fix=fix)
+    raise DataError("no such file", fix=f"Did you mean {near[0]!r}?" if near else "Check the path.")
 
 
 def check_columns(
@@ -140,29 +144,25 @@ def check_columns(
     field, column = next((f, c) for f, c in fields.items() if c not in available)
     known_as = {str(name).lower(): name for name in available}
     near = [known_as[n] for n in difflib.get_close_matches(column.lower(), known_as, 1)]
-    known = f"Its columns are {', '.join(map(str, available))}."
+    fix = f"Its columns are {', '.join(map(str, available))}."
     if not all(_NAME.fullmatch(str(name).strip()) for name in available):
-        known = "It should name its columns in its first line, and holds something else there."
-    raise DataError(
-        "no such column in the data",
-        file=source,
-        key="privacy.unit" if field == UNIT else f"data.columns.{field}",
-        value=column,
-        fix=f"Did you mean {near[0]!r}? {known}" if near else known,
-    )
+        fix = "It should name its columns in its first line, and holds something else there."
+    fix = f"Did you mean {near[0]!r}? {fix}" if near else fix
+    problem = "no such column in the data"
+    raise DataError(problem, file=source, key=_key_of(field), value=column, fix=fix)
+
+
+def _key_of(field: str) -> str:
+    return "privacy.unit" if field == UNIT else f"data.columns.{field}"
 
 
 # What a column may be called. Where a header is missing, a record is in its place.
 _NAME = re.compile(r"|(?=.{1,64}$)[^\W\d]\w*(?:[ .:/()#%-]+\w*){0,6}")
 
 
-def no_records(source: Path | str, key: str) -> DataError:
-    return DataError(
-        "has no records: an empty site can't take part",
-        file=source,
-        key=key,
-        fix="Give it records, or leave the site out.",
-    )
+def no_records(source: Path | str | None = None, key: str | None = None) -> DataError:
+    problem, fix = "has no records: an empty site can't take part", "or leave the site out."
+    return DataError(problem, file=source, key=key, fix=f"Give it records, {fix}")
 
 
 def _write(
@@ -188,13 +188,9 @@ def _write(
                 try:
                     record[field] = _value(row.values.get(column), field, fields)
                 except OddValueError as error:
-                    raise DataError(
-                        f"{row.place} {error}",
-                        file=row.file or source,
-                        key="privacy.unit" if field == UNIT else f"data.columns.{field}",
-                        value=column,
-                        fix=error.fix,
-                    ) from None
+                    problem, file = f"{row.place} {error}", row.file or source
+                    told = {"key": _key_of(field), "value": column, "fix": error.fix}
+                    raise DataError(problem, file=file, **told) from None
             yield record
 
     named = json.dumps([READING, fingerprint, list(fields.items())])

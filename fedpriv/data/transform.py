@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.data.encode import conversation
+from fedpriv.data.population import some
 from fedpriv.data.read import UNIT
 from fedpriv.errors import DataError
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 Transform = Callable[[str], str]
-SHOWN = 10  # rows that a message names
 MADE_UP = (
     "Mr. John Example, born 1 May 1970, was seen today with Mrs. Example.",
     "Dr. Ann Sample called 555-0100 about Peter Placeholder, MRN 0000001.",
@@ -45,19 +45,12 @@ def find_transform(name: str, key: str) -> Transform:
     try:
         found: Transform | None = getattr(import_module(module), function, None)
     except Exception as error:  # of a module that may do anything
-        raise DataError(
-            f"can't be imported ({type(error).__name__})",
-            key=key,
-            value=name,
-            fix="Install its package in this environment, or put its folder into PYTHONPATH.",
-        ) from None
+        problem = f"can't be imported ({type(error).__name__})"
+        fix = "Install its package in this environment, or put its folder into PYTHONPATH."
+        raise DataError(problem, key=key, value=name, fix=fix) from None
     if not callable(found):
-        raise DataError(
-            "there is no such function in the module",
-            key=key,
-            value=name,
-            fix="Write it as package.module:function.",
-        )
+        problem, fix = "there is no such function in the module", "package.module:function."
+        raise DataError(problem, key=key, value=name, fix=f"Write it as {fix}")
     return found
 
 
@@ -107,10 +100,9 @@ def transformed(
     )
     if failed:
         kinds = ", ".join(f"{kind}: {count}" for kind, count in Counter(failed.values()).items())
-        shown = ", ".join(map(str, list(failed)[:SHOWN])) + (", …" if len(failed) > SHOWN else "")
         log.warning(
             "%s failed on %d of %d rows, which contribute nothing (%s): %s",
-            *(name, len(failed), len(records), kinds, shown),
+            *(name, len(failed), len(records), kinds, some(list(failed))),
         )
     return made
 
@@ -130,12 +122,9 @@ def _mapped(field: str, value: Any, transform: Transform) -> Any:
         return value
     if field != "messages":
         return _text(value, transform)
-    talk = conversation(value)
-    if talk is None:  # nothing is made of it anyway
-        return None
-    return [
-        {"role": message["role"], "content": _text(message["content"], transform)}
-        for message in talk
+    talk = conversation(value)  # of what is none nothing is made anyway
+    return talk and [
+        {"role": one["role"], "content": _text(one["content"], transform)} for one in talk
     ]
 
 

@@ -111,12 +111,10 @@ def as_json(value: Any) -> str:
     """
     try:
         return json.dumps(value, default=as_text)
-    except (TypeError, RecursionError):
-        raise OddValueError(NO_TEXT, "a table with odd keys, or too many levels") from None
     except OddValueError:
         raise
-    except ValueError:
-        raise OddValueError(NO_TEXT, "a list that is in itself") from None
+    except (TypeError, RecursionError, ValueError):  # a ValueError of a list that is in itself
+        raise OddValueError(NO_TEXT, "a table with odd keys, or too many levels") from None
 
 
 def as_id(value: Any) -> str:

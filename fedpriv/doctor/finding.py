@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from fedpriv.errors import FedprivError
 
@@ -24,10 +23,6 @@ class Finding:
     ok: bool | None
     found: str
     exit_code: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
 
 
 class DoubtError(Exception):

@@ -22,6 +22,10 @@ from fedpriv.private_training.config import ComputeSection
 _SHOWN = ("torch", "transformers", "peft", "flwr")
 _UNSYNCHRONISED = 5  # what adjtimex(2) returns where nothing keeps the clock
 _TIMEX_BYTES = 512  # more than struct timex has anywhere
+_PORT_FIXES = {
+    errno.EADDRINUSE: "See who has it (ss -ltnp), or name another port.",
+    errno.EACCES: "Name a port above 1023, or allow this one (CAP_NET_BIND_SERVICE).",
+}
 
 
 def packages() -> str:
@@ -30,20 +34,21 @@ def packages() -> str:
     Raises:
         ConfigError: one is missing, or another version.
     """
-    wrong = []
+    has, needs = [], []
     for requirement in needed():
         try:
             found = version(requirement.name)
         except PackageNotFoundError:
             found = "none"
         if found == "none" or not requirement.specifier.contains(found, prereleases=True):
-            wrong.append((requirement, found))
-    if wrong:
-        has = ", ".join(f"{requirement.name} {found}" for requirement, found in wrong)
-        needs = " ".join(f"'{requirement.name}{requirement.specifier}'" for requirement, _ in wrong)
-        raise ConfigError(
-            "not the packages that fedpriv was made for", value=has, fix=f"pip install {needs}"
+            has.append(f"{requirement.name} {found}")
+            needs.append(f"'{requirement.name}{requirement.specifier}'")
+    if needs:
+        problem, fix = (
+            "not the packages that fedpriv was made for",
+            f"pip install {' '.join(needs)}",
         )
+        raise ConfigError(problem, value=", ".join(has), fix=fix)
     return f"Python {platform.python_version()}, fedpriv {__version__}, " + ", ".join(
         f"{name} {version(name)}" for name in _SHOWN
     )
@@ -67,11 +72,9 @@ def device(compute: ComputeSection) -> str:
         return f"cpu, {torch.get_num_threads()} threads{team}"
     shown = []
     for name in (first, *others):
-        free, there = torch.cuda.mem_get_info(name)
-        shown.append(
-            f"{name} {torch.cuda.get_device_name(name)}, {free / 1e9:.1f} of {there / 1e9:.1f} GB"
-            " free"
-        )
+        free, there = (size / 1e9 for size in torch.cuda.mem_get_info(name))
+        named = f"{name} {torch.cuda.get_device_name(name)}"
+        shown.append(f"{named}, {free:.1f} of {there:.1f} GB free")
     return "; ".join(shown)
 
 
@@ -98,9 +101,7 @@ def clock() -> str:
             the server says when it is not.
     """
     try:
-        state = ctypes.CDLL(None, use_errno=True).adjtimex(
-            ctypes.create_string_buffer(_TIMEX_BYTES)
-        )
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):
         state = -1
     if state == -1:
@@ -130,20 +131,10 @@ def port(address: str, key: str) -> str:
             probe.bind(where)
             probe.listen(1)
     except OSError as error:
-        raise ConfigError(
-            f"can't listen there: {error.strerror}", key=key, value=address, fix=_port_fix(error)
-        ) from None
+        fix = _PORT_FIXES.get(error.errno or 0, "Name an address of this machine.")
+        problem = f"can't listen there: {error.strerror}"
+        raise ConfigError(problem, key=key, value=address, fix=fix) from None
     return f"{address} is free"
-
-
-def _port_fix(error: OSError) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return "See who has it (ss -ltnp), or name another port."
-        case errno.EACCES:
-            return "Name a port above 1023, or allow this one (CAP_NET_BIND_SERVICE)."
-        case _:
-            return "Name an address of this machine."
 
 
 def name(address: str) -> str:
@@ -180,19 +171,13 @@ def disk(folder: Path, needed: float, key: str) -> str:
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        raise ConfigError(
-            f"can't be written to: {error.strerror}",
-            key=key,
-            value=str(there),
-            fix="Name a folder on a disk that this user may write to, or mount it so.",
-        ) from None
+        problem = f"can't be written to: {error.strerror}"
+        fix = "Name a folder on a disk that this user may write to, or mount it so."
+        raise ConfigError(problem, key=key, value=str(there), fix=fix) from None
     if free(folder) < needed:
-        raise ConfigError(
-            f"has {free(folder) / 1e9:.2f} GB free, and {needed / 1e9:.2f} GB are needed",
-            key=key,
-            value=str(there),
-            fix="Make room, or name another disk.",
-        )
+        problem = f"has {free(folder) / 1e9:.2f} GB free, and {needed / 1e9:.2f} GB are needed"
+        fix = "Make room, or name another disk."
+        raise ConfigError(problem, key=key, value=str(there), fix=fix)
     return f"{there}: {free(folder) / 1e9:.1f} GB free, {needed / 1e9:.2f} GB needed"
 
 

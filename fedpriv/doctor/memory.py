@@ -1,12 +1,16 @@
-"""Whether a model and its steps fit: by arithmetic before it is loaded, by a step after."""
+"""Whether a model and its steps fit: by arithmetic before it is loaded, by a step after.
+
+And in one sentence, what a machine has too little of before any run.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv import memory
+from fedpriv import cores, memory
 from fedpriv.errors import ConfigError
 from fedpriv.models.config import Bits
 from fedpriv.private_training.config import ComputeSection
@@ -14,6 +18,7 @@ from fedpriv.private_training.config import ComputeSection
 if TYPE_CHECKING:
     from fedpriv.private_training.worker import Worker
 
+_PROCESSORS = Path("/proc/cpuinfo")
 _READ = 2  # bytes of a weight, as most are stored, while a model is read that is quantised then
 _KEPT = {"8bit": 1 + 4 / 64, "4bit": 0.5 + 4 / 64}  # of one in a linear layer
 # Of a weight, as it is loaded.
@@ -31,10 +36,8 @@ def available(device: str = "cpu") -> int:
 
         return int(torch.cuda.mem_get_info(device)[0])
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-        free = found["MemAvailable"]
-    except (OSError, KeyError, ValueError, IndexError):
+        free = _bytes_of(Path("/proc/meminfo"))["MemAvailable"]
+    except (OSError, KeyError, ValueError):
         raise ConfigError("can't be told on this system", key="memory") from None
     left = memory.left()
     return free if left is None else min(free, left)
@@ -62,12 +65,8 @@ def weights(name: str, compute: ComputeSection, quantize: Bits | None = None) ->
     if quantize is not None:
         shown += f", of which {quantize} leaves {count * _KEPT[quantize] / 1e9:.2f} GB or more"
     if needed > free:
-        raise ConfigError(
-            f"does not fit: {shown}",
-            key="model",
-            value=name,
-            fix='Use a smaller one, compute.dtype = "bfloat16", or a machine with more memory.',
-        )
+        fix = 'Use a smaller one, compute.dtype = "bfloat16", or a machine with more memory.'
+        raise ConfigError(f"does not fit: {shown}", key="model", value=name, fix=fix)
     return shown
 
 
@@ -111,18 +110,15 @@ def _fitting(one: int, two: int, free: int) -> int:
 
 
 def _too_much(worker: Worker, records: int, free: int, fitting: int | None = None) -> ConfigError:
+    length = worker.recipe.model.max_length
     ways = ["Halve it" if fitting is None else f"Set it to {fitting}"] if fitting != 0 else []
-    ways.append(f"lower model.max_length below {worker.recipe.model.max_length}")
+    ways.append(f"lower model.max_length below {length}")
     if not worker.recipe.compute.gradient_checkpointing:
         ways.append("set compute.gradient_checkpointing = true")
     fix = ", or ".join(ways)
-    return ConfigError(
-        f"{records} records of {worker.recipe.model.max_length} tokens at once do not fit into"
-        f" {free / 1e9:.1f} GB",
-        key="compute.microbatch",
-        value=records,
-        fix=f"{fix[0].upper()}{fix[1:]}.",
-    )
+    fix = f"{fix[0].upper()}{fix[1:]}."
+    problem = f"{records} records of {length} tokens at once do not fit into {free / 1e9:.1f} GB"
+    return ConfigError(problem, key="compute.microbatch", value=records, fix=fix)
 
 
 def _taken(worker: Worker, records: int, held: int) -> int:
@@ -135,13 +131,54 @@ def _taken(worker: Worker, records: int, held: int) -> int:
 
 
 def _resident(key: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return _bytes_of(Path("/proc/self/status")).get(key, 0)
+
+
+def _bytes_of(file: Path) -> dict[str, int]:
+    """Read what the system says in kB, by name."""
+    lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[2:] == ["kB"]}
 
 
 def _forget_peak() -> None:
     """Let VmHWM begin anew (proc(5)); where it may not, it is that of the process."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_bytes(b"5")
+
+
+def scarcity(needed: int) -> str | None:
+    """Say in one sentence what makes a run slow here or may end it; None where nothing does.
+
+    It reads what the system says of itself and imports no torch, so that it can be said first.
+
+    Args:
+        needed: bytes of memory that the run takes at its peak.
+    """
+    found, free = [], needed
+    with suppress(ConfigError):
+        free = available()
+    if free < needed:
+        found.append(
+            f"only {free / 1e9:.1f} GB of memory are free, and the run takes {needed / 1e9:.1f} GB,"
+            " so the system may end it"
+        )
+    if cores.usable() == 1:
+        found.append("it has one core to give, and the run takes about twice as long as on two")
+    if not _has_avx2():
+        found.append("its processor has no AVX2, which fast arithmetic needs")
+    return f"This machine is small for it: {'; '.join(found)}." if found else None
+
+
+def _has_avx2() -> bool:
+    """Tell whether the processor has what PyTorch's fast loops need; true if it can't be told.
+
+    Only x86 has these instructions under this name.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return True
+    try:
+        lines = _PROCESSORS.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return True
+    flags = next((line for line in lines if line.startswith("flags")), None)
+    return flags is None or "avx2" in flags.split()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedpriv.hub.contents import Contents
-from fedpriv.hub.use import lines_of_use
+from fedpriv.errors import ConfigError
+from fedpriv.models.config import ModelSection
 from fedpriv.report import received
 from fedpriv.report.alike import assumptions, shared
 from fedpriv.report.figures import score, small, upper
@@ -15,6 +16,41 @@ from fedpriv.report.rundir import RunDirectory, finite
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+_LICENSE = r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the folder holds.
+
+    Attributes:
+        private: it need not be stamped NOT PRIVATE.
+        merged: the whole model, and not an adapter of it.
+        base: the base model's name at a hub; None where it is known by its digest alone.
+        base_here: the base model lies beside the adapter.
+        model: as the federation file has it.
+        license: its identifier at a hub, as whoever publishes it states it.
+        weights_digest: of the adapter that the run made.
+
+    Raises:
+        ConfigError: `license` can be no identifier of a licence.
+    """
+
+    private: bool
+    merged: bool
+    base: str | None
+    base_here: bool
+    model: ModelSection
+    license: str | None
+    weights_digest: str
+
+    def __post_init__(self) -> None:
+        if self.license is not None and not re.fullmatch(_LICENSE, self.license):
+            problem = "is no identifier of a licence"
+            fix = "Give one as model hubs write it, such as apache-2.0, or other."
+            raise ConfigError(problem, key="--license", value=self.license, fix=fix)
+
 
 _TAGS = ("fedpriv", "federated-learning", "differential-privacy", "lora")
 _PIPELINES = {"causal-lm": "text-generation", "classification": "text-classification"}
@@ -102,7 +138,7 @@ def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | No
         (name, getattr(before, field, None), getattr(after, field, None))
         for field, (_, name) in _METRICS.items()
     ]
-    return [row for row in rows if row[1] is not None or row[2] is not None]
+    return [row for row in rows if row[1:] != (None, None)]
 
 
 class _Markdown(str):
@@ -137,3 +173,49 @@ def _templates() -> Environment:
         upper=upper, small=small, score=score, code=_code, listed=", ".join, as_it_is=_Markdown
     )
     return made
+
+
+AUTO = {
+    "causal-lm": "AutoModelForCausalLM",
+    "classification": "AutoModelForSequenceClassification",
+}
+
+
+def lines_of_use(contents: Contents) -> list[str]:
+    """Return Python that leaves `model` and `tokenizer`, without fedpriv where possible."""
+    model, here = contents.model, 'folder = "."  # where this card is'
+    if not contents.base_here:  # within a repository of a hub no class looks for a second model
+        here += ", or its name at a hub"
+    auto, tokenizer = AUTO[model.task], "tokenizer = AutoTokenizer.from_pretrained(folder)"
+    lines = [f"from transformers import {auto}, AutoTokenizer", "", here, tokenizer]
+    if contents.merged:
+        return [*lines, f"model = {auto}.from_pretrained(folder).eval()"]
+    source = 'f"{folder}/base"' if contents.base_here else "name"
+    lines = [
+        "from peft import PeftModel",
+        *lines,
+        f"base = {auto}.from_pretrained({source}{_head(contents)})",
+        "model = PeftModel.from_pretrained(base, folder).eval()",
+    ]
+    if model.pooling == "mean":  # no class of transformers
+        lines[1:2] = [
+            "from transformers import AutoTokenizer",
+            "from fedpriv.models.pooled import MeanPooledClassifier",
+        ]
+        lines[-2] = f"base, _ = MeanPooledClassifier.from_encoder({source}{_head(contents)})"
+    if not contents.base_here:
+        lines.insert(-3, f"name = {contents.base or 'the base model, by its digest above'!r}")
+    if model.quantize is not None:  # or it would be beside weights that it was not trained with
+        lines.insert(-1, f"round_weights(base, {model.quantize!r})")
+        lines.insert(0, "from fedpriv.models.quantised import round_weights")
+    return lines
+
+
+def _head(contents: Contents) -> str:
+    """Return arguments that give a classifier the right size of head, which the adapter fills."""
+    if contents.model.task != "classification":
+        return ""
+    labels = contents.model.labels
+    if contents.model.pooling == "mean":
+        return f", num_labels={len(labels)}, output_loading_info=True"
+    return f", id2label={dict(enumerate(labels))!r}, ignore_mismatched_sizes=True"

@@ -20,8 +20,7 @@ def adapter(
         typer.Option(help="Of a merged model's weights.", show_default="the base model's"),
     ] = None,
     base: Annotated[
-        str | None,
-        typer.Option(help="Hub name of a base model that the run had from a folder."),
+        str | None, typer.Option(help="Hub name of a base model that the run had from a folder.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Where the base model is now, if the run had it elsewhere.")

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.base_model import CONFIG, EMBEDDED, FACTS, WEIGHTS, is_lost
+from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
-from fedpriv.hub.card import card
-from fedpriv.hub.contents import Contents
+from fedpriv.hub.card import AUTO, Contents, card
 from fedpriv.hub.load import check_whole, load, settings_of
-from fedpriv.hub.plainly import load_adapter, load_merged
+from fedpriv.models.base import quiet
 from fedpriv.models.config import HUB_NAME, ModelSection
 from fedpriv.plain_training.adapter import CARD, AdapterFacts, read_facts
 from fedpriv.report import received
@@ -82,13 +82,9 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
         raise RunError(f"{run}: the job is at work. Wait until it has ended, or stop it.")
     facts = read_facts(run / "adapter")
     if facts.job != directory.run.job_id:
-        raise ConfigError(
-            f"is of another job than the run, {directory.run.job_id!r}",
-            file=run / "adapter" / FACTS,
-            key="proposal.job_id",
-            value=facts.job,
-            fix="Copy the whole run directory again.",
-        )
+        problem = f"is of another job than the run, {directory.run.job_id!r}"
+        file, fix = run / "adapter" / FACTS, "Copy the whole run directory again."
+        raise ConfigError(problem, file=file, key="proposal.job_id", value=facts.job, fix=fix)
     for report in directory.reports:
         received.verify(report)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -122,35 +118,25 @@ def _contents(
     Raises:
         ConfigError: no class of transformers could load it, or an option is wrong.
     """
+    file = run / "run.json"
     if wanted.merge and model.pooling == "mean":
-        raise ConfigError(
-            "is a mean over tokens and a linear layer, which no class of transformers loads, so a"
-            " merged model would load as something else",
-            file=run / "run.json",
-            key="config.model.pooling",
-            value=model.pooling,
-            fix="Leave --merge out: the adapter's card says how fedpriv loads it.",
-        )
+        problem = "is a mean over tokens and a linear layer, which no class of transformers loads,"
+        problem += " so a merged model would load as something else"
+        fix = "Leave --merge out: the adapter's card says how fedpriv loads it."
+        key = "config.model.pooling"
+        raise ConfigError(problem, file=file, key=key, value=model.pooling, fix=fix)
     if model.begin_as == "merged" and not wanted.merge:
-        raise ConfigError(
-            "is a base into which another adapter was merged, so that an adapter of it alone would"
-            " load as something else",
-            file=run / "run.json",
-            key="config.model.begin_as",
-            value=model.begin_as,
-            fix="Give --merge, which writes all of the model.",
-        )
+        problem = "is a base into which another adapter was merged, so that an adapter of it alone"
+        problem += " would load as something else"
+        key, fix = "config.model.begin_as", "Give --merge, which writes all of the model."
+        raise ConfigError(problem, file=file, key=key, value=model.begin_as, fix=fix)
     if wanted.dtype is not None and not wanted.merge:
-        raise ConfigError(
-            "is for a merged model; an adapter is handed on as it was trained",
-            key="--dtype",
-            value=wanted.dtype,
-            fix="Leave it out, or add --merge.",
-        )
+        problem = "is for a merged model; an adapter is handed on as it was trained"
+        fix = "Leave it out, or add --merge."
+        raise ConfigError(problem, key="--dtype", value=wanted.dtype, fix=fix)
     if wanted.base is not None and not re.fullmatch(HUB_NAME, wanted.base):
-        raise ConfigError(
-            "is no name at a hub", key="--base", value=wanted.base, fix="Give OWNER/NAME."
-        )
+        fix = "Give OWNER/NAME."
+        raise ConfigError("is no name at a hub", key="--base", value=wanted.base, fix=fix)
     named = model.name != "embedded" and not Path(model.name).exists() and not is_lost(model.name)
     return Contents(
         private=directory.is_private,
@@ -241,3 +227,44 @@ def _write_budgets(folder: Path, directory: RunDirectory) -> None:
         path = folder / "budgets" / f"{report.site}.json"
         path.parent.mkdir(exist_ok=True)
         received.write(report, path)
+
+
+_PLAINLY: dict[str, Any] = {"dtype": "float32", "use_safetensors": True, "trust_remote_code": False}
+
+
+@without_hub_code()
+def load_merged(folder: Path, settings: ModelSection) -> Any:
+    """Load a model of transformers' own, in float32."""
+    with quiet():
+        model = _auto(settings).from_pretrained(folder, **_PLAINLY)
+    return model.eval()
+
+
+@without_hub_code()
+def load_adapter(folder: Path, base: str, settings: ModelSection) -> Any:
+    """Load an adapter on its base, in float32; the weights are rounded as the run had them."""
+    from peft import PeftModel
+
+    from fedpriv.models.quantised import round_weights
+
+    options = dict(_PLAINLY)
+    if settings.task == "classification":
+        options["num_labels"] = len(settings.labels)
+    with quiet():
+        if settings.pooling == "mean":
+            from fedpriv.models.pooled import MeanPooledClassifier
+
+            options["output_loading_info"] = True
+            model, _ = MeanPooledClassifier.from_encoder(base, **options)
+        else:
+            options["ignore_mismatched_sizes"] = settings.task == "classification"
+            model = _auto(settings).from_pretrained(base, **options)
+    if settings.quantize is not None:
+        round_weights(model, settings.quantize)
+    return PeftModel.from_pretrained(model, folder).eval()
+
+
+def _auto(settings: ModelSection) -> Any:
+    import transformers
+
+    return getattr(transformers, AUTO[settings.task])

@@ -46,15 +46,13 @@ def generate(
     Prompts and scores stay on this machine, and are as confidential as the file they are from.
     """
     if sum(map(bool, (prompt, prompts, score))) != 1:
-        raise ConfigError(
-            "expected one of three: prompts that are typed, --prompts or --score", key="prompts"
-        )
-    from fedpriv.hub.text_scores import check_installed
+        expected = "expected one of three: prompts that are typed, --prompts or --score"
+        raise ConfigError(expected, key="prompts")
+    from fedpriv.hub.prompts import Prompt, read_pairs, read_prompts
+    from fedpriv.hub.text_scores import check_installed, text_scores
 
     if score is not None:
         check_installed()
-    from fedpriv.hub.prompts import Prompt, read_pairs, read_prompts
-    from fedpriv.hub.text_scores import text_scores
     from fedpriv.hub.writer import Writer
 
     writer = Writer(run, model)

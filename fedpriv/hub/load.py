@@ -102,16 +102,13 @@ def load(
         settings = settings.model_copy(update={"name": where})
     base = load_base(settings, seed=proposal.seed, whole=trained_whole(proposal.lora))
     unpack(base.model)
-    if base.digest != proposal.base_digest:
-        raise ModelError(
-            f"model.name: {settings.name!r} is {base.digest} here, and the run was made with"
-            f" {proposal.base_digest}. Put that one back."
-        )
-    if base.begin_digest not in (None, proposal.begin_digest):
-        raise ModelError(
-            f"model.begin: {settings.begin!r} is {base.begin_digest} here, and the run began at"
-            f" {proposal.begin_digest}. Put that one back."
-        )
+    for key, name, here, there, was in (
+        ("name", settings.name, base.digest, proposal.base_digest, "was made with"),
+        ("begin", settings.begin, base.begin_digest, proposal.begin_digest, "began at"),
+    ):
+        if here not in (None, there):
+            other = f"{name!r} is {here} here, and the run {was} {there}"
+            raise ModelError(f"model.{key}: {other}. Put that one back.")
     model = attach_lora(base, proposal.lora, settings.task, seed=proposal.seed)
     read_into(model, folder, facts)
     return base, model

@@ -71,12 +71,9 @@ def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]
         As of `read_prompts`.
     """
     if set(columns) != PAIR:
-        raise ConfigError(
-            "is for a job of prompts and completions, which can be held against what people wrote",
-            key=key,
-            value=str(path),
-            fix="Give prompts alone with --prompts.",
-        )
+        of = "a job of prompts and completions, which can be held against what people wrote"
+        fix = "Give prompts alone with --prompts."
+        raise ConfigError(f"is for {of}", key=key, value=str(path), fix=fix)
     found: dict[str, list[str]] = {}
     for row in _rows(path, columns, key):
         if row["prompt"] and row["completion"] and row["completion"].strip():

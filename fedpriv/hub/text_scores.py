@@ -42,9 +42,8 @@ def check_installed() -> None:
         ConfigError: names the extra.
     """
     if find_spec("sacrebleu") is None:
-        raise ConfigError(
-            "sacrebleu is not installed", key="--score", fix="Type: pip install 'fedpriv[text]'."
-        )
+        fix = "Type: pip install 'fedpriv[text]'."
+        raise ConfigError("sacrebleu is not installed", key="--score", fix=fix)
 
 
 def text_scores(

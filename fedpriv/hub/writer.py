@@ -46,13 +46,9 @@ class Writer:
         proposal = facts.proposal
         model = proposal.model
         if model.task != "causal-lm":
-            raise ConfigError(
-                "is a classifier's, which writes no text",
-                file=folder,
-                key="model.task",
-                value=model.task,
-                fix="What it is worth is in the run's report.",
-            )
+            problem = "is a classifier's, which writes no text"
+            fix = "What it is worth is in the run's report."
+            raise ConfigError(problem, file=folder, key="model.task", value=model.task, fix=fix)
         self.job = facts.job
         self.columns: Mapping[str, str] = {field: field for field in proposal.fields}
         self.private: bool | None = None
@@ -65,12 +61,7 @@ class Writer:
         self._tokenizer: Any = base.tokenizer
 
     def write(
-        self,
-        prompts: Sequence[str],
-        *,
-        base: bool = False,
-        temperature: float = 0.0,
-        seed: int = 0,
+        self, prompts: Sequence[str], *, base: bool = False, temperature: float = 0.0, seed: int = 0
     ) -> list[str]:
         """Write after each prompt, until the model ends or has written all it may.
 

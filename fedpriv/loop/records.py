@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.data.columns import KEY
 from fedpriv.data.config import SHAPES
 from fedpriv.data.encode import Example, check_label, encode_record
 from fedpriv.data.identity import identities, whole_record
-from fedpriv.data.in_memory import IN_MEMORY, Records, take_records
+from fedpriv.data.in_memory import IN_MEMORY, KEY, Records, take_records
 from fedpriv.data.population import Population, encode_population
 from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile

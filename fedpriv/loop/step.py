@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from fedpriv.arguments import PathName, checked
-from fedpriv.data.columns import KEY, columns_of
-from fedpriv.data.in_memory import Records, check_records
+from fedpriv.data.in_memory import KEY, Records, check_records, columns_of
 from fedpriv.data.spec import DataSpec
 from fedpriv.data.values import as_text
 from fedpriv.errors import ConfigError

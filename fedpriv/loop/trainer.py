@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from fedpriv.data.columns import columns_of
-from fedpriv.data.in_memory import Records, check_records
+from fedpriv.data.in_memory import Records, check_records, columns_of
 from fedpriv.data.values import as_text
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError

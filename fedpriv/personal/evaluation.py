@@ -12,15 +12,15 @@ import numpy as np
 import torch
 
 from fedpriv.data.batch import Batch
-from fedpriv.data.encode import Example
+from fedpriv.data.encode import NO_LOSS, Example
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
 from fedpriv.personal.answering import sets_of, title, weights_of
-from fedpriv.personal.generation import completions, references
 from fedpriv.personal.together import Weights, score_sets
 from fedpriv.plain_training.rouge import Rouge, rouge
 from fedpriv.plain_training.scores import Scored, Scores
 from fedpriv.private_training.worker import Worker
+from fedpriv.synthetic.language_model import greedy
 
 GENERATED = 64  # examples that are answered to, the first of all; each takes as long as a long text
 MEANING = {
@@ -105,22 +105,16 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
-        models = {
-            row.name: row.scores.as_dict()
-            | (asdict(row.rouge) if row.rouge else {})
-            | ({"trained": row.trained} if row.trained else {})
-            | ({"served": True} if row.served else {})
-            for row in self.rows
-        }
-        return {
-            "site": self.site,
-            "job": self.job,
-            "records": self.records,
-            "generated": self.generated,
-            "models": models,
-            "verdict": self.verdict,
-            "notes": list(self.notes),
-        }
+        models = {}
+        for row in self.rows:
+            told = {"trained": row.trained, "served": row.served}
+            models[row.name] = {
+                **row.scores.as_dict(),
+                **(asdict(row.rouge) if row.rouge else {}),
+                **{name: value for name, value in told.items() if value},
+            }
+        fields = {name: getattr(self, name) for name in ("site", "job", "records", "generated")}
+        return {**fields, "models": models, "verdict": self.verdict, "notes": [*self.notes]}
 
 
 def evaluate(
@@ -177,9 +171,8 @@ def evaluate(
             worker.vector.write(models.get(name, worker.initial))
             model = worker.model if name in models else site_model
             made = rouge(completions(worker, answered, model), expected)
-        rows.append(
-            Row(name, scored[name].scores, made, trained.get(name, ""), served=name == shown)
-        )
+        how = trained.get(name, "")
+        rows.append(Row(name, scored[name].scores, made, how, served=name == shown))
     said = [*notes, *_worse_than_base(rows), *one_label(examples, spec.labels)]
     if len(sets) > len(models):
         said.append(_of_together(beside, served))
@@ -190,9 +183,7 @@ def evaluate(
         records=records,
         generated=len(answered),
         rows=tuple(rows),
-        verdict=_verdict(scored, shown, units)
-        if units is not None and {shown, *WITHOUT} <= scored.keys()
-        else "",
+        verdict=_verdict(scored, shown, units),
         notes=tuple(said),
     )
 
@@ -204,8 +195,10 @@ def _of_batch(model: Any, batch: Batch) -> torch.Tensor:
     return found.logits.float().to(batch.input_ids.device)  # type: ignore[no-any-return]
 
 
-def _verdict(scored: Mapping[str, Scored], shown: str, units: Sequence[int]) -> str:
+def _verdict(scored: Mapping[str, Scored], shown: str, units: Sequence[int] | None) -> str:
     """Say whether joining paid: what is served against the better of what a site has by itself."""
+    if units is None or not {shown, *WITHOUT} <= scored.keys():
+        return ""
     name = min(WITHOUT, key=lambda one: scored[one].scores.eval_loss)
     ours, without = scored[shown], scored[name]
     gain = without.scores.eval_loss - ours.scores.eval_loss
@@ -245,12 +238,9 @@ def _chance(one: Scored, other: Scored, units: Sequence[int]) -> float:
 def _worse_than_base(rows: Sequence[Row]) -> list[str]:
     """Note where training alone did harm, so that to beat it says nothing."""
     losses = {row.name: row.scores.eval_loss for row in rows}
-    if losses.get("alone", 0.0) <= losses.get("base", math.inf):
-        return []
-    return [
-        "The model 'alone' is worse than the base model, which no training made: to be better than"
-        " it means nothing here."
-    ]
+    worse = "The model 'alone' is worse than the base model, which no training made"
+    said = [f"{worse}: to be better than it means nothing here."]
+    return said if losses.get("alone", 0.0) > losses.get("base", math.inf) else []
 
 
 def _of_together(beside: float, served: Weights) -> str:
@@ -274,3 +264,33 @@ def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:
         f"All of these records have the label {labels[found.pop()]!r}: there is no AUC, and"
         " accuracy says little. Keep a larger share apart, or name a file with both labels."
     ]
+
+
+def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list[str]:
+    """Return what a model writes after each prompt.
+
+    It takes the likeliest token each time (greedy), so that it is the same every time; as many as a
+    record may have.
+
+    Args:
+        examples: of prompts and completions, see `fedpriv.data.encode.encode_completion`.
+        model: the worker's own, with the values that were last written, or another of its base.
+
+    Privacy:
+        Of a site's own records: it never leaves the site.
+    """
+    prompts = [example.input_ids[: first_target(example)] for example in examples]
+    return greedy(model, worker.base.tokenizer, prompts, worker.recipe.model.max_length)
+
+
+def references(worker: Worker, examples: Sequence[Example]) -> list[str]:
+    """Return the completion of each example, as far as the model reads it."""
+    tokenizer: Any = worker.base.tokenizer
+    targets = (example.input_ids[first_target(example) :] for example in examples)
+    return [tokenizer.decode(ids, skip_special_tokens=True) for ids in targets]
+
+
+def first_target(example: Example) -> int:
+    """Count the tokens before the first target; a model needs one to begin after."""
+    assert not isinstance(example.labels, int)
+    return next(i for i, label in enumerate(example.labels) if label != NO_LOSS)

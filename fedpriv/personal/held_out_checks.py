@@ -7,6 +7,7 @@ may be the wrong one, and then every figure of a table is of something else.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,23 +51,18 @@ def check_held_out(
     """
     copies = _copies(training, held_out, tokenizer)
     if copies:
-        raise DataError(
-            f"{copies} of {len(held_out)} held-out records are copies of records that train, so"
-            " they say nothing of how good a model is",
-            key=key,
-            fix="Take them out of one of the two, or hold out by a column that copies share.",
-        )
+        problem = f"{copies} of {len(held_out)} held-out records are copies of records that train,"
+        fix = "Take them out of one of the two, or hold out by a column that copies share."
+        raise DataError(f"{problem} so they say nothing of how good a model is", key=key, fix=fix)
     sides = [_sample(side) for side in (training, held_out)]
     if min(map(len, sides)) < FEWEST:
         return
     alike, sure = likeness(*sides)
     if alike < LIKE and sure > SURELY:
-        raise DataError(
-            f"the held-out records read as another data set's: they have {alike:.2f} as much in"
-            " common with records that train as each side has in itself",
-            key=key,
-            fix="Name records of the same kind and language as those that train.",
-        )
+        problem = f"the held-out records read as another data set's: they have {alike:.2f} as much"
+        problem += " in common with records that train as each side has in itself"
+        fix = "Name records of the same kind and language as those that train."
+        raise DataError(problem, key=key, fix=fix)
 
 
 def _copies(
@@ -78,11 +74,9 @@ def _copies(
     def read(example: Example) -> str:
         return " ".join(reader.decode(example.input_ids).split()).casefold()
 
-    known = [read(example) for example in training]
-    texts, counts = np.unique(known, return_counts=True)
-    often = dict(zip(texts.tolist(), counts.tolist(), strict=True))
-    usual = sum(often[text] > 1 for text in known) / max(1, len(known))
-    copies = sum(read(example) in often for example in held_out)
+    known = Counter(map(read, training))
+    usual = sum(count for count in known.values() if count > 1) / max(1, known.total())
+    copies = sum(read(example) in known for example in held_out)
     return copies if copies / max(1, len(held_out)) - usual > COPIES else 0
 
 
@@ -108,12 +102,11 @@ def likeness(one: Sequence[set[int]], other: Sequence[set[int]]) -> tuple[float,
     for index, tokens in enumerate(records):
         rows[index, [place[token] for token in tokens]] = len(tokens) ** -0.5
     common: Array = rows @ rows.T
-    order = np.arange(len(records))
     within, across = _means(common, len(one))
     drawn = np.random.default_rng(0)
     dealt = []
     for _ in range(TRIES):
-        mixed = drawn.permutation(order)
+        mixed = drawn.permutation(len(records))
         inside, between = _means(common[np.ix_(mixed, mixed)], len(one))
         dealt.append(inside - between)
     spread = float(np.std(dealt))

@@ -42,17 +42,9 @@ def write_own_adapter(
     Privacy:
         None: it is as confidential as the records (law 16).
     """
-    path = private_folder(folder) / federated.job
-    write_adapter(
-        path,
-        worker,
-        values,
-        federated.proposal,
-        _card(federated.job, site, kind),
-        kind=kind,
-        held_out=None if held_out is None else str(held_out),
-        trained=trained,
-    )
+    path, card = private_folder(folder) / federated.job, _card(federated.job, site, kind)
+    said = {"held_out": None if held_out is None else str(held_out), "trained": trained}
+    write_adapter(path, worker, values, federated.proposal, card, kind=kind, **said)
     return path
 
 

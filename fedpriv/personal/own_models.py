@@ -11,9 +11,8 @@ from fedpriv.config.personal import PersonalSection
 from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
 from fedpriv.personal.answering import Answer, choose_answer
-from fedpriv.personal.choosing import Epoch
 from fedpriv.personal.records import OwnParts
-from fedpriv.personal.training import Personal, train_alone
+from fedpriv.personal.training import Epoch, Personal, train_alone
 from fedpriv.private_training.worker import Worker
 
 TRAINED: tuple[OwnKind, ...] = ("alone", "again", "personal")  # in the job's shape

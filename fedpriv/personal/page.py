@@ -16,21 +16,7 @@ def write_page(evaluation: Evaluation, path: Path) -> None:
     Privacy:
         Made of raw records; it says itself that it is not to be handed on.
     """
-    text = (
-        templates("fedpriv.personal")
-        .get_template("evaluation.html.j2")
-        .render(
-            site=evaluation.site,
-            job=evaluation.job,
-            records=evaluation.records,
-            generated=evaluation.generated,
-            rows=evaluation.rows,
-            verdict=evaluation.verdict,
-            columns=evaluation.columns,
-            notes=evaluation.notes,
-            meaning=MEANING,
-            made=datetime.now(UTC),
-            css_colours=css_colours,
-        )
-    )
+    page = templates("fedpriv.personal").get_template("evaluation.html.j2")
+    shown = {**vars(evaluation), "columns": evaluation.columns, "meaning": MEANING}
+    text = page.render(**shown, made=datetime.now(UTC), css_colours=css_colours)
     write_atomic(path, text, mode=0o600)

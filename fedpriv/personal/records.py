@@ -58,13 +58,11 @@ def to_train_on(
     parts = own_examples(own.training, spec, tokenizer, parts=count)
     filled = tuple(part for part in parts if part)
     if len(filled) < min(count, 2):
-        raise DataError(
-            f"leaves records with a token to predict in {len(filled)} of {count} parts, where"
-            " choosing settings takes two",
-            key="personal.validation",
-            value=settings.validation,
-            fix="Such a site needs more units. Or set validation = 0, with one rate and epochs.",
-        )
+        left = f"{len(filled)} of {count} parts, where choosing settings takes two"
+        problem = f"leaves records with a token to predict in {left}"
+        fix = "Such a site needs more units. Or set validation = 0, with one rate and epochs."
+        key, value = "personal.validation", settings.validation
+        raise DataError(problem, key=key, value=value, fix=fix)
     if count == 1:
         return OwnParts(filled, 0)
     return OwnParts(filled, 1 if units >= MANY else len(filled))
@@ -91,11 +89,8 @@ def to_test_on(
         examples += found
         numbers += [number] * len(found)
     if not examples:
-        raise DataError(
-            "holds nothing to test on: no held-out record has a token to predict",
-            key=key,
-            fix="Choose a larger share, or name another file.",
-        )
+        problem = "holds nothing to test on: no held-out record has a token to predict"
+        raise DataError(problem, key=key, fix="Choose a larger share, or name another file.")
     return examples, numbers
 
 

@@ -7,20 +7,24 @@ adapter is wider.
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import NO_LOSS, Example
-from fedpriv.gradients.weighted import weighted_gradient
 from fedpriv.models.vector import Vector
+from fedpriv.personal.evaluation import first_target
 from fedpriv.personal.together import mean_of_probabilities
-from fedpriv.plain_training.passes import batches
+from fedpriv.plain_training.passes import passes
+from fedpriv.plain_training.public_records import mean_of_gradients
 from fedpriv.plain_training.scores import logits_of
 from fedpriv.private_training.record_loss import IGNORED, next_tokens
 from fedpriv.private_training.worker import ModelRecipe, Worker
@@ -124,8 +128,7 @@ def write(
     chosen = drawn.choices(range(len(teachers)), [weight for _, weight in teachers], k=count)
     for number, teacher in enumerate(chosen):
         record = records[number % len(records)]
-        assert not isinstance(record.labels, int)
-        given = next(i for i, label in enumerate(record.labels) if label != NO_LOSS)
+        given = first_target(record)
         kept = int(drawn.uniform(0, KEPT) * (len(record.input_ids) - given))
         begun[teacher].append((record.input_ids[: max(1, given + kept)], given))
     made = []
@@ -166,21 +169,21 @@ def follow(
         teachers: values (P,) in the worker's shape, see `widened`.
         records: at least one; what comes twice is learned twice.
 
+    Returns:
+        The values (P,) after the pass; those of `start` if numbers overflow.
+
     Privacy:
         None, as `distil`.
     """
-    parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
-    optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
-    parts = list(batches(records, batch_size, random.Random(seed)))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / len(parts))
-    for step, part in enumerate(parts, 1):
-        slope = gradient(worker, part, parameter.detach().numpy(), teachers)
-        parameter.grad = torch.from_numpy(slope)
-        optimizer.step()
-        schedule.step()
-        told(step, len(parts))
-    values: Vector = parameter.detach().numpy().copy()
-    return values
+    step, steps = itertools.count(1), math.ceil(len(records) / batch_size)
+
+    def slope(worker: Worker, part: Sequence[Example], values: Vector) -> Vector:
+        found = gradient(worker, part, values, teachers)
+        told(next(step), steps)
+        return found
+
+    how: dict[str, Any] = {"epochs": 1, "batch_size": batch_size, "falling": True, "seed": seed}
+    return next(passes(worker, start, records, rate, gradient=slope, **how), start)
 
 
 def gradient(
@@ -190,9 +193,7 @@ def gradient(
     found = list(_answered(worker, records, teachers))
     worker.vector.write(values)
     losses = ((partial(divergences, batch=one, targets=mean), who) for one, mean, who in found)
-    weights = torch.full((len(records),), 1 / len(records))
-    slope: Vector = weighted_gradient(worker.gradients, losses, weights).float().cpu().numpy()
-    return slope
+    return mean_of_gradients(worker, losses, len(records))
 
 
 @torch.no_grad()

@@ -46,12 +46,10 @@ def mean_of_probabilities(
     _check_weights(weights)
     if len(answers) != len(weights):
         raise ValueError(f"weights: expected one for each of {len(answers)}, got {len(weights)}")
-    for other in answers[1:]:
-        if other.shape != answers[0].shape:
-            raise ValueError(
-                f"answers: expected the shape {tuple(answers[0].shape)} of the first, got"
-                f" {tuple(other.shape)}"
-            )
+    shapes = [tuple(answer.shape) for answer in answers]
+    for shape in shapes:
+        if shape != shapes[0]:
+            raise ValueError(f"answers: expected the shape {shapes[0]} of the first, got {shape}")
     weighted = [
         answer.log_softmax(-1) + math.log(weight)
         for answer, weight in zip(answers, weights, strict=True)

@@ -2,16 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.personal.choosing import Epoch, choose
 from fedpriv.personal.records import OwnParts
 from fedpriv.plain_training.passes import passes
+from fedpriv.plain_training.scores import score
 from fedpriv.private_training.worker import Worker
+
+Passes = Callable[..., Iterator[Vector]]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A pass over the records.
+
+    Attributes:
+        rate: learning rate.
+        number: counts from 1 at each rate; 0 is before any.
+        loss: after it, the mean over the parts that were left out; None where none is.
+        without: the values (P,) that were trained without each of these parts, of the best pass.
+    """
+
+    rate: float
+    number: int
+    loss: float | None
+    without: tuple[Vector, ...] = field(default=(), repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Return it as JSON."""
+        return {"rate": self.rate, "number": self.number, "loss": self.loss}
+
+    @property
+    def said(self) -> str:
+        """The pass in a few words."""
+        return f"{self.rate:g} × {self.number}" if self.number else "not trained"
+
+
+def choose(
+    worker: Worker,
+    start: Vector,
+    own: OwnParts,
+    settings: OwnTraining,
+    *,
+    seed: int = 0,
+    told: Callable[[Epoch], None] = lambda epoch: None,
+) -> tuple[Epoch, tuple[Epoch, ...]]:
+    """Choose the best pass of all that were tried, `start` (P,) among them; return all, too.
+
+    A rate ends after `settings.patience` passes without a lower loss, after `settings.epochs`, or
+    where numbers overflow. Rates are tried from the highest on, which takes the fewest passes,
+    until a lower one is no better.
+
+    Args:
+        own: with at least one part to leave out.
+        seed: of the order of the records.
+        told: of every pass.
+
+    Privacy:
+        None: made of raw records, and stays at the site.
+    """
+    passes_over = _passes(worker, start, settings, seed)
+    looked_at = range(own.left_out)
+    untrained = [start for _ in looked_at]
+    before = _loss(worker, own, untrained)
+    tried = [Epoch(0.0, 0, before)]
+    best = replace(tried[0], without=tuple(untrained))
+    told(tried[0])
+    for rate in sorted(settings.rates, reverse=True):
+        lowest, since = before, 0
+        moves = [
+            passes_over(own.without(index), rate, epochs=settings.epochs) for index in looked_at
+        ]
+        for number, values in enumerate(zip(*moves, strict=False), 1):
+            loss = _loss(worker, own, values)
+            if not math.isfinite(loss):
+                break
+            epoch = Epoch(rate, number, loss)
+            told(epoch)
+            tried.append(epoch)
+            if best.loss is not None and loss < best.loss:
+                best = replace(epoch, without=tuple(values))
+            since = 0 if loss < lowest else since + 1
+            lowest = min(lowest, loss)
+            if since >= settings.patience:
+                break
+        if best.number and best.rate != rate:
+            break
+    return best, tuple(tried)
+
+
+def _passes(worker: Worker, start: Vector, settings: OwnTraining, seed: int) -> Passes:
+    """Return passes at a rate that stays: of records, the rate, and at most so many `epochs`."""
+    how: dict[str, Any] = {"batch_size": settings.batch_size, "falling": False, "seed": seed}
+    return partial(passes, worker, start, **how)
+
+
+def _loss(worker: Worker, own: OwnParts, values: Sequence[Vector]) -> float:
+    """Return the mean loss of each part under the model that was trained without it."""
+    parts = own.parts[: own.left_out]
+    losses = [score(worker, part, one).eval_loss for part, one in zip(parts, values, strict=True)]
+    return statistics.fmean(losses, weights=list(map(len, parts)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +161,7 @@ def train_alone(
         best, tried = Epoch(settings.rates[0], settings.epochs, None), ()
 
     def trained(records: Sequence[Example]) -> tuple[int, Vector]:
-        moves = passes(
-            worker,
-            start,
-            records,
-            best.rate,
-            epochs=best.number,
-            batch_size=settings.batch_size,
-            falling=False,
-            seed=seed,
-        )
+        moves = _passes(worker, start, settings, seed)(records, best.rate, epochs=best.number)
         made, values = 0, start
         for made, values in enumerate(moves, 1):  # noqa: B007 - fewer, where numbers overflow
             told(Epoch(best.rate, made, None))

@@ -99,13 +99,8 @@ def write_facts(
     trained: str | None = None,
 ) -> AdapterFacts:
     """Write down what the adapter in a folder is."""
-    facts = AdapterFacts(
-        kind=kind,
-        proposal=proposal,
-        weights_digest=file_digest(folder / WEIGHTS),
-        held_out=held_out,
-        trained=trained,
-    )
+    digest, own = file_digest(folder / WEIGHTS), {"held_out": held_out, "trained": trained}
+    facts = AdapterFacts(kind=kind, proposal=proposal, weights_digest=digest, **own)
     write_atomic(folder / FACTS, facts.model_dump_json(indent=2) + "\n")
     return facts
 
@@ -121,20 +116,14 @@ def read_facts(folder: Path) -> AdapterFacts:
         facts = AdapterFacts.parse(path.read_text(encoding="utf-8"))
         found = file_digest(folder / WEIGHTS)
     except FileNotFoundError as error:
-        raise ConfigError(
-            f"holds no adapter of a job: {Path(str(error.filename)).name} is missing",
-            file=folder,
-            fix=f"Name a folder with adapter_config.json, {WEIGHTS} and {FACTS}.",
-        ) from None
+        problem = f"holds no adapter of a job: {Path(str(error.filename)).name} is missing"
+        fix = f"Name a folder with adapter_config.json, {WEIGHTS} and {FACTS}."
+        raise ConfigError(problem, file=folder, fix=fix) from None
     except (OSError, UnicodeDecodeError, ProtocolError) as error:
         raise ConfigError(f"can't be read ({error})", file=path, fix=_AGAIN) from None
     if found != facts.weights_digest:
-        raise ConfigError(
-            f"is not the file that {FACTS} speaks of, {facts.weights_digest}",
-            file=folder / WEIGHTS,
-            value=found,
-            fix=_AGAIN,
-        )
+        problem = f"is not the file that {FACTS} speaks of, {facts.weights_digest}"
+        raise ConfigError(problem, file=folder / WEIGHTS, value=found, fix=_AGAIN)
     return facts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -28,6 +28,7 @@ def passes(
     batch_size: int,
     falling: bool,
     seed: int = 0,
+    gradient: Callable[[Worker, list[Example], Vector], Vector] | None = None,
 ) -> Iterator[Vector]:
     """Yield the values (P,) after each pass by AdamW from `start`, as long as they are finite.
 
@@ -40,6 +41,7 @@ def passes(
         records: at least one.
         falling: whether the rate falls linearly, from the first batch to after the last.
         seed: of the order of the records.
+        gradient: of a batch at values (P,), (P,); without it, that of the mean loss.
 
     Privacy:
         None: the values are made of raw records. Where these are a site's, they stay there.
@@ -54,7 +56,7 @@ def passes(
     mean, made = parameter.detach().clone(), 0
     for _ in range(epochs):
         for batch in batches(records, batch_size, drawn):
-            slope = mean_gradient(worker, batch, parameter.detach().numpy())
+            slope = (gradient or mean_gradient)(worker, batch, parameter.detach().numpy())
             parameter.grad = torch.from_numpy(slope)
             optimizer.step()
             schedule.step()

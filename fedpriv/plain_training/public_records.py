@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 
 from fedpriv.data.batch import buckets
 from fedpriv.data.encode import Example
-from fedpriv.gradients.engine import Losses
-from fedpriv.gradients.weighted import weighted_gradient
+from fedpriv.gradients.weighted import Batches, weighted_gradient
 from fedpriv.models.vector import Vector
 from fedpriv.private_training.microbatch import public_microbatch
 from fedpriv.private_training.record_loss import record_losses
@@ -18,9 +17,7 @@ from fedpriv.private_training.unit_sum import chunks
 from fedpriv.private_training.worker import Worker
 
 
-def batches(
-    worker: Worker, records: Sequence[Example | None]
-) -> Iterator[tuple[Losses, list[int]]]:
+def batches(worker: Worker, records: Sequence[Example | None]) -> Batches:
     """Yield losses of a microbatch of records at a time, and which they are.
 
     How many are computed together decides the last bits of their gradients, which are public: so it
@@ -40,7 +37,11 @@ def batches(
 def mean_gradient(worker: Worker, records: Sequence[Example | None], parameters: Vector) -> Vector:
     """Return the mean gradient of these records at these values, (P,)."""
     worker.vector.write(parameters)
-    weights = torch.full((len(records),), 1 / len(records))
-    gradient = weighted_gradient(worker.gradients, batches(worker, records), weights)
-    found: Vector = gradient.float().cpu().numpy()
+    return mean_of_gradients(worker, batches(worker, records), len(records))
+
+
+def mean_of_gradients(worker: Worker, losses: Batches, count: int) -> Vector:
+    """Return the mean gradient (P,) of so many records, at the values that were last written."""
+    weights = torch.full((count,), 1 / count)
+    found: Vector = weighted_gradient(worker.gradients, losses, weights).float().cpu().numpy()
     return found

@@ -39,10 +39,8 @@ def _f_measure(made: list[str], expected: list[list[str]], kind: str) -> float:
     try:
         from torchmetrics.functional.text import rouge_score
     except ImportError:
-        raise ConfigError(
-            "torchmetrics is not installed, which ROUGE is computed with",
-            fix="Type: pip install torchmetrics.",
-        ) from None
+        problem = "torchmetrics is not installed, which ROUGE is computed with"
+        raise ConfigError(problem, fix="Type: pip install torchmetrics.") from None
 
     found = rouge_score(
         made,

@@ -66,18 +66,7 @@ def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Sc
         that were not released, it never leaves the site.
     """
     worker.vector.write(parameters)
-    return score_answers(worker, examples, lambda batch: logits_of(worker, batch))
-
-
-def score_answers(worker: Worker, examples: Sequence[Example], answer: Logits) -> Scores:
-    """Score whatever answers batches with logits, on records, at least one.
-
-    Logarithms of probabilities are logits, too.
-
-    Privacy:
-        As that of `score`.
-    """
-    return score_each(worker, examples, lambda batch: [("", answer(batch))])[""].scores
+    return score_each(worker, examples, lambda batch: [("", logits_of(worker, batch))])[""].scores
 
 
 @torch.inference_mode()
@@ -146,8 +135,7 @@ def losses_of(worker: Worker, examples: Sequence[Example], parameters: Vector) -
     worker.vector.write(parameters)
     found = torch.zeros(len(examples), dtype=torch.float64)
     for length, members in buckets(examples, worker.recipe.model.max_length).items():
-        for start in range(0, len(members), BATCH):
-            part = members[start : start + BATCH]
+        for part in chunks(members, BATCH):
             batch = worker.batch([examples[index] for index in part], length)
             found[part] = record_losses(worker.model, batch).double().cpu()
     return found
@@ -156,8 +144,7 @@ def losses_of(worker: Worker, examples: Sequence[Example], parameters: Vector) -
 def logits_of(worker: Worker, batch: Batch) -> torch.Tensor:
     """Return the model's answer with the values last written into it, in float32."""
     told = worker.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
-    found: torch.Tensor = told.logits.float()
-    return found
+    return told.logits.float()  # type: ignore[no-any-return]
 
 
 def area_under_curve(scores: torch.Tensor, truth: torch.Tensor) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedpriv.errors import ConfigError
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.passes import passes
@@ -29,25 +31,13 @@ def warm_start(
     records = [record for record in public_set.examples if record is not None]
 
     def gone_on(values: Vector) -> Vector:
-        count, made = 0, values
-        moves = passes(
-            worker,
-            values,
-            records,
-            settings.warm_start_lr,
-            epochs=settings.warm_start,
-            batch_size=BATCH,
-            falling=True,
-        )
-        for moved in moves:  # one at a time: each is P long
-            made, count = moved, count + 1
+        count, made, rate = 0, values, settings.warm_start_lr
+        how: dict[str, Any] = {"epochs": settings.warm_start, "batch_size": BATCH, "falling": True}
+        for count, made in enumerate(passes(worker, values, records, rate, **how), 1):  # noqa: B007
+            pass  # one at a time: each is P long
         if count < settings.warm_start:
-            raise ConfigError(
-                "overflows",
-                key="synthetic.warm_start_lr",
-                value=settings.warm_start_lr,
-                fix="Lower it.",
-            )
+            key = "synthetic.warm_start_lr"
+            raise ConfigError("overflows", key=key, value=rate, fix="Lower it.")
         return made
 
     return post_process(gone_on, parameters) if records else parameters

@@ -23,31 +23,17 @@ RECIPES = {
 COPIED = ("federation.toml", "README.md")
 
 
-def _check_known(name: str) -> None:
-    """Check that there is such a recipe.
-
-    Raises:
-        ConfigError: there is not; names those that there are.
-    """
-    if name in RECIPES:
-        return
-    near = difflib.get_close_matches(name, RECIPES, 1)
-    known = "; ".join(f"{known}: {about}" for known, about in RECIPES.items())
-    raise ConfigError(
-        "no such recipe",
-        key="--recipe",
-        value=name,
-        fix=f"{f'Did you mean {near[0]!r}? ' if near else ''}There are {known}.",
-    )
-
-
 def write_recipe(name: str, folder: Path) -> Path:
     """Write a recipe's files into a folder that is empty or not there, and return its federation.
 
     Raises:
-        ConfigError: there is no such recipe.
+        ConfigError: there is no such recipe; names those that there are.
     """
-    _check_known(name)
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, 1)
+        known = "; ".join(f"{known}: {about}" for known, about in RECIPES.items())
+        fix = f"{f'Did you mean {near[0]!r}? ' if near else ''}There are {known}."
+        raise ConfigError("no such recipe", key="--recipe", value=name, fix=fix)
     folder.mkdir(parents=True, exist_ok=True)
     for copied in COPIED:
         with as_file(files(f"{__package__}.{name}") / copied) as path:

@@ -20,9 +20,8 @@ from fedpriv.plain_training.adapter import read_facts
 from fedpriv.serving import load_site_model
 from fedpriv.synthetic.continuation import continue_prompts, said_first
 
-Answer = Callable[
-    [Sequence[str], int], list[dict[str, Any]]
-]  # to texts, and the first one's number
+# To texts, and the first one's number.
+Answer = Callable[[Sequence[str], int], list[dict[str, Any]]]
 
 
 class Answering:
@@ -43,11 +42,8 @@ class Answering:
         self._model: Any = load_site_model(folder)
         if self._model.can_generate() != writes:
             does, other = ("labels", "classify") if writes else ("writes", "generate")
-            raise ConfigError(
-                f"holds a model that {does} texts",
-                file=folder,
-                fix=f"Type: fedpriv-client {other}",
-            )
+            fix = f"Type: fedpriv-client {other}"
+            raise ConfigError(f"holds a model that {does} texts", file=folder, fix=fix)
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         proposal = read_facts(folder / self._model.names[0]).proposal
         self._longest = proposal.model.max_length
@@ -95,9 +91,6 @@ class Answering:
         cut = {"padding": True, "truncation": True, "max_length": self._longest}
         batch = self._tokenizer(list(texts), return_tensors="pt", **cut)
         names: Mapping[int, str] = self._model.config.id2label
-        found = []
-        for row in self._model(**batch).logits.exp().tolist():
-            shares = {names[index]: share for index, share in enumerate(row)}
-            likeliest = names[row.index(max(row))]
-            found.append({"label": likeliest, "probabilities": shares})
-        return found
+        rows = self._model(**batch).logits.exp().tolist()
+        shares = [{names[index]: share for index, share in enumerate(row)} for row in rows]
+        return [{"label": max(one, key=one.__getitem__), "probabilities": one} for one in shares]

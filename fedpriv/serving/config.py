@@ -55,11 +55,10 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
     def get_text_config(self, *_: Any, **__: Any) -> PretrainedConfig:
         """Return the configuration of the base model's part that reads text."""
-        found = self.__dict__.get("of_text")
-        if found is None:
+        if "of_text" not in self.__dict__:
             base: Any = AutoConfig.for_model(**self.base)
-            found = self.__dict__["of_text"] = base.get_text_config()
-        return found  # type: ignore[no-any-return]
+            self.__dict__["of_text"] = base.get_text_config()
+        return self.__dict__["of_text"]  # type: ignore[no-any-return]
 
     def save_pretrained(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse.
@@ -85,13 +84,9 @@ def check_weights(weights: Mapping[str, Any]) -> None:
     numbers = [value for value in weights.values() if isinstance(value, float | int)]
     above = len(numbers) == len(weights) > 0 and min(numbers) > 0
     if not (above and math.isclose(sum(numbers), 1)):
-        raise ConfigError(
-            f"expected weights above 0 whose sum is 1, got the sum {sum(numbers):g}",
-            file="config.json",
-            key="weights",
-            value=dict(weights),
-            fix=AGAIN,
-        )
+        problem = f"expected weights above 0 whose sum is 1, got the sum {sum(numbers):g}"
+        where = {"file": "config.json", "key": "weights"}
+        raise ConfigError(problem, **where, value=dict(weights), fix=AGAIN)
 
 
 def refuse_to_leave(folder: str | None) -> NoReturn:

@@ -55,11 +55,8 @@ def newest_site_model(state_dir: Path) -> Path:
     found = site_models(state_dir).glob(f"[!.]*/{FACTS}")
     newest = max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
     if newest is None:
-        raise ConfigError(
-            "no site model was made yet",
-            file=site_models(state_dir),
-            fix="Make one: fedpriv-client personalise. Or name a folder.",
-        )
+        fix = "Make one: fedpriv-client personalise. Or name a folder."
+        raise ConfigError("no site model was made yet", file=site_models(state_dir), fix=fix)
     return newest.parent
 
 
@@ -73,11 +70,9 @@ def read_site_model(folder: Path) -> SiteModelFacts:
     try:
         return SiteModelFacts.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise ConfigError(
-            f"holds no site model: {FACTS} is missing",
-            file=folder,
-            fix="Name the folder that fedpriv-client personalise made.",
-        ) from None
+        problem = f"holds no site model: {FACTS} is missing"
+        fix = "Name the folder that fedpriv-client personalise made."
+        raise ConfigError(problem, file=folder, fix=fix) from None
     except (OSError, ValidationError) as error:
         raise ConfigError(f"can't be read ({error})", file=path, fix=AGAIN) from None
 
@@ -92,9 +87,9 @@ def check_folder(folder: Path) -> SiteModelFacts:
     found = digests(folder)
     for name in sorted(found.keys() | facts.files.keys()):
         if found.get(name) != facts.files.get(name):
-            how = "was changed" if name in found and name in facts.files else "is missing"
-            how = how if name in facts.files else "was put there later"
-            fix = "Take it away." if name not in facts.files else AGAIN
+            how, fix = "was changed" if name in found else "is missing", AGAIN
+            if name not in facts.files:
+                how, fix = "was put there later", "Take it away."
             raise ConfigError(f"{how}: it is not as it was made", file=folder / name, fix=fix)
     if facts.place != place_of(folder):
         warnings.warn(

@@ -145,33 +145,33 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         """
         for name in OF_EACH:
             if batch.get(name):
-                raise ConfigError(
-                    "each adapter has its own", key=name, value=True, fix="Ask for logits alone."
-                )
+                fix = "Ask for logits alone."
+                raise ConfigError("each adapter has its own", key=name, value=True, fix=fix)
         whole = isinstance(self.get_input_embeddings(), WholeRows)
         if whole and batch.get("inputs_embeds") is not None:
-            raise ConfigError(
-                "each adapter has embeddings of its own", key="inputs_embeds", fix="Give input_ids."
-            )
-        several = {name: batch.pop(name) for name in PER_TEXT if name in batch}
-        several = {
-            name: _repeated(value, len(self.names))
-            for name, value in several.items()
-            if value is not None and name in self._takes
+            problem = "each adapter has embeddings of its own"
+            raise ConfigError(problem, key="inputs_embeds", fix="Give input_ids.")
+        given = {
+            name: _repeated(value, len(self.names)) if name in PER_TEXT else value
+            for name, value in batch.items()
+            if value is not None and (name in self._takes or name not in PER_TEXT)
         }
-        given = {name: value for name, value in batch.items() if value is not None}
-        return self.answering(**several, **given | {"return_dict": True})
+        return self.answering(**given | {"return_dict": True})
 
     def _mean(self, logits: Tensor) -> Tensor:
         """Average what the K rows of each text say, (B·K, ...) → (B, ...)."""
         answers = logits.float().view(-1, len(self.names), *logits.shape[1:]).unbind(1)
         return mean_of_probabilities(answers, self.shares)
 
-    def _answer(self, found: Any, loss: Tensor | None, as_tuple: bool) -> Any:
-        """Return what was found, the loss first, as transformers has it."""
-        if loss is not None:
-            found = type(found)(**{**found, "loss": loss})
+    def _answer(self, found: Any, labels: Tensor | None, as_tuple: bool) -> Any:
+        """Return the mean of what was found, with its loss first, as transformers has it."""
+        found["logits"] = self._mean(found.logits)
+        if labels is not None:
+            found = type(found)(**{**found, "loss": self._loss(found.logits, labels)})
         return found.to_tuple() if as_tuple else found
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Any:
+        return nn.functional.cross_entropy(logits, labels)
 
 
 class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyped-call]
@@ -208,11 +208,10 @@ class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyp
             logits_to_keep=logits_to_keep,
             **others,
         )
-        found["logits"] = self._mean(found.logits)
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(found.logits, labels, vocab_size=found.logits.shape[-1])
-        return self._answer(found, loss, as_tuple)  # type: ignore[no-any-return]
+        return self._answer(found, labels, as_tuple)  # type: ignore[no-any-return]
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Any:
+        return self.loss_function(logits, labels, vocab_size=logits.shape[-1])
 
     def rows(self, **batch: Any) -> Any:
         """Ask as above, with the text's cache, which the answer holds as well.
@@ -264,11 +263,8 @@ class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyp
             return
         length = given.shape[1] + (0 if kept is None else int(kept.get_seq_length()))
         if length > self._longest:
-            raise ConfigError(
-                f"a text of {length} tokens is longer than the model reads, {self._longest}",
-                file=self.name_or_path,
-                fix="Give a shorter text.",
-            )
+            problem = f"a text of {length} tokens is longer than the model reads, {self._longest}"
+            raise ConfigError(problem, file=self.name_or_path, fix="Give a shorter text.")
 
 
 class SiteModelForSequenceClassification(SiteModel):  # type: ignore[no-untyped-call]
@@ -283,9 +279,8 @@ class SiteModelForSequenceClassification(SiteModel):  # type: ignore[no-untyped-
         from fedpriv.models.pooled import MeanPooledClassifier
 
         options |= {"use_safetensors": True, "trust_remote_code": False}
-        return MeanPooledClassifier.from_encoder(
-            str(folder), len(config.id2label or ()), output_loading_info=True, **options
-        )[0]
+        options |= {"num_labels": len(config.id2label or ()), "output_loading_info": True}
+        return MeanPooledClassifier.from_encoder(str(folder), **options)[0]
 
     def forward(
         self,
@@ -307,9 +302,7 @@ class SiteModelForSequenceClassification(SiteModel):  # type: ignore[no-untyped-
             inputs_embeds=inputs_embeds,
             **others,
         )
-        found["logits"] = self._mean(found.logits)
-        loss = None if labels is None else nn.functional.cross_entropy(found.logits, labels)
-        return self._answer(found, loss, as_tuple)  # type: ignore[no-any-return]
+        return self._answer(found, labels, as_tuple)  # type: ignore[no-any-return]
 
 
 class _ContextEnd(StoppingCriteria):

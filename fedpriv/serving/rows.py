@@ -148,9 +148,8 @@ class RowsCache(Cache):
         self, key_states: Tensor, value_states: Tensor, *where: Any, **options: Any
     ) -> tuple[Tensor, Tensor]:
         """Keep the keys and values (B·K, H, T, D) of a layer, and return all so far."""
-        keys, values = self.kept.update(
-            self._fold(key_states), self._fold(value_states), *where, **options
-        )
+        folded = self._fold(key_states), self._fold(value_states)
+        keys, values = self.kept.update(*folded, *where, **options)
         return self._unfold(keys), self._unfold(values)
 
     def update_conv_state(self, conv_states: Tensor, *where: Any, **options: Any) -> Tensor:

@@ -8,27 +8,35 @@ Privacy
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import CausalLMOutput
 
 from fedpriv.base_model import CONFIG, WEIGHTS
 from fedpriv.base_model import FACTS as FACTS_OF_ADAPTER
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, ModelError
 from fedpriv.files import replacing_folder, write_atomic
-from fedpriv.models.base import Base, load_base
+from fedpriv.models.base import Base, first_line, load_base
 from fedpriv.models.digest import find_base, stored_type
-from fedpriv.models.lora import trained_whole
+from fedpriv.models.lora import attach_lora, trained_whole
 from fedpriv.models.quantised import unpack
+from fedpriv.models.trial import AS_IT_IS, Trial
 from fedpriv.personal.own_adapter import WARNING
-from fedpriv.plain_training.adapter import CARD, read_facts
+from fedpriv.plain_training.adapter import CARD, read_facts, read_into
 from fedpriv.private_training.worker import ModelRecipe
+from fedpriv.serving import load_site_model
 from fedpriv.serving.config import SiteModelConfig
 from fedpriv.serving.folder import BASE, FACTS, SiteModelFacts, digests, place_of
-from fedpriv.serving.model import SiteModelForCausalLM, SiteModelForSequenceClassification
-from fedpriv.serving.trial import check_answers
+from fedpriv.serving.model import (
+    SiteModel,
+    SiteModelForCausalLM,
+    SiteModelForSequenceClassification,
+)
 
 
 def write_site_model(
@@ -61,12 +69,9 @@ def write_site_model(
     for path in adapters.values():
         expected = read_facts(path).proposal.base_digest
         if expected != base.digest:
-            raise ConfigError(
-                f"is of another base model than {recipe.model.name!r}, which is {base.digest} here",
-                file=path,
-                value=expected,
-                fix="Put the base of the job back, or name an adapter of this base.",
-            )
+            other = f"another base model than {recipe.model.name!r}, which is {base.digest} here"
+            fix = "Put the base of the job back, or name an adapter of this base."
+            raise ConfigError(f"is of {other}", file=path, value=expected, fix=fix)
     with replacing_folder(folder) as made:
         for name, path in adapters.items():
             (made / name).mkdir()
@@ -146,3 +151,62 @@ model = fedpriv.serving.load_site_model(folder)
 
 A server of transformers' own on this machine alone: `fedpriv-client serve-model .`.
 """
+
+
+class OneAdapter(nn.Module):
+    """A site model that answers as one of its adapters alone.
+
+    Args:
+        index: the adapter's place.
+        halves: read a text in two halves, the second with what the cache keeps of the first.
+    """
+
+    def __init__(self, model: SiteModel, index: int, *, halves: bool) -> None:
+        super().__init__()
+        self.model, self.index, self.halves = model, index, halves
+
+    def forward(self, input_ids: Tensor, **_: Any) -> CausalLMOutput:
+        """Give the logits of that adapter, (B, T, V) or (B, labels)."""
+        given: dict[str, Any] = {"use_cache": True} if self.halves else {}
+        found, model = [], cast(Any, self.model)  # nn.Module takes it for a tensor
+        for part in torch.tensor_split(input_ids, 2, dim=1) if self.halves else [input_ids]:
+            told = model.rows(input_ids=part, **given)
+            found.append(told.logits[self.index :: len(model.names)])
+            if self.halves:
+                given["cache"] = model.cache_of(told)
+        return CausalLMOutput(logits=torch.cat(found, dim=1) if self.halves else found[0])
+
+
+def check_answers(folder: Path, base: Base, recipe: ModelRecipe) -> None:
+    """Check that several adapters at once answer as each by itself, with a cache and without.
+
+    Args:
+        base: the base of `recipe`, in float32; it is changed.
+
+    Raises:
+        ModelError: they answer otherwise.
+    """
+    kind = base.model.config.model_type
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is not where it will be
+            made = load_site_model(folder)
+    except ValueError as error:  # of what the configuration of an adapter asks for
+        raise ModelError(f"model.name: a {kind} can't answer so: {first_line(error)}.") from None
+    model = attach_lora(base, recipe.lora, recipe.model.task, seed=recipe.seed)
+    for index, name in enumerate(made.names):
+        read_into(model, folder / name, read_facts(folder / name))
+        trial = Trial(model, base.tokenizer, recipe.model.max_length, AS_IT_IS)
+        ways = (False, True) if made.can_generate() else (False,)
+        try:
+            off = max(trial.other_off_by(OneAdapter(made, index, halves=halves)) for halves in ways)
+        except Exception as error:  # whatever an architecture trips over
+            why = f"{type(error).__name__}: {first_line(error)}"
+        else:
+            why = f"the logits of {name!r} are off by {off:.0f} times what rounding explains"
+            if off <= 1:
+                continue
+        raise ModelError(
+            f"model.name: a {kind} does not compute several adapters at once as"
+            f" it computes one: {why}. Keep one adapter: fedpriv-client personalise --single."
+        )

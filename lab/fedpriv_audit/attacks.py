@@ -11,7 +11,7 @@ from fedpriv.auditing.result import Measure, World, WorldName
 from fedpriv.data.encode import encode_completion
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
-from fedpriv.personal.generation import completions
+from fedpriv.personal.evaluation import completions
 from fedpriv.plain_training.scores import losses_of
 from fedpriv.private_training.worker import Worker
 from fedpriv_audit import exposure, membership

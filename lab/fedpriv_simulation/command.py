@@ -16,7 +16,7 @@ from rich.table import Column, Table
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED
-from fedpriv.doctor.scarcity import scarcity
+from fedpriv.doctor.memory import scarcity
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.report.alike import rows_of, said_together

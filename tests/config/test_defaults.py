@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedpriv import defaults
 from fedpriv.base_model import WEIGHTS
-from fedpriv.config import left_out
+from fedpriv.config import load
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.defaults import KEYS, TABLE, Defaults, defaults_for, rows_for
@@ -112,7 +112,7 @@ def test_what_is_left_out_is_filled_in_and_what_is_written_stays(
 def test_without_its_model_there_are_no_defaults(
     file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(left_out, "parameters_of", lambda name: None)
+    monkeypatch.setattr(load, "parameters_of", lambda name: None)
     with pytest.raises(ConfigError, match="no safetensors here or at the hub") as caught:
         load_job(file("clinic/none"), ["lora.r=2", "lora.alpha=4", "privacy.clip_norm=1"])
     assert (caught.value.file, caught.value.key) == (tmp_path / "federation.toml", "model.name")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from fedpriv.data.columns import columns_of
+from fedpriv.data.in_memory import columns_of
 from fedpriv.errors import DataError
 
 TEXT: dict[str, Any] = {"text": "secret"}

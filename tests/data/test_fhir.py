@@ -311,7 +311,7 @@ def test_documents_are_streamed(tmp_path: Path) -> None:
         *(document(i, "Patient/p", attachment("x" * size)) for i in range(count)),
     )
     tracemalloc.start()
-    for _ in fhir.document_rows(section, ("note_text",), "data.fhir"):
+    for _ in fhir.document_rows(section, ("note_text",)):
         pass
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -343,7 +343,7 @@ def test_whatever_a_resource_holds_the_error_is_ours(parts: Json, tmp_path: Path
     )
     for one in (section, filters):
         try:
-            found = list(fhir.document_rows(one, ("note_text",), "data.fhir"))
+            found = list(fhir.document_rows(one, ("note_text",)))
         except DataError:
             continue
         assert all(isinstance(row.values["note_text"], str | None) for row in found)

@@ -124,7 +124,7 @@ def test_a_filter_of_dates_holds_however_they_are_kept(days: list[date], tmp_pat
         (tmp_path / "dates.db").unlink(missing_ok=True)
         url = made(tmp_path / "dates.db", [*rows, (99, 99, None, 1, "no date")])
         source = OmopSection(url=url, first_date=first, last_date=last)
-        found = [row.values["note_text"] for row in omop.note_rows(source, ("note_text",), "x.y")]
+        found = [row.values["note_text"] for row in omop.note_rows(source, ("note_text",))]
         assert found == right
 
 
@@ -243,7 +243,7 @@ def test_notes_are_streamed(tmp_path: Path) -> None:
     source = section(tmp_path, [note(i, i, "x" * size) for i in range(count)])
     read(source, tmp_path)  # imports and whatever is kept once
     tracemalloc.start()
-    for _ in omop.note_rows(source, ("note_text",), "data.omop"):
+    for _ in omop.note_rows(source, ("note_text",)):
         pass
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -307,12 +307,12 @@ def test_a_password_comes_from_elsewhere_and_is_never_shown(
     by_file = OmopSection(url=url, password_file=file)
     file.chmod(0o644)
     with pytest.raises(DataError, match=r"password: .*password_file: .*chmod 600"):
-        omop._password(by_file, "data.omop")
+        omop._password(by_file)
     file.chmod(0o600)
     monkeypatch.setenv("FEDPRIV_TEST_PASSWORD", "hunter2")
     by_env = OmopSection(url=url, password_env="FEDPRIV_TEST_PASSWORD")
     for source in (by_file, by_env):
-        assert omop._url(source, "data.omop") == (
+        assert omop._url(source) == (
             sa.make_url(url).set(password="hunter2"),
             "hunter2",
         )
@@ -322,7 +322,7 @@ def test_a_password_comes_from_elsewhere_and_is_never_shown(
         assert "hunter2" not in str(source)
     file.unlink()
     with pytest.raises(DataError, match="password_file: the password can't be used: No such file"):
-        omop._password(by_file, "data.omop")
+        omop._password(by_file)
 
 
 def test_a_note_without_a_person_is_refused_and_not_quoted(tmp_path: Path) -> None:

@@ -78,16 +78,16 @@ def test_all_notes_are_of_one_moment_and_only_read(owner: sa.Engine, section: Om
     """Whoever writes meanwhile is neither seen nor kept waiting."""
     count = 5 * omop.AT_ONCE
     table = fill(owner, [note(i, i, "before") for i in range(count)], schema="cdm")
-    rows = omop.note_rows(section, ("note_text", "person_id"), "data.omop")
+    rows = omop.note_rows(section, ("note_text", "person_id"))
     found = [next(rows).values["note_text"]]
     with owner.begin() as writing:
         writing.execute(table.update().values(note_text="after"))
         writing.execute(table.insert(), note(count, 1, "new"))
         writing.execute(table.delete().where(table.c.note_id > count - 10))
     assert {*found, *(row.values["note_text"] for row in rows)} == {"before"}
-    again = omop.note_rows(section, ("note_text",), "x.y")
+    again = omop.note_rows(section, ("note_text",))
     assert {row.values["note_text"] for row in again} == {"after"}
-    with omop._connected(section, "data.omop") as connection:
+    with omop._connected(section) as connection:
         shown = connection.exec_driver_sql(
             "SELECT current_setting('transaction_read_only')"
         ).scalar()
@@ -107,7 +107,7 @@ def test_a_server_streams_and_does_not_send_all_at_once(
             " FROM cdm.note"
         )
     failing = section.model_copy(update={"table": "failing"})
-    rows, read_before = omop.note_rows(failing, ("note_text",), "data.omop"), 0
+    rows, read_before = omop.note_rows(failing, ("note_text",)), 0
     with pytest.raises(
         DataError, match=r"could not be read \(InvalidTextRepresentation\)"
     ) as caught:

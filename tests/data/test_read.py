@@ -20,8 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.data.columns import columns_of
-from fedpriv.data.in_memory import rows_of, take_records
+from fedpriv.data.in_memory import columns_of, rows_of, take_records
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.errors import DataError
 

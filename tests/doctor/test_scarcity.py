@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedpriv import memory
-from fedpriv.doctor import scarcity as module
-from fedpriv.doctor.scarcity import scarcity
+from fedpriv.doctor import memory as module
+from fedpriv.doctor.memory import scarcity
 
 GB = 10**9
 

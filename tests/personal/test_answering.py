@@ -19,9 +19,8 @@ from fedpriv.personal.answering import (
     title,
     weights_of,
 )
-from fedpriv.personal.choosing import Epoch
 from fedpriv.personal.records import OwnParts
-from fedpriv.personal.training import Personal
+from fedpriv.personal.training import Epoch, Personal
 from fedpriv.plain_training.scores import Scored, Scores
 from fedpriv.private_training.worker import Worker
 from tests.own_parts import in_parts

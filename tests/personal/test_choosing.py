@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fedpriv.config.personal import OwnTraining
-from fedpriv.personal import choosing
-from fedpriv.personal.choosing import Epoch, choose
+from fedpriv.personal import training as choosing
+from fedpriv.personal.training import Epoch, choose
 from fedpriv.plain_training import passes
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.worker import Worker

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.data.encode import encode_completion
-from fedpriv.personal.generation import completions, references
+from fedpriv.personal.evaluation import completions, references
 
 Make = Callable[..., Any]
 

@@ -11,8 +11,7 @@ from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.personal import training
-from fedpriv.personal.choosing import Epoch
-from fedpriv.personal.training import train_alone
+from fedpriv.personal.training import Epoch, train_alone
 from fedpriv.plain_training import passes
 from fedpriv.plain_training.public_records import mean_gradient
 from fedpriv.private_training.worker import Worker

@@ -59,6 +59,5 @@ def _write(path: Path, notes: Iterable[dict[str, Any]]) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(NOTE)
         for row in rows:
-            names = ", ".join(row)
-            marks = ", ".join("?" * len(row))
+            names, marks = ", ".join(row), ", ".join("?" * len(row))
             connection.execute(f"INSERT INTO note ({names}) VALUES ({marks})", [*row.values()])
