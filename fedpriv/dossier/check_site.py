@@ -33,8 +33,7 @@ def check_site(said: Statement) -> Iterator[Finding]:
         check_order(said)
     yield word(
         f"that the site's newest report is this one, up to row {said.report.ledger_rows}, and that"
-        f" it answered in {said.site.rounds} rounds and no more: the coordinator says so",
-        said.name,
+        f" it answered in {said.site.rounds} rounds and no more: the coordinator says so"
     )
     yield from _claims(said.report)
 
@@ -58,15 +57,14 @@ def _check_signature(said: Statement) -> Iterator[Finding]:
         )
     if not report.private:
         raise DossierError(f"{said.whose} is stamped NOT PRIVATE: it claims nothing.")
-    yield holds(f"the budget report is as key {shown} signed it", said.name)
+    yield holds(f"the budget report is as key {shown} signed it")
     if said.key is None:
         yield word(
             f"that {shown} is the site's key: give --site {said.name}=KEY with one that the site"
-            " told you",
-            said.name,
+            " told you"
         )
     else:
-        yield holds("that is the key that was given for the site", said.name)
+        yield holds("that is the key that was given for the site")
 
 
 def _claims(report: BudgetReport) -> Iterator[Finding]:
@@ -74,8 +72,7 @@ def _claims(report: BudgetReport) -> Iterator[Finding]:
     yield word(
         f"that its records are those of one population of {report.declared_size} units, counted by"
         f" {report.unit}, with no other ledger; that each step was sampled and noised as its row"
-        " says; and the assumptions that its report names",
-        report.site,
+        " says; and the assumptions that its report names"
     )
     if report.simulated:
-        yield word("that anybody was there at all: the site is simulated", report.site)
+        yield word("that anybody was there at all: the site is simulated")

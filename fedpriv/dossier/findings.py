@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedpriv.logs import one_line
@@ -31,14 +31,24 @@ class Finding:
         object.__setattr__(self, "text", " ".join(one_line(self.text).split()))
 
 
-def holds(text: str, site: str = "") -> Finding:
+def holds(text: str) -> Finding:
     """Return a finding that was computed here."""
-    return Finding("holds", text, site)
+    return Finding("holds", text)
 
 
-def word(text: str, site: str = "") -> Finding:
+def word(text: str) -> Finding:
     """Return a finding that rests on somebody's word alone."""
-    return Finding("word", text, site)
+    return Finding("word", text)
+
+
+def left_open(text: str) -> Finding:
+    """Return a finding on what could be checked, and was not."""
+    return Finding("open", text)
+
+
+def about(site: str, found: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings with the site that they are about."""
+    return (replace(one, site=site) for one in found)
 
 
 def verdict(found: Iterable[Finding], signer: str | None) -> str:
@@ -57,8 +67,3 @@ def verdict(found: Iterable[Finding], signer: str | None) -> str:
         f" {kinds.count('holds')} statements hold by computation,"
         f" {kinds.count('word')} are only somebody's word{unchecked}."
     )
-
-
-def left_open(text: str, site: str = "") -> Finding:
-    """Return a finding on what could be checked, and was not."""
-    return Finding("open", text, site)

@@ -99,20 +99,20 @@ def asked_again(said: Statement, figures: list[Figure]) -> Iterator[Finding]:
     if said.second is not None:
         yield from _second_opinion(said, figures, said.second)
     if said.third is None:
-        yield left_open("dp-accounting was not asked", said.name)
+        yield left_open("dp-accounting was not asked")
         return
     shown = []
     for figure in figures:
         try:
             value = figure.value(said.third)
         except AccountingError as error:
-            yield left_open(f"dp-accounting was not asked of {figure.name}: {error}", said.name)
+            yield left_open(f"dp-accounting was not asked of {figure.name}: {error}")
             continue
         check_stated(said, figure.name, value, "dp-accounting comes to", SECOND)
         if figure.terms:
             shown.append(f"{figure.name.removeprefix('epsilon_').replace('_', ' ')} {value:.4g}")
     if shown:
-        yield holds(f"dp-accounting agrees: {', '.join(shown)}", said.name)
+        yield holds(f"dp-accounting agrees: {', '.join(shown)}")
 
 
 def _second_opinion(said: Statement, figures: list[Figure], ask: Ask) -> Iterator[Finding]:
@@ -131,11 +131,11 @@ def _second_opinion(said: Statement, figures: list[Figure], ask: Ask) -> Iterato
             shown.append(f"{name} {found.estimate:.4g} ({found.lower:.4g} to {found.upper:.4g})")
             agrees &= found._replace(upper=math.inf).holds(getattr(said.report, figure.name))
     if shown and agrees:
-        yield holds(f"prv-accountant agrees: {', '.join(shown)}", said.name)
+        yield holds(f"prv-accountant agrees: {', '.join(shown)}")
     elif shown:
-        yield left_open(f"why prv-accountant comes to more: {', '.join(shown)}", said.name)
+        yield left_open(f"why prv-accountant comes to more: {', '.join(shown)}")
     for why, names in unasked.items():
-        yield left_open(f"{', '.join(names)} by prv-accountant: {why}", said.name)
+        yield left_open(f"{', '.join(names)} by prv-accountant: {why}")
 
 
 def _asked(term: Term, ask: Ask) -> Opinion:
@@ -161,10 +161,10 @@ def check_order(said: Statement) -> None:
         UnderstatedError: it is not.
     """
     for claim in received.claims_of(said.report):
-        names = [f"{claim.prefix}{key}" for key in ("spent", "allocated", "committed")]
-        stated = [claim.spent, claim.allocated, claim.committed]
+        stated = list(claim[1:4])
         if sorted(stated) != stated or stated[-1] > claim.budget * (1 + DIGITS):
             raise UnderstatedError(
-                f"{said.whose} states {', '.join(map(str, stated))} for {', '.join(names)},"
-                f" and a budget of {claim.budget}: each has to be within the next."
+                f"{said.whose} states {', '.join(map(str, stated))} for"
+                f" {', '.join(received.figure_names(claim.alone))}, and a budget of {claim.budget}:"
+                " each has to be within the next."
             )

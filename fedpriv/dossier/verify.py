@@ -17,7 +17,7 @@ from fedpriv.dossier.audit import check_audit
 from fedpriv.dossier.check_site import check_site
 from fedpriv.dossier.earlier import check_continues
 from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, Facts, contents_of
-from fedpriv.dossier.findings import Finding, holds, left_open, word
+from fedpriv.dossier.findings import Finding, about, holds, left_open, word
 from fedpriv.dossier.package import Package, read
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices, same_prices
@@ -242,11 +242,11 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
         report = contents.reports.get(site.name)
         if report is None:
             if site.rounds or site.looks:
-                yield left_open(
+                text = (
                     f"what it paid for {site.rounds} rounds: it sent no report, and nothing is"
-                    " claimed for its people",
-                    site.name,
+                    " claimed for its people"
                 )
+                yield Finding("open", text, site.name)
             continue
         twin = ledgers.setdefault(report.dataset_id, site.name)
         if twin != site.name:
@@ -255,9 +255,8 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
                 " used in two copies, and neither knows what the other one paid."
             )
         rows, key = contents.rows.get(site.name), _key_of(site.name, given)
-        yield from check_site(
-            Statement(path, facts, site, report, rows, key, given.second, given.third)
-        )
+        said = Statement(path, facts, site, report, rows, key, given.second, given.third)
+        yield from about(site.name, check_site(said))
 
 
 def _key_of(site: str, given: Given) -> str | None:

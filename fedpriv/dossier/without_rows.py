@@ -26,20 +26,19 @@ from fedpriv.privacy.accounting.shares import share_of
 
 def check_without_rows(said: Statement) -> Iterator[Finding]:
     """Check what a report's own events cost at least, if nothing else of the ledger is known."""
-    report, name = said.report, said.name
+    report = said.report
     check_answered(said, sum(event.count for event in report.events))
     _check_asked(said)
     yield from check_sentences(said, None)
     figures = _of_events(said)
     for figure in figures:
         check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
-    yield holds(f"{figures_in_words(report)}: no less than its own events cost", name)
+    yield holds(f"{figures_in_words(report)}: no less than its own events cost")
     yield from asked_again(said, figures)
     share = "" if report.life is None else ", that its job takes the share of a life that it states"
     yield word(
         f"that these are all events of its ledger{share}, and that it committed to this proposal:"
-        " its rows are not in the dossier. The site can send them (fedpriv ledger export)",
-        name,
+        " its rows are not in the dossier. The site can send them (fedpriv ledger export)"
     )
 
 

@@ -57,21 +57,20 @@ class StatedClaim(NamedTuple):
     committed: float
     budget: float
 
-    @property
-    def prefix(self) -> str:
-        """The prefix of the names of its fields."""
-        return "epsilon_alone_" if self.alone else "epsilon_"
+
+def figure_names(alone: bool) -> list[str]:
+    """Return the fields of a claim's figures: spent, allocated, committed."""
+    prefix = "epsilon_alone_" if alone else "epsilon_"
+    return [f"{prefix}{key}" for key in ("spent", "allocated", "committed")]
 
 
 def claims_of(report: BudgetReport) -> list[StatedClaim]:
     """Return the claim, and after it the one alone, if the report has it."""
-    of_all = report.epsilon_spent, report.epsilon_allocated, report.epsilon_committed
-    found = [StatedClaim(False, *of_all, report.budget)]
-    if report.budget_alone is not None:
-        names = (f"epsilon_alone_{name}" for name in ("spent", "allocated", "committed"))
-        spent, allocated, committed = (getattr(report, name) for name in names)
-        found.append(StatedClaim(True, spent, allocated, committed, report.budget_alone))
-    return found
+    return [
+        StatedClaim(alone, *(getattr(report, name) for name in figure_names(alone)), budget)
+        for alone, budget in ((False, report.budget), (True, report.budget_alone))
+        if budget is not None
+    ]
 
 
 def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
