@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from fedpriv.errors import ConfigError, SlotError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.models.vector import Vector
@@ -17,6 +15,7 @@ from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.planning import Planned
 from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.terms import new_dataset_id
+from fedpriv.protocol import values_digest
 
 
 class Slots:
@@ -70,8 +69,7 @@ class Slots:
                 " plan of their own, and are paid for as such."
             )
         slot = self.taken
-        held = np.ascontiguousarray(parameters, "<f4").tobytes()
-        asked = sha256(canonical_json([self.plan.job, slot, sha256(held)]))
+        asked = sha256(canonical_json([self.plan.job, slot, values_digest(parameters)]))
         [paid] = OpenSlots(self.ledger, self.plan, range(slot, slot + 1), asked).pay()
         self.taken += 1
         return paid

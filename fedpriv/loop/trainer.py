@@ -13,16 +13,9 @@ from torch.utils.data import DataLoader
 
 from fedpriv.data.columns import columns_of
 from fedpriv.data.in_memory import Records, check_records
-from fedpriv.data.values import as_text
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
-from fedpriv.loop.arguments import (
-    ALLOWED,
-    LeftOut,
-    PrivateConfig,
-    of_transformers,
-    refuse_named,
-)
+from fedpriv.loop.arguments import ALLOWED, LeftOut, PrivateConfig, of_transformers, refuse_named
 from fedpriv.loop.model import base_of, reads, section_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
@@ -50,6 +43,11 @@ _NOT_LOGGED = {
     "train_steps_per_second",
     "total_flos",
 }
+# Arguments that a `PrivateStep` has under the same names.
+_AS_OF_A_STEP = (
+    *("epsilon", "noise_multiplier", "delta", "size", "unit", "max_records_per_unit", "labels"),
+    *("max_length", "numerics", "ledger", "witness", "job", "microbatch", "max_empty"),
+)
 
 
 class PrivateTrainer(Trainer):
@@ -123,14 +121,12 @@ class PrivateTrainer(Trainer):
         tokenizer = _tokenizer_of(model, args) if processing_class is None else processing_class
         if isinstance(args.max_length, LeftOut):
             args.max_length = min(args.max_length, reads(model))
-        names = tuple(str(as_text(label)) for label in args.labels)
-        section_of(model, tokenizer, names, args.max_length)
+        section_of(model, tokenizer, args.labels, args.max_length)
         if args.gradient_checkpointing:
             with of_transformers("gradient_checkpointing"):
                 base = base_of(model)
-                getattr(
-                    base, "activation_checkpointing_enable", base.gradient_checkpointing_enable
-                )()
+                older = base.gradient_checkpointing_enable
+                getattr(base, "activation_checkpointing_enable", older)()
         with of_transformers("args"):
             super().__init__(
                 model=model,
@@ -146,29 +142,16 @@ class PrivateTrainer(Trainer):
             self.processing_class,
             train_dataset,
             steps=args.max_steps,
-            epsilon=args.epsilon,
-            noise_multiplier=args.noise_multiplier,
             sample_rate=rate,
-            delta=args.delta,
-            size=args.size,
             clip_norm=args.clip_norm or 0.0,
-            unit=args.unit,
-            max_records_per_unit=args.max_records_per_unit,
             columns=columns,
-            labels=args.labels,
-            max_length=args.max_length,
-            numerics=args.numerics,
-            ledger=args.ledger,
-            witness=args.witness,
-            job=args.job,
-            microbatch=args.microbatch,
-            max_empty=args.max_empty,
+            **{name: getattr(args, name) for name in _AS_OF_A_STEP},
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Count the steps; records are sampled within them."""
         steps: Any = range(self.args.max_steps)
-        return DataLoader(steps, batch_size=1, collate_fn=_nothing)
+        return DataLoader(steps, batch_size=1, collate_fn=lambda _: {})
 
     def train(
         self,
@@ -206,9 +189,7 @@ class PrivateTrainer(Trainer):
         _refuse_tools(callback)
         super().add_callback(callback)
 
-    def training_step(
-        self, model: Any, inputs: Any, num_items_in_batch: Any = None
-    ) -> torch.Tensor:
+    def training_step(self, *_: Any, **__: Any) -> torch.Tensor:
         """Take a private step. Nobody knows its loss: NaN."""
         self.private.backward()
         return torch.full((), torch.nan, device=self.args.device)
@@ -255,10 +236,8 @@ class PrivateTrainer(Trainer):
                 found |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}")
             return found
         scores = self.private.evaluate(records, data_is_public=self.args.eval_data_is_public)
-        found = {
-            key.replace("eval", metric_key_prefix, 1): value
-            for key, value in scores.as_dict().items()
-        }
+        named = scores.as_dict().items()
+        found = {key.replace("eval", metric_key_prefix, 1): value for key, value in named}
         self.log(dict(found))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         return found
@@ -295,11 +274,6 @@ class _StopWhenUsedUp(TrainerCallback):
 def _shown(metrics: dict[str, float]) -> dict[str, float]:
     """Keep the public metrics."""
     return {key: value for key, value in metrics.items() if key not in _NOT_LOGGED}
-
-
-def _nothing(steps: list[int]) -> dict[str, Any]:
-    """Return the batch of a step, as the Trainer sees it."""
-    return {}
 
 
 def _check_evaluation(args: PrivateConfig, records: Any, key: str = "eval_dataset") -> None:
