@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedpriv.base_model import CONFIG
 from fedpriv.dossier.facts import Facts
 from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.errors import ConfigError, OtherAdapterError
 from fedpriv.files import canonical_json, file_digest, sha256
 
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 CARD = "README.md"  # for people, and everybody may write another
 BASE = "base_model_name_or_path"  # where a machine has the base; its digest says which one it is
 

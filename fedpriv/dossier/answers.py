@@ -5,15 +5,15 @@ Made of the other files alone, so that whoever has them can make it again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from pydantic import Field
 
 from fedpriv.dossier.clauses import Clause, clauses_of
-from fedpriv.dossier.facts import Contents
+from fedpriv.dossier.facts import Contents, json_of
 from fedpriv.dossier.sentences import basis_of
+from fedpriv.report.alike import grouped
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.received import claims_of
 from fedpriv.section import Section
@@ -78,8 +78,7 @@ def answers(contents: Contents) -> Answers:
 
 def answers_of(contents: Contents) -> bytes:
     """Return the bytes of ``answers.json``."""
-    made = answers(contents).model_dump(mode="json")
-    return (json.dumps(made, indent=2, ensure_ascii=False) + "\n").encode()
+    return json_of(answers(contents))
 
 
 def _claims(reports: list[BudgetReport]) -> Iterator[Claim]:
@@ -134,13 +133,13 @@ def _shown(report: BudgetReport, field: str, text: str) -> str:
 def assumptions_of(reports: Iterable[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield what sites assume, and which sites where not all of them do."""
     listed = list(reports)
-    named: dict[str, list[str]] = {}
-    for report in listed:
-        for text in (
-            *(_shown(report, "assumptions", text) for text in report.assumptions),
-            f"Timing: {_shown(report, 'timing', report.timing)}",
-            f"Numerics: {_shown(report, 'numerics', report.numerics)}",
-        ):
-            named.setdefault(text, []).append(report.site)
+    named = grouped((text, report.site) for report in listed for text in _assumed(report))
     for text, sites in named.items():
         yield text, () if len(sites) == len(listed) else tuple(sites)
+
+
+def _assumed(report: BudgetReport) -> Iterator[str]:
+    for text in report.assumptions:
+        yield _shown(report, "assumptions", text)
+    yield f"Timing: {_shown(report, 'timing', report.timing)}"
+    yield f"Numerics: {_shown(report, 'numerics', report.numerics)}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
-from fedpriv.dossier.adapter import WEIGHTS, adapter_digests
+from fedpriv.base_model import WEIGHTS
+from fedpriv.dossier.adapter import adapter_digests
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.facts import (
     ANSWERS,
@@ -22,23 +21,19 @@ from fedpriv.dossier.facts import (
     Participant,
     Scores,
     contents_of,
+    json_of,
     ledger_file,
     report_file,
 )
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices
 from fedpriv.errors import ConfigError, LedgerError, RunError
-from fedpriv.files import canonical_json, file_digest
+from fedpriv.files import file_digest
 from fedpriv.names import Digest
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Proposal
 from fedpriv.report.budget import malformed
-from fedpriv.report.ledger_export import (
-    canonical_export,
-    export_ledger,
-    exported_rows,
-    is_export,
-)
+from fedpriv.report.ledger_export import canonical_export, exported_rows, is_export
 from fedpriv.report.rundir import Evaluation, Part, RunDirectory, finite, read_run
 from fedpriv.software import software
 
@@ -74,24 +69,20 @@ def files_of(run: Path, ledgers: Mapping[str, Path] | None = None) -> dict[str, 
     adapter = _adapter_facts(run / "adapter")
     exports = _exports(run, directory, ledgers or {})
     facts = _facts(run, directory, adapter, exports)
-    files = {PAGE: b"", FACTS: _json(facts.model_dump(mode="json")), ANSWERS: b""}
+    files = {PAGE: b"", FACTS: json_of(facts), ANSWERS: b""}
     audit = _audit(run / AUDIT)
     if audit is not None:
         files[AUDIT] = audit
     reports = {report.site: report for report in directory.reports}
     for site in facts.sites:
         if site.report:
-            files[report_file(site.name)] = _json(reports[site.name].model_dump(mode="json"))
+            files[report_file(site.name)] = json_of(reports[site.name])
         if site.ledger:
             files[ledger_file(site.name)] = exports[site.name]
     contents = contents_of(files, run)
     files[ANSWERS] = answers_of(contents)
     files[PAGE] = page_of(contents)
     return files
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def _check_is_of_use(run: Path, directory: RunDirectory) -> None:
@@ -163,7 +154,7 @@ def _exports(run: Path, directory: RunDirectory, given: Mapping[str, Path]) -> d
 def _export(path: Path) -> bytes:
     if not is_export(path):
         with Ledger.open(path, reading=True) as ledger:
-            return canonical_json(export_ledger(ledger))
+            return canonical_export(ledger.rows())
     try:
         rows = exported_rows(path.read_bytes(), path)
     except OSError as error:
@@ -244,13 +235,7 @@ def _evaluated(directory: RunDirectory, proposal: Proposal) -> Evaluated:
 
 
 def _scores(number: int, found: Evaluation) -> Scores:
-    def shown(value: float | None) -> float | None:
-        return value if finite(value) else None
-
-    return Scores(
-        round=number,
-        loss=shown(found.eval_loss),
-        accuracy=shown(found.eval_accuracy),
-        auc=shown(found.eval_auc),
-        hardest=shown(found.eval_hardest),
-    )
+    scores = {
+        name: getattr(found, f"eval_{name}") for name in Scores.model_fields if name != "round"
+    }
+    return Scores(round=number, **{k: v for k, v in scores.items() if finite(v)})

@@ -51,6 +51,12 @@ def ledger_file(site: str) -> str:
     return f"sites/{site}/ledger.json"
 
 
+def json_of(content: BaseModel) -> bytes:
+    """Return the bytes of a file of a dossier."""
+    fields = content.model_dump(mode="json")
+    return (json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
 class Participant(Section):
     """A site, as the coordinator saw it.
 

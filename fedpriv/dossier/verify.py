@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedpriv.dossier.adapter import CONFIG, WEIGHTS, check_adapter
+from fedpriv.base_model import CONFIG, WEIGHTS
+from fedpriv.dossier.adapter import check_adapter
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.audit import check_audit
 from fedpriv.dossier.check_site import check_site

@@ -106,8 +106,8 @@ def line_chart(
             _draw(axes, line)
         axes.set_xlim(*_extent([x for line in lines for x, _ in line.points]))
         axes.set_ylim(*_limits([y for line in lines for _, y in line.points], from_zero))
-        _dress(axes, plot, ticks)
-        _label_places(axes, across, places)
+        _dress(axes, plot, ticks, places)
+        axes.set_xlabel(across, color=ROLES["quiet"], labelpad=3, loc="right")
         _label_ends(axes, plot, [line for line in lines if line.label])
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None})
@@ -116,8 +116,7 @@ def line_chart(
 
 def _draw(axes: Axes, line: Line) -> None:
     axes.plot(
-        [x for x, _ in line.points],
-        [y for _, y in line.points],
+        *zip(*line.points, strict=True),
         color=ROLES[line.colour],
         linewidth=line.width,
         linestyle=(0, (4, 3)) if line.dashed else "-",
@@ -127,10 +126,8 @@ def _draw(axes: Axes, line: Line) -> None:
         markersize=5,
     )
     if line.marks:
-        marks = thin(line.marks, MARKS)
         axes.plot(
-            [x for x, _ in marks],
-            [y for _, y in marks],
+            *zip(*thin(line.marks, MARKS), strict=True),
             color=ROLES[line.colour],
             linestyle="none",
             marker="x",
@@ -138,14 +135,19 @@ def _draw(axes: Axes, line: Line) -> None:
         )
 
 
-def _dress(axes: Axes, plot: tuple[int, int], ticks: Callable[[float], str] | None) -> None:
+def _dress(
+    axes: Axes,
+    plot: tuple[int, int],
+    ticks: Callable[[float], str] | None,
+    places: Callable[[float], str],
+) -> None:
     """Make the axes quiet: a base line, level lines and few numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.patch.set_visible(False)
-    axes.xaxis.set_major_locator(
-        MaxNLocator(max(3, plot[0] // 90), steps=[1, 2, 5, 10], integer=True)
-    )
+    across = MaxNLocator(max(3, plot[0] // 90), steps=[1, 2, 5, 10], integer=True)
+    axes.xaxis.set_major_locator(across)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: places(value)))
     axes.yaxis.set_major_locator(MaxNLocator(max(3, plot[1] // 45)))
     shown = ticks or _plain(axes.get_yticks().tolist())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
@@ -155,13 +157,6 @@ def _dress(axes: Axes, plot: tuple[int, int], ticks: Callable[[float], str] | No
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(ROLES["quiet"])
-
-
-def _label_places(axes: Axes, across: str, places: Callable[[float], str]) -> None:
-    from matplotlib.ticker import FuncFormatter
-
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: places(value)))
-    axes.set_xlabel(across, color=ROLES["quiet"], labelpad=3, loc="right")
 
 
 def _label_ends(axes: Axes, plot: tuple[int, int], lines: Sequence[Line]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
+from fedpriv.report.alike import grouped
 from fedpriv.report.charts import PALETTE, Line, line_chart, thin
 from fedpriv.report.figures import amount, duration, score
 from fedpriv.report.rundir import Round, RunDirectory, finite
@@ -13,7 +15,7 @@ from fedpriv.report.rundir import Round, RunDirectory, finite
 POINTS = 240  # of one line; a page has no more pixels to show
 ALL_POINTS = 3000  # of all lines of a chart
 NAMED_LINES = 12  # more can't be told apart, so the worst alone is named
-WIDE, NARROW = (880, 300), (372, 260)
+WIDE, NARROW, HALF = (880, 300), (372, 260), (420, 210)
 
 
 def charts(directory: RunDirectory) -> dict[str, list[str]]:
@@ -21,7 +23,6 @@ def charts(directory: RunDirectory) -> dict[str, list[str]]:
     rounds = directory.rounds
     if not rounds:
         return {"loss": [], "epsilon": [], "bytes": [], "seconds": []}
-    half = (420, 210)
     loss, spent = _loss_lines(directory), _epsilon_lines(directory)
     up = [(float(row.round), float(row.bytes_up)) for row in rounds]
     down = [(float(row.round), float(row.bytes_down)) for row in rounds]
@@ -31,35 +32,25 @@ def charts(directory: RunDirectory) -> dict[str, list[str]]:
         traffic = [Line("each way", thin(up, POINTS), "accent")]
     time = [Line(duration(one), thin(seconds, POINTS), "accent") for _, one in seconds[-1:]]
     return {
-        "loss": _drawn("loss", loss, (WIDE, NARROW), False, None, "Held-out loss by round"),
-        "epsilon": _drawn(
-            "epsilon", spent, (WIDE, NARROW), True, None, "Epsilon spent by site and round"
-        ),
-        "bytes": _drawn("bytes", traffic, (half,), True, amount, "Bytes up and down by round"),
-        "seconds": _drawn("seconds", time, (half,), True, duration, "Seconds by round"),
+        "loss": _drawn("loss", loss, "Held-out loss by round", (WIDE, NARROW), from_zero=False),
+        "epsilon": _drawn("epsilon", spent, "Epsilon spent by site and round", (WIDE, NARROW)),
+        "bytes": _drawn("bytes", traffic, "Bytes up and down by round", (HALF,), ticks=amount),
+        "seconds": _drawn("seconds", time, "Seconds by round", (HALF,), ticks=duration),
     }
 
 
 def _drawn(
     name: str,
     lines: list[Line],
-    sizes: Sequence[tuple[int, int]],
-    from_zero: bool,
-    ticks: Callable[[float], str] | None,
     description: str,
+    sizes: Sequence[tuple[int, int]],
+    from_zero: bool = True,
+    ticks: Callable[[float], str] | None = None,
 ) -> list[str]:
+    how: Any = {"description": description, "from_zero": from_zero, "ticks": ticks}
     return [
-        Markup(  # safe: matplotlib escapes the text it is given
-            line_chart(
-                f"{name}-{width}",
-                lines,
-                width=width,
-                height=height,
-                from_zero=from_zero,
-                ticks=ticks,
-                description=description,
-            )
-        )
+        # safe: matplotlib escapes the text it is given
+        Markup(line_chart(f"{name}-{width}", lines, width=width, height=height, **how))
         for width, height in sizes
         if lines
     ]
@@ -83,11 +74,8 @@ def _loss_lines(directory: RunDirectory) -> list[Line]:
 
 def _epsilon_lines(directory: RunDirectory) -> list[Line]:
     """Return ε spent by site; sites whose curves are the same share a line."""
-    curves: dict[tuple[tuple[float, float], ...], list[str]] = {}
-    for name in directory.site_names:
-        curve = _spent(name, directory.rounds)
-        if curve:
-            curves.setdefault(curve, []).append(name)
+    curves = grouped((_spent(name, directory.rounds), name) for name in directory.site_names)
+    curves.pop((), None)
     if not curves:
         return []
     by_end = sorted(curves.items(), key=lambda item: -item[0][-1][1])

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedpriv.auditing import words
 from fedpriv.auditing.result import FILE as AUDIT
@@ -22,19 +22,13 @@ from fedpriv.report import received
 from fedpriv.report.alike import assumptions, rows_of, said_together, shared
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.choices import choices
-from fedpriv.report.figures import (
-    give_or_take,
-    worse,
-)
+from fedpriv.report.figures import give_or_take, worse
 from fedpriv.report.life import LifeBudget, life_budgets
 from fedpriv.report.lifetime import WHY_FIRST, for_one, in_words, share
-from fedpriv.report.page_parts import RULES, css_colours, score_names, templates
+from fedpriv.report.page_parts import RULES, css_colours, score_rows, templates
 from fedpriv.report.participation import PIECES, Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "worst": worst,
         "silent": silent,
         "older": older_reports(directory),
-        "scores": _scores(directory),
+        "scores": score_rows(run.model.task, run.baseline, directory.last_evaluation),
         "evaluated": directory.last_evaluation,
         "worse": "" if run.status == "running" else run.ended_early or _worse(directory),
         "bytes_up": sum(one.bytes_up for one in moved),
@@ -203,14 +197,6 @@ def _range(values: Iterable[float]) -> str:
     if not shown:
         return "–"
     return shown[0] if shown[0] == shown[-1] else f"{shown[0]} – {shown[-1]}"
-
-
-def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | None]]:
-    """Return (name, before, after) of what was measured on the held-out records."""
-    before, after = directory.run.baseline, directory.last_evaluation
-    names = score_names(directory.run.model.task)
-    rows = [(n, getattr(before, f, None), getattr(after, f, None)) for f, n in names.items()]
-    return [row for row in rows if row[1:] != (None, None)]
 
 
 def _worse(directory: RunDirectory) -> str:

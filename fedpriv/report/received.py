@@ -67,7 +67,7 @@ def figure_names(alone: bool) -> list[str]:
 def claims_of(report: BudgetReport) -> list[StatedClaim]:
     """Return the claim, and after it the one alone, if the report has it."""
     return [
-        StatedClaim(alone, *(getattr(report, name) for name in figure_names(alone)), budget)
+        StatedClaim._make((alone, *(getattr(report, f) for f in figure_names(alone)), budget))
         for alone, budget in ((False, report.budget), (True, report.budget_alone))
         if budget is not None
     ]

@@ -229,21 +229,16 @@ def _read_metrics(path: Path, status: str) -> list[Round]:
     if status != "finished" and not path.exists():
         return []
     lines = _bytes(path).split(b"\n")
-    half_line = lines.pop()  # empty, unless a writer is at work or was stopped at it
+    last = lines[-1]  # empty, unless a writer is at work or was stopped at it
     rounds: dict[int, Round] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines if last else lines[:-1], start=1):
         try:
             row = Round.model_validate_json(line)
         except ValidationError as error:
+            if number == len(lines) and status != "finished":
+                break
             raise budget.malformed(error, f"{path}, line {number}") from None
         rounds[row.round] = row  # a resumed run may write its last round again
-    if half_line:
-        try:
-            row = Round.model_validate_json(half_line)
-            rounds[row.round] = row
-        except ValidationError as error:
-            if status == "finished":
-                raise budget.malformed(error, f"{path}, line {len(lines) + 1}") from None
     return [rounds[number] for number in sorted(rounds)]
 
 
