@@ -101,11 +101,7 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
         _TELLS,
         "Leave it out, and call trainer.push_to_hub() when the training has ended.",
     ),
-    "include_num_input_tokens_seen": (
-        ("no", False),
-        "counts no tokens of a sample",
-        _LEAVE,
-    ),
+    "include_num_input_tokens_seen": (("no", False), "counts no tokens of a sample", _LEAVE),
     "eval_packing": _PACKING,
     "loss_type": (("nll", "chunked_nll"), "has the negative log-likelihood as its loss", _LEAVE),
     "router_aux_loss_coef": ((None, 0), f"has no loss over a batch: {ALONE}", _LEAVE),

@@ -143,12 +143,8 @@ def first_set(
     begun = list(given[: settings.size])
     missing = settings.size - len(begun)
     if missing and generator is not None:
-        maker = generator
-
-        def make(count: int, attempt: int) -> list[Record]:
-            return maker.random(count, f"{seed} 0 {attempt}")
-
-        begun += new_records(missing, begun, make)
+        make = generator.random
+        begun += new_records(missing, begun, lambda count, i: make(count, f"{seed} 0 {i}"))
     return SyntheticSet(begun)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from fedpriv.errors import RoundError
-from fedpriv.synthetic.generator import NO_PROMPT
+from fedpriv.synthetic.generator import with_prompt
 from fedpriv.synthetic.records import Record
 from fedpriv.synthetic.tones import TONES
 
@@ -37,7 +36,7 @@ class InstructedGenerator:
         prompt: str | None = None,
     ) -> None:
         self._ask, self._describe = ask, describe
-        self._text = "text" if "text" in fields else "completion"
+        self._fields, self._text = fields, "text" if "text" in fields else "completion"
         self._labels, self._prompt = dict(labels), prompt
 
     def random(self, count: int, seed: str) -> list[Record]:
@@ -46,11 +45,7 @@ class InstructedGenerator:
         Raises:
             RoundError: records have prompts, and none is set.
         """
-        given: Record = {}
-        if self._text != "text":
-            if self._prompt is None:
-                raise RoundError(NO_PROMPT)
-            given = {"prompt": self._prompt}
+        given = with_prompt(self._fields, self._prompt)
         draw = Random(seed)
         names, shares = list(self._labels), list(self._labels.values())
         labels = draw.choices(names, shares, k=count) if names else [None] * count

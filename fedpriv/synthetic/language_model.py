@@ -11,9 +11,8 @@ import torch
 
 from fedpriv.data.batch import collate
 from fedpriv.data.encode import Example
-from fedpriv.errors import RoundError
 from fedpriv.synthetic.config import GeneratorSection
-from fedpriv.synthetic.generator import NO_PROMPT
+from fedpriv.synthetic.generator import with_prompt
 from fedpriv.synthetic.records import Record
 
 BATCH, GREEDY_BATCH = 64, 16  # texts at once
@@ -43,7 +42,7 @@ class LanguageModelGenerator:
         max_length: int,
     ) -> None:
         self._model, self._settings = model, settings
-        self._text = "text" if "text" in fields else "completion"
+        self._fields, self._text = fields, "text" if "text" in fields else "completion"
         self._max_length = max_length
 
     def random(self, count: int, seed: str) -> list[Record]:
@@ -52,11 +51,7 @@ class LanguageModelGenerator:
         Raises:
             RoundError: records have prompts, and none is set.
         """
-        given: Record = {}
-        if self._text != "text":
-            if self._settings.prompt is None:
-                raise RoundError(NO_PROMPT)
-            given = {"prompt": self._settings.prompt}
+        given = with_prompt(self._fields, self._settings.prompt)
         with self._model() as (model, tokenizer):
             start = self._prompt(tokenizer, given)
             made = self._continue(model, tokenizer, [start] * count, seed)

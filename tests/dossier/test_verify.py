@@ -17,7 +17,7 @@ import pytest
 
 from fedpriv import __version__
 from fedpriv.auditing.result import Audit, Part, World
-from fedpriv.dossier.collect import files_of
+from fedpriv.dossier.export import files_of
 from fedpriv.dossier.facts import ANSWERS, FACTS, PAGE, ledger_file, report_file
 from fedpriv.dossier.package import pack, read
 from fedpriv.dossier.sums import Term, epsilon_of
