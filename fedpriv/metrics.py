@@ -89,9 +89,6 @@ def registry_of(look: Reading) -> Any:
             for figure, samples in look().items():
                 yield figure.metric(samples)
 
-        def describe(self) -> list[Metric]:
-            return []
-
-    registry = CollectorRegistry(auto_describe=False)
+    registry = CollectorRegistry(auto_describe=False)  # or it would look before it is asked
     registry.register(Collector())
     return registry

@@ -10,12 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from fedpriv.config.load import config_error
 from fedpriv.errors import ConfigError
 from fedpriv.files import write_atomic
 from fedpriv.one_line import one_line
+from fedpriv.section import Section
 
 FORMAT = 1
 FILE = "audit.json"
@@ -38,13 +39,7 @@ WORLDS: dict[WorldName, str] = {
 CLAIMED: tuple[WorldName, ...] = ("as-claimed", "run")  # which keep the claim; all others are twins
 
 
-class Entry(BaseModel):
-    """A part of the file, which can't be changed afterwards."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Measure(Entry):
+class Measure(Section):
     """A figure of an attack, with an interval where there is one.
 
     Attributes:
@@ -60,7 +55,7 @@ class Measure(Entry):
     by_chance: float | None = None
 
 
-class World(Entry):
+class World(Section):
     """One way in which a part was run.
 
     Attributes:
@@ -86,7 +81,7 @@ class World(Entry):
     measures: tuple[Measure, ...] = ()
 
 
-class Part(Entry):
+class Part(Section):
     """One kind of attack, in all its worlds.
 
     Attributes:
@@ -120,14 +115,14 @@ class Part(Entry):
         return [world for world in self.worlds if world.wanted and not world.found]
 
 
-class Refused(Entry):
+class Refused(Section):
     """A part that was not run, and why."""
 
     what: str
     why: str
 
 
-class Audit(Entry):
+class Audit(Section):
     """The content of `audit.json`.
 
     Attributes:

@@ -79,6 +79,5 @@ def check_adapter(facts: Facts, path: Path, folder: Path | None) -> Iterator[Fin
                 " dossier says nothing."
             )
     yield holds(f"{folder} is the adapter that it is about, by the digests of {', '.join(stated)}")
-    others = sorted(found.keys() - stated.keys())
-    if others:
+    if others := sorted(found.keys() - stated.keys()):
         yield word(f"what else is in {folder}: {', '.join(others)}")

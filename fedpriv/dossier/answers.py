@@ -5,7 +5,7 @@ Made of the other files alone, so that whoever has them can make it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -37,6 +37,9 @@ ALONE = (
 )
 
 
+ClaimName = Literal["local", "secure sum", "alone"]
+
+
 class Claimed(Section):
     """ε of a claim at one site, for the life of its ledger."""
 
@@ -57,7 +60,7 @@ class Claim(Section):
         assumptions: those not in the text, each with the sites that name it; no sites if all do.
     """
 
-    name: Literal["local", "secure sum", "alone"]
+    name: ClaimName
     text: str
     sites: tuple[Claimed, ...]
     assumptions: tuple[tuple[str, tuple[str, ...]], ...]
@@ -102,23 +105,21 @@ def _words(outsiders: str, units: list[str]) -> str:
     return NEIGHBOURS.format(outsiders=outsiders, unit=", or one ".join(units))
 
 
-def _claim(
-    name: Literal["local", "secure sum", "alone"], reports: list[BudgetReport], text: str
-) -> Claim:
-    which = -1 if name == "alone" else 0
+def _claim(name: ClaimName, reports: list[BudgetReport], text: str) -> Claim:
+    stated = [(one, claims_of(one)[-1 if name == "alone" else 0]) for one in reports]
     return Claim(
         name=name,
         text=text,
         sites=tuple(
             Claimed(
                 site=one.site,
-                epsilon=claims_of(one)[which].committed,
-                budget=claims_of(one)[which].budget,
+                epsilon=claim.committed,
+                budget=claim.budget,
                 delta=one.delta,
                 unit=one.unit,
                 covers=_shown(one, "guarantee", one.guarantee),
             )
-            for one in reports
+            for one, claim in stated
         ),
         assumptions=tuple(assumptions_of(reports)),
     )
@@ -130,12 +131,11 @@ def _shown(report: BudgetReport, field: str, text: str) -> str:
     return f"(in words of another version, not derived) {text}" if field in odd else text
 
 
-def assumptions_of(reports: Iterable[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def assumptions_of(reports: Collection[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield what sites assume, and which sites where not all of them do."""
-    listed = list(reports)
-    named = grouped((text, report.site) for report in listed for text in _assumed(report))
+    named = grouped((text, report.site) for report in reports for text in _assumed(report))
     for text, sites in named.items():
-        yield text, () if len(sites) == len(listed) else tuple(sites)
+        yield text, () if len(sites) == len(reports) else tuple(sites)
 
 
 def _assumed(report: BudgetReport) -> Iterator[str]:

@@ -10,7 +10,6 @@ from fedpriv.dossier.with_rows import check_with_rows
 from fedpriv.dossier.without_rows import check_without_rows
 from fedpriv.errors import DossierError, SignerError
 from fedpriv.pki.points import in_groups
-from fedpriv.report.budget import BudgetReport
 
 
 def check_site(said: Statement) -> Iterator[Finding]:
@@ -35,7 +34,13 @@ def check_site(said: Statement) -> Iterator[Finding]:
         f"that the site's newest report is this one, up to row {said.report.ledger_rows}, and that"
         f" it answered in {said.site.rounds} rounds and no more: the coordinator says so"
     )
-    yield from _claims(said.report)
+    yield word(
+        f"that its records are those of one population of {said.report.declared_size} units,"
+        f" counted by {said.report.unit}, with no other ledger; that each step was sampled and"
+        " noised as its row says; and the assumptions that its report names"
+    )
+    if said.report.simulated:
+        yield word("that anybody was there at all: the site is simulated")
 
 
 def _check_signature(said: Statement) -> Iterator[Finding]:
@@ -65,14 +70,3 @@ def _check_signature(said: Statement) -> Iterator[Finding]:
         )
     else:
         yield holds("that is the key that was given for the site")
-
-
-def _claims(report: BudgetReport) -> Iterator[Finding]:
-    """Yield what no file can show of a site."""
-    yield word(
-        f"that its records are those of one population of {report.declared_size} units, counted by"
-        f" {report.unit}, with no other ledger; that each step was sampled and noised as its row"
-        " says; and the assumptions that its report names"
-    )
-    if report.simulated:
-        yield word("that anybody was there at all: the site is simulated")

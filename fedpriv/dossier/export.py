@@ -258,7 +258,6 @@ def _evaluated(directory: RunDirectory, proposal: Proposal) -> Evaluated:
     before = directory.run.baseline
     rows = [] if before is None else [_scores(0, before)]
     rows += [_scores(row.round, row) for row in directory.rounds if row.eval_loss is not None]
-    looks = proposal.evaluation
     return Evaluated(
         scores=tuple(rows),
         looks=tuple(
@@ -266,7 +265,7 @@ def _evaluated(directory: RunDirectory, proposal: Proposal) -> Evaluated:
             for row in directory.rounds
             if row.held_out is not None
         ),
-        steps=0 if looks is None else looks.steps,
+        steps=proposal.steps - proposal.training_steps,
         prices=tuple(prices(proposal, {one.site: one for one in directory.reports})),
     )
 

@@ -175,8 +175,7 @@ def contents_of(files: Mapping[str, bytes], path: Path) -> Contents:
     facts = _parse(Facts, files, FACTS, path)
     expected = [PAGE, FACTS, ANSWERS, *([AUDIT] if AUDIT in files else [])]
     reports, rows = {}, {}
-    names = [site.name for site in facts.sites]
-    if len(set(names)) < len(names):
+    if len({site.name for site in facts.sites}) < len(facts.sites):
         raise DossierError(f"{path}: {FACTS} names a site twice.")
     for site in facts.sites:
         if site.ledger and not site.report:

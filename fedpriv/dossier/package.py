@@ -155,11 +155,9 @@ def _entries(content: bytes, path: Path) -> list[tuple[str, bytes]]:
 def _archive(entries: Iterable[tuple[str, bytes]]) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
-        names: set[str] = set()
         for name, data in entries:
-            if name in names:
+            if name in archive.NameToInfo:
                 raise ValueError(f"{name} is there twice")
-            names.add(name)
             info = zipfile.ZipInfo(name, _DATE)
             info.create_system, info.external_attr = 3, 0o644 << 16
             archive.writestr(info, data)

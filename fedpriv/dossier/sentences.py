@@ -63,11 +63,8 @@ def _contradictions(
     privacy, took_part = said.facts.proposal.privacy, said.site.rounds or said.report.events
     unit = (said.report.unit, said.report.max_records_per_unit)
     if took_part and unit != (privacy.unit, privacy.max_records_per_unit):
-        asked = f"{privacy.max_records_per_unit} of one {privacy.unit}"
-        yield (
-            "",
-            f"that {unit[1]} records of one {unit[0]} are a unit, and the proposal has {asked}",
-        )
+        asked = f"and the proposal has {privacy.max_records_per_unit} of one {privacy.unit}"
+        yield "", f"that {unit[1]} records of one {unit[0]} are a unit, {asked}"
     if history is None:
         if basis.strict and took_part and privacy.numerics != "strict":
             yield "", "that its numerics are strict, and the job's proposal has other ones"
@@ -118,9 +115,10 @@ def _check_trust(said: Statement, history: History | None) -> None:
 
 def _believed(said: Statement, basis: Basis, history: History | None) -> Iterator[Finding]:
     """Yield what the sentences rest on that no row shows."""
-    if basis.strict and not (history is not None and history.is_full):
+    more_may_come = history is None or not history.is_full
+    if basis.strict and more_may_come:
         yield word("that other jobs of its ledger are computed strictly, too")
-    if basis.at_ticks and not (history is not None and history.is_full):
+    if basis.at_ticks and more_may_come:
         yield word("that replies of other jobs of its ledger leave at ticks, too")
     if basis.at_ticks:
         yield word("that its replies left at the ticks that its plans name")

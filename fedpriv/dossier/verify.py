@@ -181,8 +181,7 @@ def _check_facts(contents: Contents, path: Path) -> None:
                 f"{path}: it names no digest of {name}, so it is about no adapter: any weights"
                 " would do."
             )
-    looks = facts.proposal.evaluation
-    steps = 0 if looks is None else looks.steps
+    steps = facts.proposal.steps - facts.proposal.training_steps
     if facts.evaluation.steps != steps:
         raise UnderstatedError(
             f"{path}: counts {facts.evaluation.steps} steps of looks at held-out records, and its"

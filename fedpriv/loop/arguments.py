@@ -92,7 +92,7 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     ),
     "debug": (("", [], None), "shows nobody the activations of single records", _LEAVE),
     "report_to": (
-        ("none", None),
+        ("none", None, [], ["none"]),
         _TELLS,
         "Leave it out, and log trainer.state.log_history when the training has ended.",
     ),
@@ -239,8 +239,6 @@ class PrivateConfig(TrainingArguments):
             value = getattr(self, name)
             if isinstance(value, _NUMBERS) and not kinds.intersection(_NUMBERS):
                 raise ConfigError("is no number", key=name, value=value, fix=_LEAVE)
-        if isinstance(self.report_to, list) and self.report_to in ([], ["none"]):
-            self.report_to = "none"
         for name, (allowed, why, fix) in ALLOWED.items():
             value = getattr(self, name, allowed[0])
             if not (isinstance(value, (*_PLAIN, dict, list)) and value in allowed):

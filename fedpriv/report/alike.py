@@ -43,7 +43,7 @@ MENTIONED = 6  # sites that are listed by name where they agree
 def shared(reports: Sequence[BudgetReport], field: str) -> list[tuple[Any, str]]:
     """Return the values of `field`, each with its sites; no sites if it is true of all."""
     groups = grouped((getattr(report, field), report.site) for report in reports)
-    if len(groups) == 1:
+    if len(groups) <= 1:
         return [(value, "") for value in groups]
     most = max(groups, key=lambda value: len(groups[value]))
     others = "all others" if len(groups[most]) > MENTIONED else ", ".join(groups[most])

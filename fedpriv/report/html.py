@@ -141,7 +141,7 @@ def _spent(site: SiteView) -> tuple[object, ...]:
 def _lives(reports: Sequence[BudgetReport]) -> list[tuple[str, str]]:
     """Return what this job takes of budgets for life, each with the sites it is true of."""
     held = [report for report in reports if report.life is not None]
-    return [(in_words(life), sites) for life, sites in shared(held, "life")] if held else []
+    return [(in_words(life), sites) for life, sites in shared(held, "life")]
 
 
 def _for_one(reports: Sequence[BudgetReport]) -> str:
