@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
-from fedpriv.dossier.statement import Statement, check_order, check_signed, signer_of
+from fedpriv.dossier.statement import Statement, check_signed, signer_of
 from fedpriv.dossier.with_rows import check_with_rows
 from fedpriv.dossier.without_rows import check_without_rows
 from fedpriv.errors import DossierError, SignerError
@@ -25,11 +25,11 @@ def check_site(said: Statement) -> Iterator[Finding]:
     """
     yield from _check_signature(said)
     if said.rows is None:
-        check_order(said)
+        said.check_order()
         yield from check_without_rows(said)
     else:
         yield from check_with_rows(said, said.rows)
-        check_order(said)
+        said.check_order()
     yield word(
         f"that the site's newest report is this one, up to row {said.report.ledger_rows}, and that"
         f" it answered in {said.site.rounds} rounds and no more: the coordinator says so"

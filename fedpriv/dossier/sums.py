@@ -61,6 +61,11 @@ class Figure:
     terms: tuple[Term, ...]
     stated: float = 0.0
 
+    @property
+    def called(self) -> str:
+        """What people call it, such as "alone spent"."""
+        return self.name.removeprefix("epsilon_").replace("_", " ")
+
     def value(self, epsilon: Callable[[Term], float]) -> float:
         """Return ε as an accountant has it.
 

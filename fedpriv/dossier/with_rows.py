@@ -6,14 +6,7 @@ from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.sentences import check_sentences
-from fedpriv.dossier.statement import (
-    DIGITS,
-    Statement,
-    asked_again,
-    check_answered,
-    check_stated,
-    figures_in_words,
-)
+from fedpriv.dossier.statement import DIGITS, Statement
 from fedpriv.dossier.sums import epsilon_of, figures_of
 from fedpriv.errors import DossierError, ForkedError, UnderstatedError
 from fedpriv.privacy.ledger.chain import Row
@@ -51,10 +44,10 @@ def check_with_rows(said: Statement, rows: list[Row]) -> Iterator[Finding]:
     _check_life(said, history)
     for claim in history.terms.claims:
         for figure in figure_names(claim.alone):
-            check_stated(said, figure, getattr(history, figure), "its rows come to")
+            said.check_stated(figure, getattr(history, figure), "its rows come to")
     rule, adaptive = history.terms.rule.name, ", by a Rényi filter at one order"
     yield holds(
-        f"{figures_in_words(report)}: as its rows come to, by the rule {rule!r}"
+        f"{said.figures_in_words()}: as its rows come to, by the rule {rule!r}"
         f"{adaptive if history.is_adaptive else ''}"
     )
     figures = figures_of(history)
@@ -69,7 +62,7 @@ def check_with_rows(said: Statement, rows: list[Row]) -> Iterator[Finding]:
         yield word("what a lost copy of the ledger took: one number, which the site stated")
         return
     yield holds("our accountant comes to the same from the events alone")
-    yield from asked_again(said, figures)
+    yield from said.asked_again(figures)
 
 
 def _history(said: Statement, rows: list[Row]) -> History:
@@ -166,7 +159,7 @@ def _check_events(said: Statement, history: History) -> None:
     use = None if account is None else history.filter_use(job)
     if use != (None if report.filter is None else report.filter.model_dump()):
         raise DossierError(f"{said.whose}: its filter is not as its ledger has it, {use}.")
-    check_answered(said, len(slots))
+    said.check_answered(len(slots))
 
 
 def _check_life(said: Statement, history: History) -> None:

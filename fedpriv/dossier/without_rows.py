@@ -11,13 +11,7 @@ from dataclasses import replace
 
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.sentences import check_sentences
-from fedpriv.dossier.statement import (
-    Statement,
-    asked_again,
-    check_answered,
-    check_stated,
-    figures_in_words,
-)
+from fedpriv.dossier.statement import Statement
 from fedpriv.dossier.sums import Figure, Numerical, Renyi, epsilon_of
 from fedpriv.errors import DossierError
 from fedpriv.privacy.accounting.accountant import Event
@@ -28,14 +22,14 @@ from fedpriv.report.received import claims_of, figure_names
 def check_without_rows(said: Statement) -> Iterator[Finding]:
     """Check what a report's own events cost at least, if nothing else of the ledger is known."""
     report = said.report
-    check_answered(said, sum(event.count for event in report.events))
+    said.check_answered(sum(event.count for event in report.events))
     _check_asked(said)
     yield from check_sentences(said, None)
     figures = list(_of_events(said))
     for figure in figures:
-        check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
-    yield holds(f"{figures_in_words(report)}: no less than its own events cost")
-    yield from asked_again(said, figures)
+        said.check_stated(figure.name, figure.value(epsilon_of), "its own events cost")
+    yield holds(f"{said.figures_in_words()}: no less than its own events cost")
+    yield from said.asked_again(figures)
     share = "" if report.life is None else ", that its job takes the share of a life that it states"
     yield word(
         f"that these are all events of its ledger{share}, and that it committed to this proposal:"
