@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fedpriv.errors import ConfigError, SlotError
 from fedpriv.files import canonical_json, sha256
@@ -171,9 +170,8 @@ def ledger_for(planned: Planned, size: int, unit: str, most: int) -> Iterator[Le
         budget=planned.epsilon if target is None else target,
         simulated=False,
     )
-    folder = Path(tempfile.mkdtemp(prefix="fedpriv-"))
-    try:
-        with Ledger.create(folder / "ledger.db", terms) as ledger:
-            yield ledger
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        TemporaryDirectory(prefix="fedpriv-", ignore_cleanup_errors=True) as folder,
+        Ledger.create(Path(folder) / "ledger.db", terms) as ledger,
+    ):
+        yield ledger

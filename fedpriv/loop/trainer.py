@@ -134,7 +134,7 @@ class PrivateTrainer(Trainer):
                 train_dataset=range(args.max_steps),
                 eval_dataset=eval_dataset,
                 processing_class=tokenizer,
-                callbacks=[*(callbacks or []), _StopWhenUsedUp(self)],
+                callbacks=[*(callbacks or [])],
                 optimizers=optimizers,
             )
         self.private = PrivateStep(
@@ -190,8 +190,12 @@ class PrivateTrainer(Trainer):
         super().add_callback(callback)
 
     def training_step(self, *_: Any, **__: Any) -> torch.Tensor:
-        """Take a private step. Nobody knows its loss: NaN."""
+        """Take a private step. Nobody knows its loss: NaN.
+
+        A run that went on from an older checkpoint ends when the steps of its plan are used up.
+        """
         self.private.backward()
+        self.control.should_training_stop |= not self.private.left
         return torch.full((), torch.nan, device=self.args.device)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
@@ -258,17 +262,6 @@ class PrivateTrainer(Trainer):
         """
         _check_evaluation(self.args, test_dataset, "test_dataset")
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
-
-
-class _StopWhenUsedUp(TrainerCallback):
-    """Ends a run that went on from an older checkpoint when the steps of its plan are used up."""
-
-    def __init__(self, trainer: PrivateTrainer) -> None:
-        self._trainer = trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if not self._trainer.private.left:
-            control.should_training_stop = True
 
 
 def _shown(metrics: dict[str, float]) -> dict[str, float]:
