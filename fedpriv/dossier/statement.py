@@ -15,7 +15,7 @@ from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.opinion import Opinion
 from fedpriv.privacy.ledger.chain import Row
 from fedpriv.report import received
-from fedpriv.report.budget import BudgetReport
+from fedpriv.report.budget import BudgetReport, figure_names
 from fedpriv.report.figures import upper
 
 DIGITS = 1e-6  # share of a figure by which the same events may differ from machine to machine
@@ -133,7 +133,7 @@ class Statement:
             UnderstatedError: it is not.
         """
         for claim in received.claims_of(self.report):
-            stated, names = list(claim[1:4]), ", ".join(received.figure_names(claim.alone))
+            stated, names = list(claim[1:4]), ", ".join(figure_names(claim.alone))
             if sorted(stated) != stated or stated[-1] > claim.budget * (1 + DIGITS):
                 raise UnderstatedError(
                     f"{self.whose} states {', '.join(map(str, stated))} for {names}, and a budget"

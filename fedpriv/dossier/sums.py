@@ -20,7 +20,7 @@ from fedpriv.privacy.ledger.claims import Claim
 from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
-from fedpriv.report.received import figure_names
+from fedpriv.report.budget import figure_names
 
 
 @dataclass(frozen=True)

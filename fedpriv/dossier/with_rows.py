@@ -14,9 +14,9 @@ from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.ledger import read_history
 from fedpriv.privacy.ledger.life import life_with
 from fedpriv.report import budget
+from fedpriv.report.budget import figure_names
 from fedpriv.report.ledger_export import check_within
 from fedpriv.report.lifetime import in_words
-from fedpriv.report.received import figure_names
 
 _TERMS = (
     *("dataset_id", "unit", "max_records_per_unit", "delta", "declared_size", "budget"),

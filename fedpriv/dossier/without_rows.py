@@ -16,7 +16,8 @@ from fedpriv.dossier.sums import Figure, Numerical, Renyi, epsilon_of
 from fedpriv.errors import DossierError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.shares import share_of
-from fedpriv.report.received import claims_of, figure_names
+from fedpriv.report.budget import figure_names
+from fedpriv.report.received import claims_of
 
 
 def check_without_rows(said: Statement) -> Iterator[Finding]:

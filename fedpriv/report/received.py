@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_json
 from fedpriv.pki.points import in_groups, is_signed
-from fedpriv.report.budget import BudgetReport, signed_bytes
+from fedpriv.report.budget import BudgetReport, figure_names, signed_bytes
 
 
 def verify(report: BudgetReport, public_key: str | None = None) -> None:
@@ -56,12 +56,6 @@ class StatedClaim(NamedTuple):
     allocated: float
     committed: float
     budget: float
-
-
-def figure_names(alone: bool) -> list[str]:
-    """Return the fields of a claim's figures: spent, allocated, committed."""
-    prefix = "epsilon_alone_" if alone else "epsilon_"
-    return [f"{prefix}{key}" for key in ("spent", "allocated", "committed")]
 
 
 def claims_of(report: BudgetReport) -> list[StatedClaim]:
