@@ -37,8 +37,8 @@ _DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip archive can have
 _FIX = "Get it again from whom it came, whole and as it was."
 # What `zipfile` raises of bytes that are no archive, or only nearly one.
 _DAMAGED = (
-    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OSError, EOFError),
-    *(struct.error, OverflowError, KeyError),
+    *(zipfile.BadZipFile, struct.error, RuntimeError, ValueError, OSError, EOFError),
+    *(OverflowError, KeyError),
 )
 
 

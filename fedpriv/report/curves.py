@@ -58,13 +58,12 @@ def _drawn(
 
 def _loss_lines(directory: RunDirectory) -> list[Line]:
     rounds, baseline = directory.rounds, directory.run.baseline
-    points = [(float(r.round), r.eval_loss) for r in rounds if r.eval_loss is not None]
-    points = [(x, y) for x, y in points if finite(y)]
+    points = [(float(row.round), row.eval_loss) for row in rounds if finite(row.eval_loss)]
     before = None if baseline is None else baseline.eval_loss
     if not points:
         return []
     lines = []
-    if before is not None and finite(before):
+    if finite(before):
         level = [(0.0, before), (points[-1][0], before)]
         lines.append(Line(f"before {score(before)}", level, "quiet", 1.2, dashed=True))
         points = [(0.0, before), *points]
@@ -110,7 +109,7 @@ def _spent(name: str, rounds: Sequence[Round]) -> tuple[tuple[float, float], ...
     points, spent = [(rounds[0].round - 1.0, 0.0)] if rounds[0].round == 1 else [], None
     for row in rounds:
         site = row.sites.get(name)
-        if site is not None and site.epsilon_spent is not None and finite(site.epsilon_spent):
+        if site is not None and finite(site.epsilon_spent):
             spent = site.epsilon_spent
         if spent is not None:
             points.append((float(row.round), spent))

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedpriv.auditing import words
-from fedpriv.auditing.result import FILE as AUDIT
-from fedpriv.auditing.result import TITLES, WORLDS, Audit, read_audit
+from fedpriv.auditing import result
+from fedpriv.auditing.result import Audit, read_audit
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
 from fedpriv.report import received
@@ -61,7 +60,7 @@ def write_report(run_dir: Path, *, alive: bool = True) -> Path:
         ended = directory.run.model_copy(update={"status": "interrupted"})
         directory = replace(directory, run=ended)
     path = run_dir / "report.html"
-    found = run_dir / AUDIT
+    found = run_dir / result.FILE
     context = _context(directory, read_audit(found) if found.exists() else None)
     write_atomic(path, templates().get_template("report.html.j2").render(context))
     return path
@@ -102,11 +101,11 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "share": share,
         "life": rows_of(life_budgets(reports), _of_a_life),
         "audit": audit,
-        "audit_conclusion": "" if audit is None else words.conclusion(audit),
-        "audit_verdict": words.verdict,
-        "audit_shown": words.shown_with_chance,
-        "audit_titles": TITLES,
-        "audit_worlds": WORLDS,
+        "audit_conclusion": "" if audit is None else result.conclusion(audit),
+        "audit_verdict": result.verdict,
+        "audit_shown": result.shown_with_chance,
+        "audit_titles": result.TITLES,
+        "audit_worlds": result.WORLDS,
         "looks": [row for row in rounds if row.held_out is not None],
         "give_or_take": give_or_take,
         "totals": received.totals(reports),

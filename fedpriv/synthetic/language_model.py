@@ -54,7 +54,7 @@ class LanguageModelGenerator:
         given = with_prompt(self._fields, self._settings.prompt)
         with self._model() as (model, tokenizer):
             start = self._prompt(tokenizer, given)
-            made = self._continue(model, tokenizer, [start] * count, seed)
+            made = self._continue(model, tokenizer, [start] * count, seed, [len(start)] * count)
         return [{**given, self._text: text} for text in made]
 
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
@@ -86,17 +86,16 @@ class LanguageModelGenerator:
         tokenizer: Any,
         starts: Sequence[Sequence[int]],
         seed: str,
-        prompts: Sequence[int] | None = None,
+        prompts: Sequence[int],
     ) -> list[str]:
-        """Return the text of each start and what comes after it, without its prompt."""
-        hidden = prompts or [len(start) for start in starts]
+        """Return the text of each start and what comes after it, without so much of a prompt."""
         settings, longest = self._settings, self._max_length
         sampled = sample(
             model, tokenizer, starts, longest=longest, temperature=settings.temperature, seed=seed
         )
         texts = (
             tokenizer.decode([*start[skip:], *row], skip_special_tokens=True)
-            for start, skip, row in zip(starts, hidden, sampled, strict=True)
+            for start, skip, row in zip(starts, prompts, sampled, strict=True)
         )
         return [str(text).strip() for text in texts]
 
