@@ -205,8 +205,7 @@ def verdict(part: Part, world: World) -> str:
     if world.wanted:
         return "caught" if world.found else "NOT CAUGHT"
     if world.name in CLAIMED:
-        broken = world.epsilon_lower is not None and world.epsilon_lower > part.epsilon
-        if broken:
+        if world.epsilon_lower is not None and world.epsilon_lower > part.epsilon:
             return "CLAIM BROKEN"
         return "more than chance" if world.found else "nothing found"
     return "found" if world.found else "not told apart"
