@@ -154,8 +154,8 @@ def _for_one(reports: Sequence[BudgetReport]) -> str:
 
 
 def _of_a_life(line: LifeBudget) -> tuple[object, ...]:
-    figures = line.claim, line.spent, line.allocated, line.budget, line.left
-    return (*figures, line.spent_share, line.allocated_share, line.report.rule)
+    shares = line.spent_share, line.allocated_share
+    return (line.stated, line.claim, line.left, *shares, line.report.rule)
 
 
 def _took_part(site: Participation) -> tuple[object, ...]:
