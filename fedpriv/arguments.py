@@ -153,11 +153,8 @@ def _not_valid(error: ValidationError, name: str | None = None, value: Any = ...
         for problem in problems
         if name is not None or problem is first
     )
-    return ConfigError(
-        f"is {_told(value)}",
-        key=".".join(where) or None,
-        fix=" ".join(f"{text}." for text in asked),
-    )
+    fix = " ".join(f"{text}." for text in asked)
+    return ConfigError(f"is {_told(value)}", key=".".join(where) or None, fix=fix)
 
 
 def _told(value: Any) -> str:

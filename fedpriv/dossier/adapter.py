@@ -66,11 +66,9 @@ def check_adapter(facts: Facts, path: Path, folder: Path | None) -> Iterator[Fin
     try:
         found = adapter_digests(folder)
     except OSError as error:
-        raise ConfigError(
-            f"can't be read: {error.strerror}",
-            file=error.filename or folder,
-            fix="Name the folder of an adapter.",
-        ) from None
+        problem = f"can't be read: {error.strerror}"
+        fix = "Name the folder of an adapter."
+        raise ConfigError(problem, file=error.filename or folder, fix=fix) from None
     for name, digest in stated.items():
         if found.get(name) != digest:
             raise OtherAdapterError(

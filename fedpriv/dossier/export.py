@@ -145,28 +145,19 @@ def _adapter_facts(folder: Path) -> _AdapterFacts:
         facts = _AdapterFacts.model_validate_json(path.read_bytes())
         digest = file_digest(weights)
     except OSError as error:
-        raise ConfigError(
-            f"can't be read: {error.strerror}",
-            file=error.filename,
-            fix="A dossier is about an adapter; the job has to have come to one.",
-        ) from None
+        problem = f"can't be read: {error.strerror}"
+        fix = "A dossier is about an adapter; the job has to have come to one."
+        raise ConfigError(problem, file=error.filename, fix=fix) from None
     except ValidationError as error:
         raise malformed(error, path) from None
     if facts.kind != "federated":
-        raise ConfigError(
-            "is made of one site's own records, without noise",
-            file=path,
-            key="kind",
-            value=facts.kind,
-            fix="It is not to be handed on, and no dossier makes it so.",
-        )
+        problem = "is made of one site's own records, without noise"
+        fix = "It is not to be handed on, and no dossier makes it so."
+        raise ConfigError(problem, file=path, key="kind", value=facts.kind, fix=fix)
     if digest != facts.weights_digest:
-        raise ConfigError(
-            f"is not the file that fedpriv.json speaks of, {facts.weights_digest}",
-            file=weights,
-            value=digest,
-            fix="Copy the run directory again, whole.",
-        )
+        problem = f"is not the file that fedpriv.json speaks of, {facts.weights_digest}"
+        fix = "Copy the run directory again, whole."
+        raise ConfigError(problem, file=weights, value=digest, fix=fix)
     return facts
 
 
@@ -174,12 +165,9 @@ def _exports(run: Path, directory: RunDirectory, given: Mapping[str, Path]) -> d
     """Return the rows of each ledger at hand, as ``fedpriv ledger export`` gives them."""
     reports = {report.site: report for report in directory.reports}
     for name in given.keys() - reports.keys():
-        raise ConfigError(
-            "is of no site that has a budget report in this run",
-            key="--ledger",
-            value=name,
-            fix=f"There are reports of {', '.join(reports) or 'nobody'}.",
-        )
+        problem = "is of no site that has a budget report in this run"
+        fix = f"There are reports of {', '.join(reports) or 'nobody'}."
+        raise ConfigError(problem, key="--ledger", value=name, fix=fix)
     found = {}
     for name in reports:
         path = given.get(name, run / "sites" / name / "ledger.db")

@@ -55,12 +55,9 @@ def given_key(text: str, option: str) -> str:
         verifying_key(key)
     except ValueError:
         part = f", but {len(key)} of them" if 0 < len(key) < 64 else ""
-        raise ConfigError(
-            f"is no Ed25519 public key in 64 hex digits{part}, or one that signs anything",
-            key=option,
-            value=text,
-            fix="Ask whose key it is for all of it.",
-        ) from None
+        problem = f"is no Ed25519 public key in 64 hex digits{part}, or one that signs anything"
+        fix = "Ask whose key it is for all of it."
+        raise ConfigError(problem, key=option, value=text, fix=fix) from None
     return key
 
 
@@ -227,12 +224,9 @@ def _check_counts(facts: Facts, path: Path) -> None:
 def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Finding]:
     facts, ledgers = contents.facts, dict[str, str]()
     for name in given.sites.keys() - contents.reports.keys():
-        raise ConfigError(
-            "is of no site that has a report in the dossier",
-            key="--site",
-            value=name,
-            fix=f"There are reports of {', '.join(contents.reports) or 'nobody'}.",
-        )
+        problem = "is of no site that has a report in the dossier"
+        fix = f"There are reports of {', '.join(contents.reports) or 'nobody'}."
+        raise ConfigError(problem, key="--site", value=name, fix=fix)
     if given.third is None:
         yield left_open(
             "that dp-accounting comes to the same: it is not installed (the extra `verify`), so the"

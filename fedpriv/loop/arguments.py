@@ -269,20 +269,14 @@ class PrivateConfig(TrainingArguments):
         The Trainer's own is 0 from then on, or it would clip once more, after the noise.
         """
         if not self.max_grad_norm and self.max_grad_norm is not None and self.clip_norm is None:
-            raise ConfigError(
-                "would clip nothing, and then no noise is enough",
-                key="max_grad_norm",
-                value=self.max_grad_norm,
-                fix="Leave it out, or type the longest that a unit's gradient may be.",
-            )
+            problem = "would clip nothing, and then no noise is enough"
+            fix = "Leave it out, or type the longest that a unit's gradient may be."
+            raise ConfigError(problem, key="max_grad_norm", value=self.max_grad_norm, fix=fix)
         typed = self.max_grad_norm or self.clip_norm
         if self.clip_norm not in (None, typed):
-            raise ConfigError(
-                f"is another name of clip_norm, which is {self.clip_norm:g}",
-                key="max_grad_norm",
-                value=self.max_grad_norm,
-                fix="Type one of them.",
-            )
+            problem = f"is another name of clip_norm, which is {self.clip_norm:g}"
+            fix = "Type one of them."
+            raise ConfigError(problem, key="max_grad_norm", value=self.max_grad_norm, fix=fix)
         self.clip_norm = usual.clip_norm_of(bool(self.labels)) if typed is None else typed
         self.max_grad_norm = 0.0
 
@@ -372,9 +366,5 @@ def refuse_named(given: Mapping[str, Any]) -> None:
         if name not in OF_A_TRAINER:
             raise TypeError(f"PrivateTrainer has no argument {name!r}.")
         if value is not None:
-            raise ConfigError(
-                f"has no place in a private run: {OF_A_TRAINER[name]}",
-                key=name,
-                value=type(value).__name__,
-                fix="Leave it out.",
-            )
+            problem = f"has no place in a private run: {OF_A_TRAINER[name]}"
+            raise ConfigError(problem, key=name, value=type(value).__name__, fix="Leave it out.")

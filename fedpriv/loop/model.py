@@ -59,12 +59,8 @@ def section_of(
                 + (", with one adapter of peft's at most." if name == "model" else "."),
             )
     if max_length > reads(model):
-        raise ConfigError(
-            f"is more than the {reads(model)} tokens that the model can read",
-            key="max_length",
-            value=max_length,
-            fix="Lower it.",
-        )
+        problem = f"is more than the {reads(model)} tokens that the model can read"
+        raise ConfigError(problem, key="max_length", value=max_length, fix="Lower it.")
     return ModelSection(
         name=base.config.name_or_path or "in memory",
         task="classification" if labels else "causal-lm",
@@ -114,12 +110,9 @@ def worker_of(
         )
     twice = bool(asked_for(base))
     if engine == "opacus" and (section.quantize or twice):
-        raise ConfigError(
-            "knows neither quantised weights nor gradient checkpointing",
-            key="engine",
-            value=engine,
-            fix='Use "fedpriv", or a model in full without.',
-        )
+        problem = "knows neither quantised weights nor gradient checkpointing"
+        fix = 'Use "fedpriv", or a model in full without.'
+        raise ConfigError(problem, key="engine", value=engine, fix=fix)
     digest = made_digest(model)
     with ExitStack() as undone:
         halved = False

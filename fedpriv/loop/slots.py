@@ -91,12 +91,9 @@ def open_lasting(path: Path, witness: Path | None) -> Ledger:
     ledger = Ledger.open(path, witness)
     if ledger.terms.simulated:
         ledger.close()
-        raise ConfigError(
-            "was made for simulations, and pays for no training whose result may leave",
-            file=path,
-            key="ledger",
-            fix="Make another one: fedpriv ledger init, without --simulated.",
-        )
+        problem = "was made for simulations, and pays for no training whose result may leave"
+        fix = "Make another one: fedpriv ledger init, without --simulated."
+        raise ConfigError(problem, file=path, key="ledger", fix=fix)
     return ledger
 
 
@@ -144,13 +141,9 @@ def check_stated(
         ("max_records_per_unit", most, terms.max_records_per_unit),
     ):
         if stated is not None and stated != fixed:
-            raise ConfigError(
-                f"was fixed as {fixed!r} when the ledger was made",
-                file=ledger.path,
-                key=key,
-                value=stated,
-                fix="State the same again. Another population needs another ledger.",
-            )
+            problem = f"was fixed as {fixed!r} when the ledger was made"
+            fix = "State the same again. Another population needs another ledger."
+            raise ConfigError(problem, file=ledger.path, key=key, value=stated, fix=fix)
 
 
 @contextmanager

@@ -101,12 +101,8 @@ class PrivateTrainer(Trainer):
     ) -> None:
         refuse_named(refused)
         if not isinstance(args, PrivateConfig):
-            raise ConfigError(
-                "has no ε",
-                key="args",
-                value=type(args).__name__,
-                fix="Use fedpriv.PrivateConfig, which takes the same arguments and more.",
-            )
+            fix = "Use fedpriv.PrivateConfig, which takes the same arguments and more."
+            raise ConfigError("has no ε", key="args", value=type(args).__name__, fix=fix)
         _check_evaluation(args, eval_dataset)
         _check_parts(callbacks, optimizers)
         check_records(train_dataset, "train_dataset")
@@ -271,11 +267,9 @@ def _shown(metrics: dict[str, float]) -> dict[str, float]:
 
 def _check_evaluation(args: PrivateConfig, records: Any, key: str = "eval_dataset") -> None:
     if records is not None and not args.eval_data_is_public:
-        raise ConfigError(
-            "would print what nobody paid for: a loss on private records",
-            key=key,
-            fix="Evaluate on public records and say so: eval_data_is_public=True.",
-        )
+        problem = "would print what nobody paid for: a loss on private records"
+        fix = "Evaluate on public records and say so: eval_data_is_public=True."
+        raise ConfigError(problem, key=key, fix=fix)
 
 
 def _check_parts(callbacks: Any, optimizers: Any) -> None:
@@ -291,11 +285,8 @@ def _check_parts(callbacks: Any, optimizers: Any) -> None:
     pair = isinstance(optimizers, list | tuple) and len(optimizers) == len(kinds)
     for one, kind in zip(optimizers if pair else [optimizers] * 2, kinds, strict=True):
         if not isinstance(one, kind | None):
-            raise ConfigError(
-                f"holds a {type(one).__name__}",
-                key="optimizers",
-                fix="Give (optimizer, scheduler), each of torch's or None.",
-            )
+            fix = "Give (optimizer, scheduler), each of torch's or None."
+            raise ConfigError(f"holds a {type(one).__name__}", key="optimizers", fix=fix)
 
 
 def _refuse_tools(callback: Any) -> None:
@@ -327,12 +318,8 @@ def _columns(records: Records, args: PrivateConfig) -> dict[str, str]:
         ("assistant_only_loss", "messages", "conversations"),
     ):
         if getattr(args, key) and field not in columns:
-            raise ConfigError(
-                f"is for {name}",
-                key=key,
-                value=True,
-                fix=f"Leave it out, or name the column of the {field}.",
-            )
+            fix = f"Leave it out, or name the column of the {field}."
+            raise ConfigError(f"is for {name}", key=key, value=True, fix=fix)
     if "messages" in columns and not args.assistant_only_loss:
         columns = {"text": columns["messages"]}  # a text as the chat template writes it
     return dict(columns)
@@ -359,11 +346,8 @@ def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantizatio
     from peft import get_peft_model
 
     if getattr(model, "peft_config", None):
-        raise ConfigError(
-            "is for a model that has an adapter already",
-            key="peft_config",
-            fix="Leave it out to train that adapter, or merge that into the model first.",
-        )
+        fix = "Leave it out to train that adapter, or merge that into the model first."
+        raise ConfigError("is for a model that has an adapter already", key="peft_config", fix=fix)
     return get_peft_model(model, peft_config)
 
 

@@ -176,10 +176,6 @@ def parse_head(text: str) -> Head:
     """
     rows, _, digest = text.partition(":")
     if not re.fullmatch(r"[1-9][0-9]{0,17}", rows) or len(digest) != 64:
-        raise ConfigError(
-            "is not a head",
-            key="--head",
-            value=text,
-            fix="Give ROWS:HASH, as `fedpriv ledger show` prints them.",
-        )
+        fix = "Give ROWS:HASH, as `fedpriv ledger show` prints them."
+        raise ConfigError("is not a head", key="--head", value=text, fix=fix)
     return Head(int(rows), digest)

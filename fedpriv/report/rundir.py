@@ -246,13 +246,9 @@ def _read_reports(sites: Path) -> list[BudgetReport]:
     for path in sorted(sites.glob("*/budget.json")):
         report = budget.read(path)
         if report.site != path.parent.name:
-            raise ConfigError(
-                f"is in the folder of site {path.parent.name!r}",
-                file=path,
-                key="site",
-                value=report.site,
-                fix="Put it in the folder of its own site.",
-            )
+            problem = f"is in the folder of site {path.parent.name!r}"
+            fix = "Put it in the folder of its own site."
+            raise ConfigError(problem, file=path, key="site", value=report.site, fix=fix)
         reports.append(report)
     return reports
 
