@@ -36,12 +36,8 @@ with without_hub_code():  # or bitsandbytes, which a Trainer imports, would run 
 logger = logging.getLogger(__name__)
 # What a Trainer logs of the records, of its idle batches, or of how long the steps took.
 _NOT_LOGGED = {
-    "loss",
-    "train_loss",
-    "train_runtime",
-    "train_samples_per_second",
-    "train_steps_per_second",
-    "total_flos",
+    *("loss", "train_loss", "train_runtime", "train_samples_per_second"),
+    *("train_steps_per_second", "total_flos"),
 }
 # Arguments that a `PrivateStep` has under the same names.
 _AS_OF_A_STEP = (

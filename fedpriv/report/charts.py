@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 T = TypeVar("T")
+Shown = Callable[[float], str]  # the text of a value on an axis
 PALETTE = sum(role.startswith("series-") for role in COLOURS)
 LABEL_HEIGHT = 15  # px between two labels at the right edge
 TEXT = 12.0  # px
@@ -78,9 +79,9 @@ def line_chart(
     height: int,
     from_zero: bool,
     description: str,
-    ticks: Callable[[float], str] | None = None,
+    ticks: Shown | None = None,
     across: str = "round",
-    places: Callable[[float], str] = "{:,.0f}".format,
+    places: Shown = "{:,.0f}".format,
 ) -> str:
     """Draw an ``<svg>`` element of `lines` over rounds, or over something else.
 
@@ -115,9 +116,10 @@ def line_chart(
 
 
 def _draw(axes: Axes, line: Line) -> None:
+    colour = ROLES[line.colour]
     axes.plot(
         *zip(*line.points, strict=True),
-        color=ROLES[line.colour],
+        color=colour,
         linewidth=line.width,
         linestyle=(0, (4, 3)) if line.dashed else "-",
         solid_capstyle="round",
@@ -126,21 +128,11 @@ def _draw(axes: Axes, line: Line) -> None:
         markersize=5,
     )
     if line.marks:
-        axes.plot(
-            *zip(*thin(line.marks, MARKS), strict=True),
-            color=ROLES[line.colour],
-            linestyle="none",
-            marker="x",
-            markersize=6,
-        )
+        marks = zip(*thin(line.marks, MARKS), strict=True)
+        axes.plot(*marks, color=colour, linestyle="none", marker="x", markersize=6)
 
 
-def _dress(
-    axes: Axes,
-    plot: tuple[int, int],
-    ticks: Callable[[float], str] | None,
-    places: Callable[[float], str],
-) -> None:
+def _dress(axes: Axes, plot: tuple[int, int], ticks: Shown | None, places: Shown) -> None:
     """Make the axes quiet: a base line, level lines and few numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -175,7 +167,7 @@ def _label_ends(axes: Axes, plot: tuple[int, int], lines: Sequence[Line]) -> Non
         )
 
 
-def _plain(places: Sequence[float]) -> Callable[[float], str]:
+def _plain(places: Sequence[float]) -> Shown:
     """Show numbers with as many decimals as tell the ticks apart, and no more."""
     step = abs(places[1] - places[0]) if len(places) > 1 else 1.0
     decimals = next((d for d in range(9) if math.isclose(round(step, d), step)), 9)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from fedpriv.report.alike import grouped
-from fedpriv.report.charts import PALETTE, Line, line_chart, thin
+from fedpriv.report.charts import PALETTE, Line, Shown, line_chart, thin
 from fedpriv.report.figures import amount, duration, score
 from fedpriv.report.rundir import Round, RunDirectory, finite
 
@@ -45,7 +45,7 @@ def _drawn(
     description: str,
     sizes: Sequence[tuple[int, int]],
     from_zero: bool = True,
-    ticks: Callable[[float], str] | None = None,
+    ticks: Shown | None = None,
 ) -> list[str]:
     how: Any = {"description": description, "from_zero": from_zero, "ticks": ticks}
     return [
@@ -83,15 +83,11 @@ def _epsilon_lines(directory: RunDirectory) -> list[Line]:
     lines = _committed_line(directory)
     for rank, (curve, names) in enumerate(by_end):
         named = few or rank == 0
-        lines.append(
-            Line(
-                _named(names) if named else "",
-                thin(curve, at_most),
-                f"series-{rank % PALETTE}" if few else "accent" if named else "quiet",
-                1.8 if few else 2.2 if named else 0.7,
-                marks=_missed(names, directory.rounds, dict(curve)) if named else (),
-            )
-        )
+        label = _named(names) if named else ""
+        colour = f"series-{rank % PALETTE}" if few else "accent" if named else "quiet"
+        width = 1.8 if few else 2.2 if named else 0.7
+        marks = _missed(names, directory.rounds, dict(curve)) if named else ()
+        lines.append(Line(label, thin(curve, at_most), colour, width, marks=marks))
     return lines[::-1]  # the worst is drawn over the others
 
 
