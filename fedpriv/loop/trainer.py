@@ -146,10 +146,7 @@ class PrivateTrainer(Trainer):
         return DataLoader(steps, batch_size=1, collate_fn=lambda _: {})
 
     def train(
-        self,
-        resume_from_checkpoint: str | bool | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
+        self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any
     ) -> TrainOutput:
         """Train as `Trainer.train` does.
 
@@ -166,7 +163,7 @@ class PrivateTrainer(Trainer):
             )
         for callback in self.callback_handler.callbacks:
             _refuse_tools(callback)
-        found = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        found = super().train(resume_from_checkpoint, *arguments, **options)
         losses = [row["eval_loss"] for row in self.state.log_history if "eval_loss" in row]
         if losses and (said := worse(losses[0], losses[-1])):
             logger.warning("%s", said)
@@ -238,12 +235,7 @@ class PrivateTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         return found
 
-    def predict(
-        self,
-        test_dataset: Any,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "test",
-    ) -> PredictionOutput:
+    def predict(self, test_dataset: Any, *arguments: Any, **options: Any) -> PredictionOutput:
         """Predict as `Trainer.predict` does, for examples that are stated to be public.
 
         Raises:
@@ -253,7 +245,7 @@ class PrivateTrainer(Trainer):
             They are tokens already, so that copies of the training records are not noticed.
         """
         _check_evaluation(self.args, test_dataset, "test_dataset")
-        return super().predict(test_dataset, ignore_keys, metric_key_prefix)
+        return super().predict(test_dataset, *arguments, **options)
 
 
 def _shown(metrics: dict[str, float]) -> dict[str, float]:

@@ -77,7 +77,7 @@ def line_chart(
     *,
     width: int,
     height: int,
-    from_zero: bool,
+    from_zero: bool = True,
     description: str,
     ticks: Shown | None = None,
     across: str = "round",

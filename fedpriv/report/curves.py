@@ -8,14 +8,16 @@ from typing import Any
 from markupsafe import Markup
 
 from fedpriv.report.alike import grouped
-from fedpriv.report.charts import PALETTE, Line, Shown, line_chart, thin
+from fedpriv.report.charts import PALETTE, Line, line_chart, thin
 from fedpriv.report.figures import amount, duration, score
 from fedpriv.report.rundir import Round, RunDirectory, finite
 
 POINTS = 240  # of one line; a page has no more pixels to show
 ALL_POINTS = 3000  # of all lines of a chart
 NAMED_LINES = 12  # more can't be told apart, so the worst alone is named
-WIDE, NARROW, HALF = (880, 300), (372, 260), (420, 210)
+Sizes = Sequence[tuple[int, int]]
+BOTH: Sizes = ((880, 300), (372, 260))  # of a wide page, and of a narrow one
+HALF: Sizes = ((420, 210),)
 
 
 def charts(directory: RunDirectory) -> dict[str, list[str]]:
@@ -32,22 +34,16 @@ def charts(directory: RunDirectory) -> dict[str, list[str]]:
         traffic = [Line("each way", thin(up, POINTS), "accent")]
     time = [Line(duration(one), thin(seconds, POINTS), "accent") for _, one in seconds[-1:]]
     return {
-        "loss": _drawn("loss", loss, "Held-out loss by round", (WIDE, NARROW), from_zero=False),
-        "epsilon": _drawn("epsilon", spent, "Epsilon spent by site and round", (WIDE, NARROW)),
-        "bytes": _drawn("bytes", traffic, "Bytes up and down by round", (HALF,), ticks=amount),
-        "seconds": _drawn("seconds", time, "Seconds by round", (HALF,), ticks=duration),
+        "loss": _drawn("loss", loss, BOTH, "Held-out loss by round", from_zero=False),
+        "epsilon": _drawn("epsilon", spent, BOTH, "Epsilon spent by site and round"),
+        "bytes": _drawn("bytes", traffic, HALF, "Bytes up and down by round", ticks=amount),
+        "seconds": _drawn("seconds", time, HALF, "Seconds by round", ticks=duration),
     }
 
 
-def _drawn(
-    name: str,
-    lines: list[Line],
-    description: str,
-    sizes: Sequence[tuple[int, int]],
-    from_zero: bool = True,
-    ticks: Shown | None = None,
-) -> list[str]:
-    how: Any = {"description": description, "from_zero": from_zero, "ticks": ticks}
+def _drawn(name: str, lines: list[Line], sizes: Sizes, said: str, **how: Any) -> list[str]:
+    """Draw a chart in each of its sizes, if it has lines; `how` is as of `line_chart`."""
+    how |= {"description": said}
     return [
         # safe: matplotlib escapes the text it is given
         Markup(line_chart(f"{name}-{width}", lines, width=width, height=height, **how))

@@ -17,6 +17,8 @@ from fedpriv.synthetic.records import Record
 
 BATCH, GREEDY_BATCH = 64, 16  # texts at once
 Model = tuple[Any, Any]  # a causal LM, and its tokenizer
+Lender = Callable[[], AbstractContextManager[Model]]
+Starts = Sequence[Sequence[int]]  # tokens, of at least one
 
 
 class LanguageModelGenerator:
@@ -35,11 +37,7 @@ class LanguageModelGenerator:
     """
 
     def __init__(
-        self,
-        model: Callable[[], AbstractContextManager[Model]],
-        settings: GeneratorSection,
-        fields: Sequence[str],
-        max_length: int,
+        self, model: Lender, settings: GeneratorSection, fields: Sequence[str], max_length: int
     ) -> None:
         self._model, self._settings = model, settings
         self._fields, self._text = fields, "text" if "text" in fields else "completion"
@@ -81,12 +79,7 @@ class LanguageModelGenerator:
         return prompt if len(prompt) + 2 <= self._max_length else prompt[-(self._max_length // 2) :]
 
     def _continue(
-        self,
-        model: Any,
-        tokenizer: Any,
-        starts: Sequence[Sequence[int]],
-        seed: str,
-        prompts: Sequence[int],
+        self, model: Any, tokenizer: Any, starts: Starts, seed: str, prompts: Sequence[int]
     ) -> list[str]:
         """Return the text of each start and what comes after it, without so much of a prompt."""
         settings, longest = self._settings, self._max_length
@@ -101,13 +94,7 @@ class LanguageModelGenerator:
 
 
 def sample(
-    model: Any,
-    tokenizer: Any,
-    starts: Sequence[Sequence[int]],
-    *,
-    longest: int,
-    temperature: float,
-    seed: str,
+    model: Any, tokenizer: Any, starts: Starts, *, longest: int, temperature: float, seed: str
 ) -> list[list[int]]:
     """Draw new tokens after each start (of at least one token), one by one.
 
@@ -120,7 +107,7 @@ def sample(
         return _go_on(model, tokenizer, starts, longest, BATCH, how)
 
 
-def greedy(model: Any, tokenizer: Any, starts: Sequence[Sequence[int]], longest: int) -> list[str]:
+def greedy(model: Any, tokenizer: Any, starts: Starts, longest: int) -> list[str]:
     """Write the likeliest token each time after each start, as text: it is always the same.
 
     Args:
@@ -132,12 +119,7 @@ def greedy(model: Any, tokenizer: Any, starts: Sequence[Sequence[int]], longest:
 
 @torch.inference_mode()
 def _go_on(
-    model: Any,
-    tokenizer: Any,
-    starts: Sequence[Sequence[int]],
-    longest: int,
-    at_once: int,
-    how: Mapping[str, Any],
+    model: Any, tokenizer: Any, starts: Starts, longest: int, at_once: int, how: Mapping[str, Any]
 ) -> list[list[int]]:
     """Continue a batch of starts of alike lengths at a time; keys and values are kept."""
     made: list[list[int]] = [[] for _ in starts]
