@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from fedpriv.errors import ConfigError, RoundError, RunError
 from fedpriv.files import canonical_json, write_json
 from fedpriv.proxy import through, transport_to
 from fedpriv.synthetic.config import GeneratorSection
+from fedpriv.synthetic.instructed import Ask
 
 AT_ONCE = 8
 ATTEMPTS = 5
@@ -29,10 +30,8 @@ PAUSE = 1.0  # seconds before the second attempt; doubled each time
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
-def endpoint(
-    settings: GeneratorSection, *, longest: int, cache: Path, pause: float = PAUSE
-) -> Callable[[Sequence[str], str], list[str]]:
-    """Return an `Ask` of such a service.
+def endpoint(settings: GeneratorSection, *, longest: int, cache: Path, pause: float = PAUSE) -> Ask:
+    """Return what puts instructions to such a service.
 
     Args:
         longest: tokens of a record, which are enough of an answer.
