@@ -116,7 +116,6 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "simulated": [r.site for r in reports if r.simulated],
         "tampered": [site.report.site for site in sites if site.signature == "changed"],
         "weak_delta": [r.site for r in reports if r.delta >= 1 / r.declared_size],
-        "trainable": _trainable(run.model.trainable),
         "shared": lambda field: shared(reports, field),
         "assumptions": assumptions(reports),
         "rules": RULES,
@@ -201,12 +200,3 @@ def _range(values: Iterable[float]) -> str:
 def _worse(directory: RunDirectory) -> str:
     before, after = directory.run.baseline, directory.last_evaluation
     return worse(before.eval_loss if before else None, after.eval_loss if after else None)
-
-
-def _trainable(trainable: Any) -> str:
-    """Say a count of parameters, or of the named tensors, in words."""
-    if isinstance(trainable, int):
-        return f"{trainable:,} trainable parameters"
-    if isinstance(trainable, (list, dict)):
-        return f"{len(trainable):,} trainable tensors"
-    return ""

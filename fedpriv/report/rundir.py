@@ -50,7 +50,7 @@ class RunModel(Part):
     task: str
     digest: str
     begin: str | None = None
-    trainable: Any = None
+    trainable: int | None = None
 
 
 class Preparing(Part):
