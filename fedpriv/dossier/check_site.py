@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedpriv.dossier.findings import Finding, holds, word
+from fedpriv.dossier.findings import Finding, holds, whose_key, word
 from fedpriv.dossier.statement import Statement, check_signed, signer_of
 from fedpriv.dossier.with_rows import check_with_rows
 from fedpriv.dossier.without_rows import check_without_rows
@@ -63,10 +63,4 @@ def _check_signature(said: Statement) -> Iterator[Finding]:
     if not report.private:
         raise DossierError(f"{said.whose} is stamped NOT PRIVATE: it claims nothing.")
     yield holds(f"the budget report is as key {shown} signed it")
-    if said.key is None:
-        yield word(
-            f"that {shown} is the site's key: give --site {said.name}=KEY with one that the site"
-            " told you"
-        )
-    else:
-        yield holds("that is the key that was given for the site")
+    yield whose_key(shown, "site", f"--site {said.name}=KEY", given=said.key is not None)

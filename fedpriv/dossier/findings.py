@@ -46,6 +46,19 @@ def left_open(text: str) -> Finding:
     return Finding("open", text)
 
 
+def whose_key(shown: str, who: str, option: str, *, given: bool) -> Finding:
+    """Return what is known of the key that somebody signed with.
+
+    Args:
+        who: the site or coordinator that it should be of.
+        option: by which a person gives the key that they were told.
+        given: it is the one that was given.
+    """
+    if given:
+        return holds(f"that is the key that was given for the {who}")
+    return word(f"that {shown} is the {who}'s key: give {option} with one that the {who} told you")
+
+
 def about(site: str, found: Iterable[Finding]) -> Iterator[Finding]:
     """Yield findings with the site that they are about."""
     return (replace(one, site=site) for one in found)

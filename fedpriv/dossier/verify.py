@@ -18,7 +18,7 @@ from fedpriv.dossier.audit import check_audit
 from fedpriv.dossier.check_site import check_site
 from fedpriv.dossier.earlier import check_continues
 from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, Facts, contents_of
-from fedpriv.dossier.findings import Finding, about, holds, left_open, word
+from fedpriv.dossier.findings import Finding, about, holds, left_open, whose_key, word
 from fedpriv.dossier.package import Package, read
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices, same_prices
@@ -117,13 +117,8 @@ def own_page(path: Path, verdict: str = "") -> bytes:
 def verify_package(package: Package, path: Path, given: Given) -> Iterator[Finding]:
     """Verify a dossier whose bytes were read."""
     yield holds(f"every byte is what key {in_groups(package.signer)} signed")
-    if given.signer is None:
-        yield word(
-            f"that {in_groups(package.signer)} is the coordinator's key: give --signer KEY"
-            " with one that the coordinator told you"
-        )
-    else:
-        yield holds("that is the key that was given for the coordinator")
+    shown, is_given = in_groups(package.signer), given.signer is not None
+    yield whose_key(shown, "coordinator", "--signer KEY", given=is_given)
     contents = contents_of(package.files, path)
     yield from _check_derived(package, contents, path)
     _check_facts(contents, path)

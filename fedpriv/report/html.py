@@ -124,7 +124,6 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "thinned": len(rounds) > POINTS,
         "named_lines": NAMED_LINES,
         "any_missed": any(kind == "missed" for one in took_part for _, kind in one.pieces),
-        "unsigned": bool(silent),
         "of_sites": len(directory.site_names),
     }
 
