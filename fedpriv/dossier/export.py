@@ -31,7 +31,7 @@ from fedpriv.dossier.package import pack, unpack
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices
 from fedpriv.dossier.verify import Given, verify_package
-from fedpriv.errors import ConfigError, LedgerError, RunError
+from fedpriv.errors import ConfigError, RunError
 from fedpriv.files import file_digest, write_atomic
 from fedpriv.names import Digest
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -180,11 +180,7 @@ def _export(path: Path) -> bytes:
     if not is_export(path):
         with Ledger.open(path, reading=True) as ledger:
             return canonical_export(ledger.rows())
-    try:
-        rows = exported_rows(path.read_bytes(), path)
-    except OSError as error:
-        raise LedgerError(f"{path}: can't be read ({error.strerror}).") from None
-    return canonical_export(rows)
+    return canonical_export(exported_rows(path.read_bytes(), path))
 
 
 def _audit(path: Path) -> bytes | None:
