@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
@@ -67,7 +66,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     argument, names of opacus are taken for ours.
 
     Raises:
-        ConfigError: names the argument, what it is, and what it should be.
+        ConfigError: names the argument, what it is, and what it should be; or the setting or file
+            that the function could not use.
     """
     signature = inspect.signature(function)
 
@@ -88,8 +88,13 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 bound.arguments[name] = {k: valid(k, v, adapter) for k, v in value.items()}
             else:
                 bound.arguments[name] = valid(name, value, adapter)
-        with typed_errors():
+        try:
             return function(*bound.args, **bound.kwargs)
+        except ValidationError as error:
+            raise _not_valid(error) from None
+        except OSError as error:
+            problem = f"can't be used: {error.strerror or error}"
+            raise ConfigError(problem, file=error.filename) from error
 
     return call
 
@@ -136,23 +141,6 @@ def valid(name: str, value: Any, adapter: TypeAdapter[Any]) -> Any:
     return value if type(value) is int and found == value else found  # it is shown as it is typed
 
 
-@contextmanager
-def typed_errors() -> Iterator[None]:
-    """Turn what pydantic and the file system raise into what a person can act on.
-
-    Raises:
-        ConfigError: names the setting, or the file.
-    """
-    try:
-        yield
-    except ValidationError as error:
-        raise _not_valid(error) from None
-    except OSError as error:
-        raise ConfigError(
-            f"can't be used: {error.strerror or error}", file=error.filename
-        ) from error
-
-
 def _not_valid(error: ValidationError, name: str | None = None, value: Any = ...) -> ConfigError:
     """Return the first problem; of several types that an argument may have, what each asks for."""
     problems = error.errors(include_url=False)
@@ -165,11 +153,8 @@ def _not_valid(error: ValidationError, name: str | None = None, value: Any = ...
         for problem in problems
         if name is not None or problem is first
     )
-    return ConfigError(
-        f"is {_told(value)}",
-        key=".".join(where) or None,
-        fix=" ".join(f"{text}." for text in asked),
-    )
+    fix = " ".join(f"{text}." for text in asked)
+    return ConfigError(f"is {_told(value)}", key=".".join(where) or None, fix=fix)
 
 
 def _told(value: Any) -> str:

@@ -76,8 +76,15 @@ class FedprivError(Exception):
     exit_code = 2
     verdict = ""  # of a check that ended with it: the last line that a command prints
 
+    def __init_subclass__(cls, *, code: str = "", exit_code: int = 0) -> None:
+        super().__init_subclass__()
+        if code:
+            cls.code = code
+        if exit_code:
+            cls.exit_code = exit_code
 
-class ConfigError(FedprivError):
+
+class ConfigError(FedprivError, code="config"):
     """A setting that can't be used.
 
     Args:
@@ -87,8 +94,6 @@ class ConfigError(FedprivError):
         value: the offending value, shown with ``repr``, the beginning of it if it is long.
         fix: what to do about it, in a sentence.
     """
-
-    code = "config"
 
     def __init__(
         self,
@@ -132,238 +137,160 @@ class DataError(ConfigError):
     """
 
 
-class ModelError(FedprivError):
+class ModelError(FedprivError, code="model"):
     """A model that can't be loaded."""
 
-    code = "model"
 
-
-class NotPrivateError(ModelError):
+class NotPrivateError(ModelError, code="not-private"):
     """A model whose gradients of single records can't be computed exactly."""
 
-    code = "not-private"
 
-
-class RunError(FedprivError):
+class RunError(FedprivError, code="run"):
     """A run directory that holds something else, or can't be resumed."""
 
-    code = "run"
 
-
-class ProtocolError(FedprivError):
+class ProtocolError(FedprivError, code="protocol"):
     """A message with missing, malformed or forbidden content."""
 
-    code = "protocol"
 
-
-class LimitError(ProtocolError):
+class LimitError(ProtocolError, code="limit"):
     """A job asks for what the site's file does not allow. Nothing was spent.
 
     Args:
         limit: of the file. It depends on no record.
     """
 
-    code = "limit"
-
     def __init__(self, message: str, limit: Limit | None = None) -> None:
         super().__init__(message)
         self.limit = limit
 
 
-class SyntheticSetError(ProtocolError):
+class SyntheticSetError(ProtocolError, code="synthetic-set"):
     """A request's synthetic set can't be made from the one at the site."""
 
-    code = "synthetic-set"
 
-
-class SetError(ProtocolError):
+class SetError(ProtocolError, code="wrong-set"):
     """A secure sum's set, or a site's entry in it, is wrong: nothing is released."""
 
-    code = "wrong-set"
 
-
-class ShareLostError(FedprivError):
+class ShareLostError(FedprivError, code="share-lost"):
     """The site no longer has its share of that slot's secure sum. The slot is void."""
 
-    code = "share-lost"
 
-
-class RoundError(FedprivError):
+class RoundError(FedprivError, code="round", exit_code=5):
     """A round that can't be completed.
 
     Args:
         may_heal: enough sites may still answer if they are asked again, later.
     """
 
-    code = "round"
-    exit_code = 5
-
     def __init__(self, message: str, *, may_heal: bool = False) -> None:
         super().__init__(message)
         self.may_heal = may_heal
 
 
-class RunningError(FedprivError):
+class RunningError(FedprivError, code="running", exit_code=6):
     """Another process works in the folder."""
 
-    code = "running"
-    exit_code = 6
 
-
-class PausedError(FedprivError):
+class PausedError(FedprivError, code="paused"):
     """The site waits for a person: it is paused, or a job needs approval."""
 
-    code = "paused"
 
-
-class BusyError(FedprivError):
+class BusyError(FedprivError, code="busy"):
     """A simulated site still works on an earlier request."""
 
-    code = "busy"
 
-
-class JobRefusedError(FedprivError):
+class JobRefusedError(FedprivError, code="refused"):
     """The site's administrator refused this job."""
 
-    code = "refused"
 
-
-class StatementError(FedprivError):
+class StatementError(FedprivError, code="statement"):
     """A proposal has expired, or lacks the statement or signature that a site wants."""
 
-    code = "statement"
 
-
-class NetworkError(FedprivError):
+class NetworkError(FedprivError, code="network", exit_code=3):
     """A connection that can't be used."""
 
-    code = "network"
-    exit_code = 3
 
-
-class UnreachableError(NetworkError):
+class UnreachableError(NetworkError, code="unreachable"):
     """The server can't be reached, or does not answer properly."""
 
-    code = "unreachable"
 
-
-class CertificateError(NetworkError):
+class CertificateError(NetworkError, code="certificate"):
     """TLS fails: site or server does not accept the other's certificate."""
 
-    code = "certificate"
 
-
-class AdmissionError(NetworkError):
+class AdmissionError(NetworkError, code="admission"):
     """The server does not accept the site's key."""
 
-    code = "admission"
 
-
-class ClockError(NetworkError):
+class ClockError(NetworkError, code="clock"):
     """The clocks of site and server differ too much for signatures."""
 
-    code = "clock"
 
-
-class StepFailedError(FedprivError):
+class StepFailedError(FedprivError, code="failed"):
     """A step failed after its batch was sampled. The reason stays at the site."""
 
-    code = "failed"
 
-
-class AccountingError(FedprivError):
+class AccountingError(FedprivError, code="accounting"):
     """Privacy parameters outside what can be bounded."""
 
-    code = "accounting"
 
-
-class RawValueError(FedprivError):
+class RawValueError(FedprivError, code="raw-value"):
     """A value of unknown origin where only a `Privatised` one may go."""
 
-    code = "raw-value"
 
-
-class BudgetError(FedprivError):
+class BudgetError(FedprivError, code="budget", exit_code=4):
     """A plan that would cost more than the site allows. Nothing was spent."""
 
-    code = "budget"
-    exit_code = 4
 
-
-class EnrolmentError(FedprivError):
+class EnrolmentError(FedprivError, code="enrolment", exit_code=3):
     """Keys, certificates or an enrolment: damaged, expired, or of another federation."""
 
-    code = "enrolment"
-    exit_code = 3
 
-
-class DossierError(FedprivError):
+class DossierError(FedprivError, code="dossier", exit_code=4):
     """A dossier that can't be used, or contradicts itself."""
 
-    code = "dossier"
-    exit_code = 4
 
-
-class AlteredError(DossierError):
+class AlteredError(DossierError, code="dossier-altered"):
     """A dossier's bytes are not those that were signed."""
 
-    code = "dossier-altered"
 
-
-class SignerError(DossierError):
+class SignerError(DossierError, code="dossier-signer", exit_code=3):
     """A dossier, or a report in it, is not signed with the expected key."""
 
-    code = "dossier-signer"
-    exit_code = 3
 
-
-class UnderstatedError(DossierError):
+class UnderstatedError(DossierError, code="dossier-understated"):
     """A report states less than its events cost, or leaves events out."""
 
-    code = "dossier-understated"
 
-
-class ForkedError(DossierError):
+class ForkedError(DossierError, code="dossier-forked"):
     """A ledger does not continue the rows that were seen earlier."""
 
-    code = "dossier-forked"
 
-
-class OtherAdapterError(DossierError):
+class OtherAdapterError(DossierError, code="dossier-adapter"):
     """The adapter is not the one in the dossier."""
 
-    code = "dossier-adapter"
 
-
-class LedgerError(FedprivError):
+class LedgerError(FedprivError, code="ledger", exit_code=4):
     """A ledger that can't be used. Nothing is released without one."""
 
-    code = "ledger"
-    exit_code = 4
 
-
-class LedgerInUseError(LedgerError):
+class LedgerInUseError(LedgerError, code="ledger-in-use"):
     """Another process holds the ledger."""
 
-    code = "ledger-in-use"
 
-
-class LedgerCorruptError(LedgerError):
+class LedgerCorruptError(LedgerError, code="ledger-corrupt"):
     """The ledger's rows were edited, are missing, or went back in time."""
 
-    code = "ledger-corrupt"
 
-
-class OverlapError(LedgerError):
+class OverlapError(LedgerError, code="overlap"):
     """Another ledger of the site covers units of this population."""
 
-    code = "overlap"
 
-
-class SlotError(LedgerError):
+class SlotError(LedgerError, code="slot"):
     """The slot is outside the plan, or was used for another request."""
-
-    code = "slot"
 
 
 @contextmanager

@@ -25,16 +25,8 @@ _SERVED = 0  # sites that keep in memory alone
 FOLDER = "FEDPRIV_CACHE"  # names another folder than the user's; empty keeps nothing
 MOST = 1_000  # trials, of some hundred bytes each; the oldest are forgotten
 _LIBRARIES = ("torch", "transformers", "peft", "numpy")
-_SETTINGS = (
-    "ATEN_",
-    "CUBLAS_",
-    "CUDNN_",
-    "DNNL_",
-    "MKL_",
-    "NVIDIA_",
-    "OMP_",
-    "ONEDNN_",
-)  # of what these compute with begin so
+# Settings of what these compute with begin so.
+_SETTINGS = ("ATEN_", "CUBLAS_", "CUDNN_", "DNNL_", "MKL_", "NVIDIA_", "OMP_", "ONEDNN_")
 _OF_A_PROCESSOR = (b"model name", b"flags", b"Features", b"CPU part")
 
 

@@ -75,12 +75,9 @@ def listen_here(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
-        raise ConfigError(
-            f"can't listen there: {error.strerror}",
-            key="--port",
-            value=port,
-            fix="Is it served already? Name another port.",
-        ) from None
+        problem = f"can't listen there: {error.strerror}"
+        fix = "Is it served already? Name another port."
+        raise ConfigError(problem, key="--port", value=port, fix=fix) from None
 
 
 def new_token(folder: Path) -> tuple[str, Path]:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -34,7 +30,7 @@ def left() -> int | None:
     return max(0, most - taken + cached)
 
 
-def total(device: torch.device | str = "cpu") -> int:
+def total(device: object = "cpu") -> int:
     """Return the bytes that a torch device has for this process and its neighbours, taken or not.
 
     It is the same before and after a private step; what is free is not.
@@ -42,6 +38,6 @@ def total(device: torch.device | str = "cpu") -> int:
     if str(device) != "cpu":
         import torch
 
-        return int(torch.cuda.get_device_properties(device).total_memory)
+        return int(torch.cuda.get_device_properties(str(device)).total_memory)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(machine, limit() or machine)

@@ -11,12 +11,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedpriv.errors import ConfigError
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 HOST = "127.0.0.1"
 Samples = Iterable[tuple[tuple[str, ...], float]]  # values of the labels, and of the figure
@@ -36,14 +33,14 @@ class Figure:
     labels: tuple[str, ...] = ()
     counts: bool = False
 
-    def metric(self, samples: Samples) -> Metric:
+    def metric(self, samples: Samples) -> Any:
         """Return the figure with its values, as the library serves it."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         family: Any = CounterMetricFamily if self.counts else GaugeMetricFamily
-        made: Metric = family(self.name, self.meaning, labels=self.labels)
+        made = family(self.name, self.meaning, labels=self.labels)
         for labels, value in samples:
-            made.add_metric(list(labels), value)  # type: ignore[attr-defined]
+            made.add_metric(list(labels), value)
         return made
 
 
@@ -85,13 +82,9 @@ def registry_of(look: Reading) -> Any:
     from prometheus_client import CollectorRegistry
 
     class Collector:
-        def collect(self) -> Iterator[Metric]:
-            for figure, samples in look().items():
-                yield figure.metric(samples)
+        def collect(self) -> list[Any]:
+            return [figure.metric(samples) for figure, samples in look().items()]
 
-        def describe(self) -> list[Metric]:
-            return []
-
-    registry = CollectorRegistry(auto_describe=False)
+    registry = CollectorRegistry(auto_describe=False)  # or it would look before it is asked
     registry.register(Collector())
     return registry

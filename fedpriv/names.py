@@ -19,11 +19,7 @@ def has_a_port(address: str) -> str:
 MAX_PORT = 65535
 HOST_PORT = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
 ADDRESS_OR_AUTO = rf"^(auto|{HOST_PORT})$"
-Address = Annotated[
-    str,
-    Field(pattern=rf"^{HOST_PORT}$"),
-    AfterValidator(has_a_port),
-]
+Address = Annotated[str, Field(pattern=rf"^{HOST_PORT}$"), AfterValidator(has_a_port)]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Wire = Literal["float32", "bf16", "int8"]
@@ -40,11 +36,7 @@ Unit = Annotated[
     ),
 ]
 RecordsPerUnit = Annotated[
-    int,
-    Field(
-        ge=1,
-        description="Most records, or windows of a long text, per unit.",
-    ),
+    int, Field(ge=1, description="Most records, or windows of a long text, per unit.")
 ]
 METRICS = (
     "Port for the process's public figures in Prometheus format, open to this machine only."

@@ -36,6 +36,7 @@ _LARGEST_BF16 = np.uint32(0x7F7F0000).view(np.float32)
 _LARGEST_SCALE = np.nextafter(_LARGEST / np.float32(127), np.float32(0))  # 127 of it are finite
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Read = Callable[[str], bytes]  # the content of an array, by its name
 
 
 def encode(vector: Vector, wire: Wire) -> Iterator[tuple[str, Array]]:
@@ -71,7 +72,7 @@ def encode_text(text: str) -> Iterator[tuple[str, Array]]:
         yield _name(index), content[start : start + 4 * BLOCK]
 
 
-def decode_text(read: Callable[[str], bytes], names: Collection[str], largest: int) -> str:
+def decode_text(read: Read, names: Collection[str], largest: int) -> str:
     """Return a text that arrived.
 
     Args:
@@ -111,7 +112,7 @@ class _Arrived:
         bytes_read: the bytes that the last iteration has read.
     """
 
-    def __init__(self, read: Callable[[str], bytes], names: Collection[str], size: int) -> None:
+    def __init__(self, read: Read, names: Collection[str], size: int) -> None:
         self.size = size
         self.bytes_read = 0
         self._read, self._names = read, names
@@ -149,9 +150,7 @@ class MaskedBlocks(_Arrived):
             or length. Any values will do: masked ones are uniform.
     """
 
-    def __init__(
-        self, read: Callable[[str], bytes], names: Collection[str], size: int, bits: Bits
-    ) -> None:
+    def __init__(self, read: Read, names: Collection[str], size: int, bits: Bits) -> None:
         super().__init__(read, names, size)
         self._dtype = DTYPES[bits]
 
@@ -181,9 +180,7 @@ class Blocks(_Arrived):
             or length, or a value that is not finite or that no sender makes.
     """
 
-    def __init__(
-        self, read: Callable[[str], bytes], names: Collection[str], size: int, wire: Wire
-    ) -> None:
+    def __init__(self, read: Read, names: Collection[str], size: int, wire: Wire) -> None:
         super().__init__(read, names, size)
         self._wire = wire
 

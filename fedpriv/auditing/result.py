@@ -10,12 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from fedpriv.config.load import config_error
 from fedpriv.errors import ConfigError
 from fedpriv.files import write_atomic
 from fedpriv.one_line import one_line
+from fedpriv.section import Section
 
 FORMAT = 1
 FILE = "audit.json"
@@ -38,13 +39,7 @@ WORLDS: dict[WorldName, str] = {
 CLAIMED: tuple[WorldName, ...] = ("as-claimed", "run")  # which keep the claim; all others are twins
 
 
-class Entry(BaseModel):
-    """A part of the file, which can't be changed afterwards."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Measure(Entry):
+class Measure(Section):
     """A figure of an attack, with an interval where there is one.
 
     Attributes:
@@ -60,7 +55,7 @@ class Measure(Entry):
     by_chance: float | None = None
 
 
-class World(Entry):
+class World(Section):
     """One way in which a part was run.
 
     Attributes:
@@ -86,7 +81,7 @@ class World(Entry):
     measures: tuple[Measure, ...] = ()
 
 
-class Part(Entry):
+class Part(Section):
     """One kind of attack, in all its worlds.
 
     Attributes:
@@ -120,14 +115,14 @@ class Part(Entry):
         return [world for world in self.worlds if world.wanted and not world.found]
 
 
-class Refused(Entry):
+class Refused(Section):
     """A part that was not run, and why."""
 
     what: str
     why: str
 
 
-class Audit(Entry):
+class Audit(Section):
     """The content of `audit.json`.
 
     Attributes:
@@ -189,3 +184,41 @@ def read_audit(path: Path) -> Audit:
         raise ConfigError(f"can't be read: {error.strerror}", file=path) from None
     except ValidationError as error:
         raise config_error(error, path, Audit) from None
+
+
+def shown(measure: Measure) -> str:
+    """Show a figure in one line."""
+    text = f"{measure.name} {measure.value:.3g}"
+    if measure.low is not None and measure.high is not None:
+        text += f" [{measure.low:.2f}, {measure.high:.2f}]"
+    return text
+
+
+def shown_with_chance(measure: Measure) -> str:
+    """Show the same, and what an attacker has who knows nothing."""
+    chance = "" if measure.by_chance is None else f", by chance {measure.by_chance:.3g}"
+    return shown(measure) + chance
+
+
+def verdict(part: Part, world: World) -> str:
+    """Say what a row comes to, in a few words."""
+    if world.wanted:
+        return "caught" if world.found else "NOT CAUGHT"
+    if world.name in CLAIMED:
+        if world.epsilon_lower is not None and world.epsilon_lower > part.epsilon:
+            return "CLAIM BROKEN"
+        return "more than chance" if world.found else "nothing found"
+    return "found" if world.found else "not told apart"
+
+
+def conclusion(audit: Audit) -> str:
+    """Say one sentence on the whole."""
+    if not audit.holds:
+        broken = ", ".join(part.name for part in audit.parts if not part.holds)
+        return f"The claim does not hold: {broken} proved more."
+    if not audit.sound:
+        missed = ", ".join(
+            f"{part.name}, {WORLDS[world.name]}" for part in audit.parts for world in part.missed
+        )
+        return f"Nothing broke the claim, but that says little: not caught was {missed}."
+    return "No attack broke the claim, and every twin was caught that had to be."

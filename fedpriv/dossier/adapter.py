@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedpriv.base_model import CONFIG
 from fedpriv.dossier.facts import Facts
 from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.errors import ConfigError, OtherAdapterError
 from fedpriv.files import canonical_json, file_digest, sha256
 
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 CARD = "README.md"  # for people, and everybody may write another
 BASE = "base_model_name_or_path"  # where a machine has the base; its digest says which one it is
 
@@ -66,11 +66,9 @@ def check_adapter(facts: Facts, path: Path, folder: Path | None) -> Iterator[Fin
     try:
         found = adapter_digests(folder)
     except OSError as error:
-        raise ConfigError(
-            f"can't be read: {error.strerror}",
-            file=error.filename or folder,
-            fix="Name the folder of an adapter.",
-        ) from None
+        problem = f"can't be read: {error.strerror}"
+        fix = "Name the folder of an adapter."
+        raise ConfigError(problem, file=error.filename or folder, fix=fix) from None
     for name, digest in stated.items():
         if found.get(name) != digest:
             raise OtherAdapterError(
@@ -79,6 +77,5 @@ def check_adapter(facts: Facts, path: Path, folder: Path | None) -> Iterator[Fin
                 " dossier says nothing."
             )
     yield holds(f"{folder} is the adapter that it is about, by the digests of {', '.join(stated)}")
-    others = sorted(found.keys() - stated.keys())
-    if others:
+    if others := sorted(found.keys() - stated.keys()):
         yield word(f"what else is in {folder}: {', '.join(others)}")

@@ -5,15 +5,15 @@ Made of the other files alone, so that whoever has them can make it again.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from pydantic import Field
 
 from fedpriv.dossier.clauses import Clause, clauses_of
-from fedpriv.dossier.facts import Contents
+from fedpriv.dossier.facts import Contents, json_of
 from fedpriv.dossier.sentences import basis_of
+from fedpriv.report.alike import grouped
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.received import claims_of
 from fedpriv.section import Section
@@ -37,6 +37,9 @@ ALONE = (
 )
 
 
+ClaimName = Literal["local", "secure sum", "alone"]
+
+
 class Claimed(Section):
     """ε of a claim at one site, for the life of its ledger."""
 
@@ -57,7 +60,7 @@ class Claim(Section):
         assumptions: those not in the text, each with the sites that name it; no sites if all do.
     """
 
-    name: Literal["local", "secure sum", "alone"]
+    name: ClaimName
     text: str
     sites: tuple[Claimed, ...]
     assumptions: tuple[tuple[str, tuple[str, ...]], ...]
@@ -78,8 +81,7 @@ def answers(contents: Contents) -> Answers:
 
 def answers_of(contents: Contents) -> bytes:
     """Return the bytes of ``answers.json``."""
-    made = answers(contents).model_dump(mode="json")
-    return (json.dumps(made, indent=2, ensure_ascii=False) + "\n").encode()
+    return json_of(answers(contents))
 
 
 def _claims(reports: list[BudgetReport]) -> Iterator[Claim]:
@@ -103,23 +105,21 @@ def _words(outsiders: str, units: list[str]) -> str:
     return NEIGHBOURS.format(outsiders=outsiders, unit=", or one ".join(units))
 
 
-def _claim(
-    name: Literal["local", "secure sum", "alone"], reports: list[BudgetReport], text: str
-) -> Claim:
-    which = -1 if name == "alone" else 0
+def _claim(name: ClaimName, reports: list[BudgetReport], text: str) -> Claim:
+    stated = [(one, claims_of(one)[-1 if name == "alone" else 0]) for one in reports]
     return Claim(
         name=name,
         text=text,
         sites=tuple(
             Claimed(
                 site=one.site,
-                epsilon=claims_of(one)[which].committed,
-                budget=claims_of(one)[which].budget,
+                epsilon=claim.committed,
+                budget=claim.budget,
                 delta=one.delta,
                 unit=one.unit,
                 covers=_shown(one, "guarantee", one.guarantee),
             )
-            for one in reports
+            for one, claim in stated
         ),
         assumptions=tuple(assumptions_of(reports)),
     )
@@ -131,16 +131,15 @@ def _shown(report: BudgetReport, field: str, text: str) -> str:
     return f"(in words of another version, not derived) {text}" if field in odd else text
 
 
-def assumptions_of(reports: Iterable[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def assumptions_of(reports: Collection[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield what sites assume, and which sites where not all of them do."""
-    listed = list(reports)
-    named: dict[str, list[str]] = {}
-    for report in listed:
-        for text in (
-            *(_shown(report, "assumptions", text) for text in report.assumptions),
-            f"Timing: {_shown(report, 'timing', report.timing)}",
-            f"Numerics: {_shown(report, 'numerics', report.numerics)}",
-        ):
-            named.setdefault(text, []).append(report.site)
+    named = grouped((text, report.site) for report in reports for text in _assumed(report))
     for text, sites in named.items():
-        yield text, () if len(sites) == len(listed) else tuple(sites)
+        yield text, () if len(sites) == len(reports) else tuple(sites)
+
+
+def _assumed(report: BudgetReport) -> Iterator[str]:
+    for text in report.assumptions:
+        yield _shown(report, "assumptions", text)
+    yield f"Timing: {_shown(report, 'timing', report.timing)}"
+    yield f"Numerics: {_shown(report, 'numerics', report.numerics)}"

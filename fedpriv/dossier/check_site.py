@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedpriv.dossier.findings import Finding, holds, word
-from fedpriv.dossier.statement import Statement, check_order, check_signed, signer_of
+from fedpriv.dossier.findings import Finding, holds, whose_key, word
+from fedpriv.dossier.statement import Statement, check_signed, signer_of
 from fedpriv.dossier.with_rows import check_with_rows
 from fedpriv.dossier.without_rows import check_without_rows
 from fedpriv.errors import DossierError, SignerError
 from fedpriv.pki.points import in_groups
-from fedpriv.report.budget import BudgetReport
 
 
 def check_site(said: Statement) -> Iterator[Finding]:
@@ -26,17 +25,22 @@ def check_site(said: Statement) -> Iterator[Finding]:
     """
     yield from _check_signature(said)
     if said.rows is None:
-        check_order(said)
+        said.check_order()
         yield from check_without_rows(said)
     else:
         yield from check_with_rows(said, said.rows)
-        check_order(said)
+        said.check_order()
     yield word(
         f"that the site's newest report is this one, up to row {said.report.ledger_rows}, and that"
-        f" it answered in {said.site.rounds} rounds and no more: the coordinator says so",
-        said.name,
+        f" it answered in {said.site.rounds} rounds and no more: the coordinator says so"
     )
-    yield from _claims(said.report)
+    yield word(
+        f"that its records are those of one population of {said.report.declared_size} units,"
+        f" counted by {said.report.unit}, with no other ledger; that each step was sampled and"
+        " noised as its row says; and the assumptions that its report names"
+    )
+    if said.report.simulated:
+        yield word("that anybody was there at all: the site is simulated")
 
 
 def _check_signature(said: Statement) -> Iterator[Finding]:
@@ -58,24 +62,5 @@ def _check_signature(said: Statement) -> Iterator[Finding]:
         )
     if not report.private:
         raise DossierError(f"{said.whose} is stamped NOT PRIVATE: it claims nothing.")
-    yield holds(f"the budget report is as key {shown} signed it", said.name)
-    if said.key is None:
-        yield word(
-            f"that {shown} is the site's key: give --site {said.name}=KEY with one that the site"
-            " told you",
-            said.name,
-        )
-    else:
-        yield holds("that is the key that was given for the site", said.name)
-
-
-def _claims(report: BudgetReport) -> Iterator[Finding]:
-    """Yield what no file can show of a site."""
-    yield word(
-        f"that its records are those of one population of {report.declared_size} units, counted by"
-        f" {report.unit}, with no other ledger; that each step was sampled and noised as its row"
-        " says; and the assumptions that its report names",
-        report.site,
-    )
-    if report.simulated:
-        yield word("that anybody was there at all: the site is simulated", report.site)
+    yield holds(f"the budget report is as key {shown} signed it")
+    yield whose_key(shown, "site", f"--site {said.name}=KEY", given=said.key is not None)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
 from fedpriv.dossier.facts import Contents
-from fedpriv.dossier.findings import Finding, holds, left_open, word
+from fedpriv.dossier.findings import Finding, holds, left_open
 from fedpriv.dossier.statement import DIGITS, LEAST, SECOND, check_signed, signer_of
 from fedpriv.errors import ForkedError, SignerError, shown
 from fedpriv.privacy.ledger.chain import GENESIS, Head, Row
@@ -39,11 +39,11 @@ def check_continues(
         known = seen.get(report.dataset_id)
         if known is None:
             if name in before.reports:
-                yield word(
+                text = (
                     f"that its people are others than those of {earlier}, where it has another"
-                    " ledger: if they are not, what that one paid is not in these figures",
-                    name,
+                    " ledger: if they are not, what that one paid is not in these figures"
                 )
+                yield Finding("word", text, name)
             continue
         common += 1
         older = before.reports[known]
@@ -54,10 +54,8 @@ def check_continues(
                 f" {earlier} that of the same ledger by {signer_of(older)}. Ask the site itself"
                 f" which key is its own, and give it: --site {name}=KEY."
             )
-        yield _Two(
-            *(name, path, earlier, report, older),
-            *(now.rows.get(name), before.rows.get(known)),
-        ).compared()
+        two = _Two(name, path, earlier, report, older, now.rows.get(name), before.rows.get(known))
+        yield replace(two.compared(), site=name)
     if not common:
         yield left_open(f"{earlier} is about none of these ledgers, so there is nothing to compare")
 
@@ -95,12 +93,11 @@ class _Two:
                 " the newer one, name the other one as --earlier"
             )
         if seen.rows in hashes:
-            return holds(f"the ledger continues row {seen.rows} of {self.earlier}", self.name)
+            return holds(f"the ledger continues row {seen.rows} of {self.earlier}")
         self._check_figures()
         return left_open(
             f"that the ledger continues row {seen.rows} of {self.earlier}: its rows are not in the"
-            " dossier",
-            self.name,
+            " dossier"
         )
 
     def _seen(self) -> Head:
@@ -123,8 +120,7 @@ class _Two:
             self._check_figures()
             return left_open(
                 f"that all which a lost copy had taken at row {seen.rows} is paid for: its rows are"
-                f" not in {self.earlier}",
-                self.name,
+                f" not in {self.earlier}"
             )
         pairs = zip(rows, self.older_rows, strict=False)
         both = sum(1 for _ in takewhile(lambda pair: pair[0].hash == pair[1].hash, pairs))
@@ -147,8 +143,7 @@ class _Two:
             )
         return holds(
             f"row {seen.rows} of {self.earlier} is of a lost copy, and all that its plans had taken"
-            " is in these figures",
-            self.name,
+            " is in these figures"
         )
 
     def _check_figures(self) -> None:

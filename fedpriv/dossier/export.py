@@ -1,4 +1,4 @@
-"""Write the dossier of a run, and read it back as a stranger would."""
+"""From a run directory to its dossier, which is read back as a stranger would."""
 
 from __future__ import annotations
 
@@ -6,14 +6,50 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import ValidationError
 
-from fedpriv.dossier.collect import files_of
-from fedpriv.dossier.facts import PAGE
+from fedpriv.base_model import WEIGHTS
+from fedpriv.dossier.adapter import adapter_digests
+from fedpriv.dossier.answers import answers_of
+from fedpriv.dossier.facts import (
+    ANSWERS,
+    AUDIT,
+    FACTS,
+    PAGE,
+    Evaluated,
+    Facts,
+    Looked,
+    Participant,
+    Scores,
+    contents_of,
+    json_of,
+    ledger_file,
+    report_file,
+)
 from fedpriv.dossier.findings import Finding
 from fedpriv.dossier.package import pack, unpack
+from fedpriv.dossier.page import page_of
+from fedpriv.dossier.prices import prices
 from fedpriv.dossier.verify import Given, verify_package
-from fedpriv.errors import ConfigError
-from fedpriv.files import write_atomic
+from fedpriv.errors import ConfigError, RunError
+from fedpriv.files import file_digest, write_atomic
+from fedpriv.names import Digest
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.protocol import Proposal
+from fedpriv.report.budget import malformed
+from fedpriv.report.ledger_export import canonical_export, exported_rows, is_export
+from fedpriv.report.rundir import Evaluation, Part, RunDirectory, finite, read_run
+from fedpriv.software import software
+
+MAX_AUDIT = 16 << 20  # bytes
+
+
+class _AdapterFacts(Part):
+    """What is needed here of ``fedpriv.json`` of an adapter."""
+
+    kind: str
+    proposal: Proposal
+    weights_digest: Digest
 
 
 def export_run(
@@ -47,3 +83,179 @@ def export_run(
     write_atomic(out, content)
     write_atomic(page, package.files[PAGE])
     return found
+
+
+def files_of(run: Path, ledgers: Mapping[str, Path] | None = None) -> dict[str, bytes]:
+    """Return the files of the dossier of a run, in their order.
+
+    Args:
+        run: a run directory whose job has ended, of a simulation or over the network.
+        ledgers: by site, its ledger or what ``fedpriv ledger export`` wrote of it. A simulation has
+            those of its sites by itself, unless they outlive the run.
+
+    Raises:
+        RunError: it is no such directory, or its run promises nothing (NOT PRIVATE).
+        ConfigError: a file in it is malformed, or a ledger is of nobody.
+        LedgerError: a ledger can't be read.
+
+    Privacy:
+        Reads nothing below the run's folder ``private``.
+    """
+    directory = read_run(run)
+    _check_is_of_use(run, directory)
+    adapter = _adapter_facts(run / "adapter")
+    exports = _exports(run, directory, ledgers or {})
+    facts = _facts(run, directory, adapter, exports)
+    files = {PAGE: b"", FACTS: json_of(facts), ANSWERS: b""}
+    audit = _audit(run / AUDIT)
+    if audit is not None:
+        files[AUDIT] = audit
+    reports = {report.site: report for report in directory.reports}
+    for site in facts.sites:
+        if site.report:
+            files[report_file(site.name)] = json_of(reports[site.name])
+        if site.ledger:
+            files[ledger_file(site.name)] = exports[site.name]
+    contents = contents_of(files, run)
+    files[ANSWERS] = answers_of(contents)
+    files[PAGE] = page_of(contents)
+    return files
+
+
+def _check_is_of_use(run: Path, directory: RunDirectory) -> None:
+    if directory.run.status == "running":
+        raise RunError(
+            f"{run}: the job is still running, and its ledgers go on. Wait for its end, or stop it."
+        )
+    if not directory.run.private or not all(report.private for report in directory.reports):
+        raise RunError(
+            f"{run}: was NOT PRIVATE, so there is no claim that a dossier could show. Run it"
+            " without --insecure-seed."
+        )
+
+
+def _adapter_facts(folder: Path) -> _AdapterFacts:
+    """Read what the adapter of a run is.
+
+    Raises:
+        ConfigError: there is none, or its weights are not those that it was written with.
+    """
+    path, weights = folder / "fedpriv.json", folder / WEIGHTS
+    try:
+        facts = _AdapterFacts.model_validate_json(path.read_bytes())
+        digest = file_digest(weights)
+    except OSError as error:
+        problem = f"can't be read: {error.strerror}"
+        fix = "A dossier is about an adapter; the job has to have come to one."
+        raise ConfigError(problem, file=error.filename, fix=fix) from None
+    except ValidationError as error:
+        raise malformed(error, path) from None
+    if facts.kind != "federated":
+        problem = "is made of one site's own records, without noise"
+        fix = "It is not to be handed on, and no dossier makes it so."
+        raise ConfigError(problem, file=path, key="kind", value=facts.kind, fix=fix)
+    if digest != facts.weights_digest:
+        problem = f"is not the file that fedpriv.json speaks of, {facts.weights_digest}"
+        fix = "Copy the run directory again, whole."
+        raise ConfigError(problem, file=weights, value=digest, fix=fix)
+    return facts
+
+
+def _exports(run: Path, directory: RunDirectory, given: Mapping[str, Path]) -> dict[str, bytes]:
+    """Return the rows of each ledger at hand, as ``fedpriv ledger export`` gives them."""
+    reports = {report.site: report for report in directory.reports}
+    for name in given.keys() - reports.keys():
+        problem = "is of no site that has a budget report in this run"
+        fix = f"There are reports of {', '.join(reports) or 'nobody'}."
+        raise ConfigError(problem, key="--ledger", value=name, fix=fix)
+    found = {}
+    for name in reports:
+        path = given.get(name, run / "sites" / name / "ledger.db")
+        if name in given or path.exists():
+            found[name] = _export(path)
+    return found
+
+
+def _export(path: Path) -> bytes:
+    if not is_export(path):
+        with Ledger.open(path, reading=True) as ledger:
+            return canonical_export(ledger.rows())
+    return canonical_export(exported_rows(path.read_bytes(), path))
+
+
+def _audit(path: Path) -> bytes | None:
+    """Read what ``fedpriv audit`` left in a run directory, if it was audited."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_AUDIT + 1)
+    except FileNotFoundError:
+        return None
+    if len(content) > MAX_AUDIT:
+        raise ConfigError("is larger than any audit", file=path, fix="Audit the run anew.")
+    return content
+
+
+def _facts(
+    run: Path, directory: RunDirectory, adapter: _AdapterFacts, exports: Mapping[str, bytes]
+) -> Facts:
+    info = directory.run
+    return Facts(
+        job=info.job_id,
+        name=info.job.name,
+        engine=info.job.engine,
+        status="finished" if info.status == "finished" else "interrupted",
+        rounds=len(directory.rounds),
+        started=info.started,
+        finished=info.finished,
+        settings=info.config_digest,
+        base=info.model.digest,
+        model=info.model.name,
+        task=info.model.task,
+        adapter=adapter_digests(run / "adapter"),
+        proposal=adapter.proposal,
+        versions=info.versions,
+        software=info.software,
+        written_by=software()["fedpriv"],
+        sites=_participants(directory, exports),
+        evaluation=_evaluated(directory, adapter.proposal),
+    )
+
+
+def _participants(directory: RunDirectory, exports: Mapping[str, bytes]) -> tuple[Participant, ...]:
+    reported = {report.site for report in directory.reports}
+    looks = [row.held_out for row in directory.rounds if row.held_out is not None]
+    return tuple(
+        Participant(
+            name=name,
+            rounds=sum(
+                name in row.sites and row.sites[name].status == "ok" for row in directory.rounds
+            ),
+            looks=sum(name in look.sites and look.sites[name].status == "ok" for look in looks),
+            report=name in reported,
+            ledger=name in exports,
+        )
+        for name in directory.site_names
+    )
+
+
+def _evaluated(directory: RunDirectory, proposal: Proposal) -> Evaluated:
+    before = directory.run.baseline
+    rows = [] if before is None else [_scores(0, before)]
+    rows += [_scores(row.round, row) for row in directory.rounds if row.eval_loss is not None]
+    return Evaluated(
+        scores=tuple(rows),
+        looks=tuple(
+            Looked(round=row.round, found=row.held_out)
+            for row in directory.rounds
+            if row.held_out is not None
+        ),
+        steps=proposal.steps - proposal.training_steps,
+        prices=tuple(prices(proposal, {one.site: one for one in directory.reports})),
+    )
+
+
+def _scores(number: int, found: Evaluation) -> Scores:
+    scores = {
+        name: getattr(found, f"eval_{name}") for name in Scores.model_fields if name != "round"
+    }
+    return Scores(round=number, **{k: v for k, v in scores.items() if finite(v)})

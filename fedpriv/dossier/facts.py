@@ -51,6 +51,12 @@ def ledger_file(site: str) -> str:
     return f"sites/{site}/ledger.json"
 
 
+def json_of(content: BaseModel) -> bytes:
+    """Return the bytes of a file of a dossier."""
+    fields = content.model_dump(mode="json")
+    return (json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
 class Participant(Section):
     """A site, as the coordinator saw it.
 
@@ -169,8 +175,7 @@ def contents_of(files: Mapping[str, bytes], path: Path) -> Contents:
     facts = _parse(Facts, files, FACTS, path)
     expected = [PAGE, FACTS, ANSWERS, *([AUDIT] if AUDIT in files else [])]
     reports, rows = {}, {}
-    names = [site.name for site in facts.sites]
-    if len(set(names)) < len(names):
+    if len({site.name for site in facts.sites}) < len(facts.sites):
         raise DossierError(f"{path}: {FACTS} names a site twice.")
     for site in facts.sites:
         if site.ledger and not site.report:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedpriv.logs import one_line
@@ -31,14 +31,37 @@ class Finding:
         object.__setattr__(self, "text", " ".join(one_line(self.text).split()))
 
 
-def holds(text: str, site: str = "") -> Finding:
+def holds(text: str) -> Finding:
     """Return a finding that was computed here."""
-    return Finding("holds", text, site)
+    return Finding("holds", text)
 
 
-def word(text: str, site: str = "") -> Finding:
+def word(text: str) -> Finding:
     """Return a finding that rests on somebody's word alone."""
-    return Finding("word", text, site)
+    return Finding("word", text)
+
+
+def left_open(text: str) -> Finding:
+    """Return a finding on what could be checked, and was not."""
+    return Finding("open", text)
+
+
+def whose_key(shown: str, who: str, option: str, *, given: bool) -> Finding:
+    """Return what is known of the key that somebody signed with.
+
+    Args:
+        who: the site or coordinator that it should be of.
+        option: by which a person gives the key that they were told.
+        given: it is the one that was given.
+    """
+    if given:
+        return holds(f"that is the key that was given for the {who}")
+    return word(f"that {shown} is the {who}'s key: give {option} with one that the {who} told you")
+
+
+def about(site: str, found: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings with the site that they are about."""
+    return (replace(one, site=site) for one in found)
 
 
 def verdict(found: Iterable[Finding], signer: str | None) -> str:
@@ -57,8 +80,3 @@ def verdict(found: Iterable[Finding], signer: str | None) -> str:
         f" {kinds.count('holds')} statements hold by computation,"
         f" {kinds.count('word')} are only somebody's word{unchecked}."
     )
-
-
-def left_open(text: str, site: str = "") -> Finding:
-    """Return a finding on what could be checked, and was not."""
-    return Finding("open", text, site)

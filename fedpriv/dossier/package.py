@@ -27,7 +27,7 @@ from fedpriv.errors import AlteredError, DossierError, SignerError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.names import Digest
 from fedpriv.pki.points import in_groups, is_signed
-from fedpriv.report.budget import Signature, malformed
+from fedpriv.report.budget import Signature, malformed, signature
 from fedpriv.section import Section
 
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
@@ -37,8 +37,8 @@ _DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip archive can have
 _FIX = "Get it again from whom it came, whole and as it was."
 # What `zipfile` raises of bytes that are no archive, or only nearly one.
 _DAMAGED = (
-    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OSError, EOFError),
-    *(struct.error, OverflowError, KeyError),
+    *(zipfile.BadZipFile, struct.error, RuntimeError, ValueError, OSError, EOFError),
+    *(OverflowError, KeyError),
 )
 
 
@@ -77,9 +77,7 @@ def pack(files: Mapping[str, bytes], key: Ed25519PrivateKey) -> bytes:
     """
     listed = tuple(Listed(name=name, digest=sha256(data)) for name, data in files.items())
     manifest = canonical_json(Manifest(files=listed).model_dump(mode="json"))
-    public = key.public_key().public_bytes_raw().hex()
-    signature = Signature(public_key=public, value=key.sign(manifest).hex())
-    signed = canonical_json(signature.model_dump(mode="json"))
+    signed = canonical_json(signature(manifest, key).model_dump(mode="json"))
     content = _archive([(MANIFEST, manifest), (SIGNATURE, signed), *files.items()])
     if len(content) > MAX_BYTES:
         raise DossierError(
@@ -119,8 +117,8 @@ def unpack(content: bytes, path: Path, signer: str | None = None) -> Package:
     entries = _entries(content, path)
     if [name for name, _ in entries[:2]] != [MANIFEST, SIGNATURE]:
         raise AlteredError(f"{path}: does not begin with {MANIFEST} and {SIGNATURE}. {_FIX}")
-    (_, signed), (_, signature), *files = entries
-    key = _check_signature(signed, signature, path)
+    (_, signed), (_, signed_by), *files = entries
+    key = _check_signature(signed, signed_by, path)
     if signer is not None and key != signer.lower():
         raise SignerError(
             f"{path}: is signed by key {in_groups(key)}, not by the expected {in_groups(signer)}."
@@ -155,11 +153,9 @@ def _entries(content: bytes, path: Path) -> list[tuple[str, bytes]]:
 def _archive(entries: Iterable[tuple[str, bytes]]) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
-        names: set[str] = set()
         for name, data in entries:
-            if name in names:
+            if name in archive.NameToInfo:
                 raise ValueError(f"{name} is there twice")
-            names.add(name)
             info = zipfile.ZipInfo(name, _DATE)
             info.create_system, info.external_attr = 3, 0o644 << 16
             archive.writestr(info, data)
@@ -169,17 +165,17 @@ def _archive(entries: Iterable[tuple[str, bytes]]) -> bytes:
 def _check_signature(signed: bytes, content: bytes, path: Path) -> str:
     """Return the key that signed the manifest, in hex."""
     try:
-        signature = Signature.model_validate_json(content)
+        found = Signature.model_validate_json(content)
     except ValidationError as error:
         raise AlteredError(f"{path}: {malformed(error, SIGNATURE)}") from None
-    if not is_signed(signed, signature.value, signature.public_key):
+    if not is_signed(signed, found.value, found.public_key):
         raise AlteredError(
             f"{path}: its manifest does not match its signature: it was changed after it was"
             f" signed. {_FIX}"
         )
-    if canonical_json(signature.model_dump(mode="json")) != content:
+    if canonical_json(found.model_dump(mode="json")) != content:
         raise AlteredError(f"{path}: its signature is written in another way. {_FIX}")
-    return signature.public_key
+    return found.public_key
 
 
 def _check_files(signed: bytes, files: list[tuple[str, bytes]], path: Path) -> None:

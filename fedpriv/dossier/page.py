@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.dossier.answers import answers, assumptions_of
-from fedpriv.dossier.facts import Contents, Scores, ledger_file
+from fedpriv.dossier.facts import Contents, ledger_file
 from fedpriv.privacy.ledger.ledger import read_history
 from fedpriv.report import received
 from fedpriv.report.lifetime import in_words
-from fedpriv.report.page_parts import RULES, css_colours, score_names, templates
+from fedpriv.report.page_parts import RULES, css_colours, score_rows, templates
 
 
 def page_of(contents: Contents, verdict: str = "") -> bytes:
@@ -43,18 +43,10 @@ def _context(contents: Contents) -> dict[str, Any]:
         "assumptions": list(assumptions_of(reports.values())),
         "clauses": made.clauses,
         "totals": received.totals(reports.values()),
-        "scores": _scores(scores[0], scores[-1], facts.task) if scores else [],
+        "scores": score_rows(facts.task, scores[0], scores[-1], prefix="") if scores else [],
         "last": scores[-1] if scores else None,
         "audit": contents.audit,
         "rules": RULES,
         "css_colours": css_colours,
         "in_words": in_words,
     }
-
-
-def _scores(
-    before: Scores, after: Scores, task: str
-) -> list[tuple[str, float | None, float | None]]:
-    names = {key.removeprefix("eval_"): name for key, name in score_names(task).items()}
-    rows = [(name, getattr(before, key), getattr(after, key)) for key, name in names.items()]
-    return [row for row in rows if row[1:] != (None, None)]

@@ -40,16 +40,14 @@ def check_sentences(said: Statement, history: History | None) -> Iterator[Findin
     if odd:
         yield word(
             f"what its report says of {', '.join(odd)}: in words of another version of fedpriv,"
-            " which were not derived",
-            said.name,
+            " which were not derived"
         )
     if history is None:
-        yield word("what its report says of other jobs of its ledger, of whatever kind", said.name)
+        yield word("what its report says of other jobs of its ledger, of whatever kind")
     elif not odd:
         yield holds(
             "what its report says of guarantee, accountant, timing, numerics, trust and assumptions"
-            " follows from its rows and the proposal",
-            said.name,
+            " follows from its rows and the proposal"
         )
     yield from _believed(said, basis, history)
 
@@ -65,11 +63,8 @@ def _contradictions(
     privacy, took_part = said.facts.proposal.privacy, said.site.rounds or said.report.events
     unit = (said.report.unit, said.report.max_records_per_unit)
     if took_part and unit != (privacy.unit, privacy.max_records_per_unit):
-        asked = f"{privacy.max_records_per_unit} of one {privacy.unit}"
-        yield (
-            "",
-            f"that {unit[1]} records of one {unit[0]} are a unit, and the proposal has {asked}",
-        )
+        asked = f"and the proposal has {privacy.max_records_per_unit} of one {privacy.unit}"
+        yield "", f"that {unit[1]} records of one {unit[0]} are a unit, {asked}"
     if history is None:
         if basis.strict and took_part and privacy.numerics != "strict":
             yield "", "that its numerics are strict, and the job's proposal has other ones"
@@ -120,19 +115,19 @@ def _check_trust(said: Statement, history: History | None) -> None:
 
 def _believed(said: Statement, basis: Basis, history: History | None) -> Iterator[Finding]:
     """Yield what the sentences rest on that no row shows."""
-    if basis.strict and not (history is not None and history.is_full):
-        yield word("that other jobs of its ledger are computed strictly, too", said.name)
-    if basis.at_ticks and not (history is not None and history.is_full):
-        yield word("that replies of other jobs of its ledger leave at ticks, too", said.name)
+    more_may_come = history is None or not history.is_full
+    if basis.strict and more_may_come:
+        yield word("that other jobs of its ledger are computed strictly, too")
+    if basis.at_ticks and more_may_come:
+        yield word("that replies of other jobs of its ledger leave at ticks, too")
     if basis.at_ticks:
-        yield word("that its replies left at the ticks that its plans name", said.name)
+        yield word("that its replies left at the ticks that its plans name")
     for other, by in basis.distinct:
         yield word(
-            f"that units which look like some of data set {other} are other people: {by} says so",
-            said.name,
+            f"that units which look like some of data set {other} are other people: {by} says so"
         )
     if basis.one_run:
-        yield word("that no other run used these records", said.name)
+        yield word("that no other run used these records")
 
 
 def basis_of(report: BudgetReport) -> tuple[Basis, tuple[str, ...]]:

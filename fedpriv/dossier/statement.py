@@ -15,7 +15,7 @@ from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.opinion import Opinion
 from fedpriv.privacy.ledger.chain import Row
 from fedpriv.report import received
-from fedpriv.report.budget import BudgetReport
+from fedpriv.report.budget import BudgetReport, figure_names
 from fedpriv.report.figures import upper
 
 DIGITS = 1e-6  # share of a figure by which the same events may differ from machine to machine
@@ -53,6 +53,93 @@ class Statement:
         """The beginning of a message."""
         return f"{self.path}: the budget report of site {self.name!r}"
 
+    def check_answered(self, slots: int) -> None:
+        """Check that a site paid for at least the steps that the coordinator had replies for."""
+        proposal = self.facts.proposal
+        looks = 0 if proposal.evaluation is None else self.site.looks * proposal.evaluation.slots
+        answered = self.site.rounds * proposal.round_steps + looks
+        if slots < answered:
+            raise UnderstatedError(
+                f"{self.whose} counts {slots} steps of job {self.facts.job!r}, and the coordinator"
+                f" had replies of {answered}: events are missing. The report may be an older one;"
+                " ask the site for its newest."
+            )
+
+    def check_stated(self, name: str, least: float, why: str, slack: float = DIGITS) -> None:
+        stated = getattr(self.report, name)
+        enough = least - max(slack * least, LEAST * (slack > DIGITS))
+        if stated is None or not stated >= enough:  # of an infinite ε, `enough` is no number
+            raise UnderstatedError(
+                f"{self.whose} states {name} = {stated}, and {why} {least:.6g} at δ ="
+                f" {self.report.delta:g}. Don't rely on it."
+            )
+
+    def asked_again(self, figures: list[Figure]) -> Iterator[Finding]:
+        """Compute the same figures by other accountants."""
+        if self.second is not None:
+            yield from self._second_opinion(figures, self.second)
+        if self.third is None:
+            yield left_open("dp-accounting was not asked")
+            return
+        shown = []
+        for figure in figures:
+            try:
+                value = figure.value(self.third)
+            except AccountingError as error:
+                yield left_open(f"dp-accounting was not asked of {figure.name}: {error}")
+                continue
+            self.check_stated(figure.name, value, "dp-accounting comes to", SECOND)
+            if figure.terms:
+                shown.append(f"{figure.called} {value:.4g}")
+        if shown:
+            yield holds(f"dp-accounting agrees: {', '.join(shown)}")
+
+    def _second_opinion(self, figures: list[Figure], ask: Ask) -> Iterator[Finding]:
+        """Yield what prv-accountant says; it is no reason to refuse anything."""
+        shown, unasked, agrees = [], dict[str, list[str]](), True
+        for figure in figures:
+            try:
+                parts = [_asked(term, ask) for term in figure.terms]
+            except AccountingError as error:
+                unasked.setdefault(str(error), []).append(figure.called)
+                continue
+            if parts:
+                sums = (max(figure.stated, math.fsum(part)) for part in zip(*parts, strict=True))
+                found = Opinion(*sums)
+                shown.append(
+                    f"{figure.called} {found.estimate:.4g} ({found.lower:.4g} to {found.upper:.4g})"
+                )
+                agrees &= found._replace(upper=math.inf).holds(getattr(self.report, figure.name))
+        if shown and agrees:
+            yield holds(f"prv-accountant agrees: {', '.join(shown)}")
+        elif shown:
+            yield left_open(f"why prv-accountant comes to more: {', '.join(shown)}")
+        for why, names in unasked.items():
+            yield left_open(f"{', '.join(names)} by prv-accountant: {why}")
+
+    def figures_in_words(self) -> str:
+        """Say in words what the report states."""
+        first, *alone = (
+            f"spent {upper(claim.spent)}, allocated {upper(claim.allocated)}, committed"
+            f" {upper(claim.committed)} of {upper(claim.budget)}"
+            for claim in received.claims_of(self.report)
+        )
+        return "; alone, ".join([f"ε {first} at δ = {self.report.delta:g}", *alone])
+
+    def check_order(self) -> None:
+        """Check that what is spent is within what is allocated, and that within claim and budget.
+
+        Raises:
+            UnderstatedError: it is not.
+        """
+        for claim in received.claims_of(self.report):
+            stated, names = list(claim[1:4]), ", ".join(figure_names(claim.alone))
+            if sorted(stated) != stated or stated[-1] > claim.budget * (1 + DIGITS):
+                raise UnderstatedError(
+                    f"{self.whose} states {', '.join(map(str, stated))} for {names}, and a budget"
+                    f" of {claim.budget}: each has to be within the next."
+                )
+
 
 def check_signed(report: BudgetReport, path: Path) -> None:
     """Check that a report in a dossier is as somebody signed it.
@@ -71,100 +158,7 @@ def signer_of(report: BudgetReport) -> str | None:
     return None if report.signature is None else report.signature.public_key
 
 
-def check_answered(said: Statement, slots: int) -> None:
-    """Check that a site paid for at least the steps that the coordinator had replies for."""
-    proposal = said.facts.proposal
-    looks = 0 if proposal.evaluation is None else said.site.looks * proposal.evaluation.slots
-    answered = said.site.rounds * proposal.round_steps + looks
-    if slots < answered:
-        raise UnderstatedError(
-            f"{said.whose} counts {slots} steps of job {said.facts.job!r}, and the coordinator had"
-            f" replies of {answered}: events are missing. The report may be an older one; ask the"
-            " site for its newest."
-        )
-
-
-def check_stated(said: Statement, name: str, least: float, why: str, slack: float = DIGITS) -> None:
-    stated = getattr(said.report, name)
-    enough = least - max(slack * least, LEAST * (slack > DIGITS))
-    if stated is None or not stated >= enough:  # of an infinite ε, `enough` is no number
-        raise UnderstatedError(
-            f"{said.whose} states {name} = {stated}, and {why} {least:.6g} at δ ="
-            f" {said.report.delta:g}. Don't rely on it."
-        )
-
-
-def asked_again(said: Statement, figures: list[Figure]) -> Iterator[Finding]:
-    """Compute the same figures by other accountants."""
-    if said.second is not None:
-        yield from _second_opinion(said, figures, said.second)
-    if said.third is None:
-        yield left_open("dp-accounting was not asked", said.name)
-        return
-    shown = []
-    for figure in figures:
-        try:
-            value = figure.value(said.third)
-        except AccountingError as error:
-            yield left_open(f"dp-accounting was not asked of {figure.name}: {error}", said.name)
-            continue
-        check_stated(said, figure.name, value, "dp-accounting comes to", SECOND)
-        if figure.terms:
-            shown.append(f"{figure.name.removeprefix('epsilon_').replace('_', ' ')} {value:.4g}")
-    if shown:
-        yield holds(f"dp-accounting agrees: {', '.join(shown)}", said.name)
-
-
-def _second_opinion(said: Statement, figures: list[Figure], ask: Ask) -> Iterator[Finding]:
-    """Yield what prv-accountant says; it is no reason to refuse anything."""
-    shown, unasked, agrees = [], dict[str, list[str]](), True
-    for figure in figures:
-        name = figure.name.removeprefix("epsilon_").replace("_", " ")
-        try:
-            parts = [_asked(term, ask) for term in figure.terms]
-        except AccountingError as error:
-            unasked.setdefault(str(error), []).append(name)
-            continue
-        if parts:
-            sums = (max(figure.stated, math.fsum(part)) for part in zip(*parts, strict=True))
-            found = Opinion(*sums)
-            shown.append(f"{name} {found.estimate:.4g} ({found.lower:.4g} to {found.upper:.4g})")
-            agrees &= found._replace(upper=math.inf).holds(getattr(said.report, figure.name))
-    if shown and agrees:
-        yield holds(f"prv-accountant agrees: {', '.join(shown)}", said.name)
-    elif shown:
-        yield left_open(f"why prv-accountant comes to more: {', '.join(shown)}", said.name)
-    for why, names in unasked.items():
-        yield left_open(f"{', '.join(names)} by prv-accountant: {why}", said.name)
-
-
 def _asked(term: Term, ask: Ask) -> Opinion:
     if isinstance(term, Renyi):
         raise AccountingError("It knows nothing of a Rényi filter.")
     return ask(term.events, term.delta)
-
-
-def figures_in_words(report: BudgetReport) -> str:
-    """Say in words what a report states."""
-    first, *alone = (
-        f"spent {upper(claim.spent)}, allocated {upper(claim.allocated)}, committed"
-        f" {upper(claim.committed)} of {upper(claim.budget)}"
-        for claim in received.claims_of(report)
-    )
-    return "; alone, ".join([f"ε {first} at δ = {report.delta:g}", *alone])
-
-
-def check_order(said: Statement) -> None:
-    """Check that what is spent is within what is allocated, and that within claim and budget.
-
-    Raises:
-        UnderstatedError: it is not.
-    """
-    for claim in received.claims_of(said.report):
-        names = [f"{claim.prefix}{key}" for key in ("spent", "allocated", "committed")]
-        stated = [claim.spent, claim.allocated, claim.committed]
-        if sorted(stated) != stated or stated[-1] > claim.budget * (1 + DIGITS):
-            raise UnderstatedError(
-                f"{said.whose} states {', '.join(map(str, stated))} for {', '.join(names)},"
-                f" and a budget of {claim.budget}: each has to be within the next."
-            )

@@ -20,6 +20,7 @@ from fedpriv.privacy.ledger.claims import Claim
 from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
+from fedpriv.report.budget import figure_names
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Figure:
     terms: tuple[Term, ...]
     stated: float = 0.0
 
+    @property
+    def called(self) -> str:
+        """What people call it, such as "alone spent"."""
+        return self.name.removeprefix("epsilon_").replace("_", " ")
+
     def value(self, epsilon: Callable[[Term], float]) -> float:
         """Return ε as an accountant has it.
 
@@ -96,17 +102,15 @@ def figures_of(history: History) -> list[Figure]:
 
 
 def _figures(claim: Claim, accounts: list[Account]) -> Iterator[Figure]:
-    prefix = "epsilon_alone_" if claim.alone else "epsilon_"
+    spent, within, committed = figure_names(claim.alone)
     charged = [replace(one, plan=one.plan.alone) for one in accounts] if claim.alone else accounts
     allocated = tuple(_allocated(claim, charged))
-    yield Figure(f"{prefix}spent", tuple(_spent(claim, charged)))
-    yield Figure(f"{prefix}allocated", allocated)
-    yield Figure(f"{prefix}committed", *_committed(claim, charged, allocated))
+    yield Figure(spent, tuple(_spent(claim, charged)))
+    yield Figure(within, allocated)
+    yield Figure(committed, *_committed(claim, allocated))
 
 
-def _committed(
-    claim: Claim, accounts: list[Account], allocated: tuple[Term, ...]
-) -> tuple[tuple[Term, ...], float]:
+def _committed(claim: Claim, allocated: tuple[Term, ...]) -> tuple[tuple[Term, ...], float]:
     """Return the terms of the claim for life, and the budget where that is the claim."""
     rule = claim.rule
     if isinstance(rule, EnvelopeRule):
@@ -128,7 +132,8 @@ def _spent(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
         [account] = held
         yield Renyi(claim.delta, account.plan.order or 0, tuple(_chosen(account)))
     elif isinstance(claim.rule, RdpRule):
-        debits = [debit for account in held for debit in _reserved(claim.rule.order, account)]
+        order = claim.rule.order
+        debits = [one for account in held for one in _debits(order, account, account.reserved)]
         yield Renyi(claim.delta, claim.rule.order, tuple(debits))
     else:
         yield from (_whole(claim, account.plan) for account in held)
@@ -146,7 +151,7 @@ def _allocated(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
                 event = Event(rule.sample_rate, rule.noise_multiplier, slots)
                 yield Numerical(claim.delta, (event,))
         case RdpRule():
-            debits = [debit for one in charged for debit in _debits(rule.order, *one)]
+            debits = [debit for one in charged for debit in _charges(rule.order, *one)]
             if debits:
                 yield Renyi(claim.delta, rule.order, tuple(debits))
         case _:
@@ -161,20 +166,18 @@ def _whole(claim: Claim, plan: Plan) -> Term:
     return Renyi(delta, plan.order, ((plan.order, plan.event()),))
 
 
+def _charges(order: int, account: Account, steps: int) -> Iterator[tuple[int, Event]]:
+    """Yield a filter's charges for a plan: all of an adaptive one until it is closed."""
+    if account.plan.order is not None and account.closed != "closed":
+        yield account.plan.order, account.plan.event()
+    else:
+        yield from _debits(order, account, steps)
+
+
 def _debits(order: int, account: Account, steps: int) -> Iterator[tuple[int, Event]]:
-    """Yield a filter's charges for a plan: its steps, or the choices of a closed adaptive one."""
+    """Yield what steps of a plan took of a filter; of an adaptive plan, its reserved slots."""
     if account.plan.order is None:
         yield order, account.plan.event(steps)
-    elif account.closed == "closed":
-        yield from _chosen(account)
-    else:
-        yield account.plan.order, account.plan.event()
-
-
-def _reserved(order: int, account: Account) -> Iterator[tuple[int, Event]]:
-    """Yield what its reserved slots took of a filter."""
-    if account.plan.order is None:
-        yield order, account.plan.event(account.reserved)
     else:
         yield from _chosen(account)
 

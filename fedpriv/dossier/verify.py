@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedpriv.dossier.adapter import CONFIG, WEIGHTS, check_adapter
+from fedpriv.base_model import CONFIG, WEIGHTS
+from fedpriv.dossier.adapter import check_adapter
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.audit import check_audit
 from fedpriv.dossier.check_site import check_site
 from fedpriv.dossier.earlier import check_continues
 from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, Facts, contents_of
-from fedpriv.dossier.findings import Finding, holds, left_open, word
+from fedpriv.dossier.findings import Finding, about, holds, left_open, whose_key, word
 from fedpriv.dossier.package import Package, read
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices, same_prices
@@ -54,12 +55,9 @@ def given_key(text: str, option: str) -> str:
         verifying_key(key)
     except ValueError:
         part = f", but {len(key)} of them" if 0 < len(key) < 64 else ""
-        raise ConfigError(
-            f"is no Ed25519 public key in 64 hex digits{part}, or one that signs anything",
-            key=option,
-            value=text,
-            fix="Ask whose key it is for all of it.",
-        ) from None
+        problem = f"is no Ed25519 public key in 64 hex digits{part}, or one that signs anything"
+        fix = "Ask whose key it is for all of it."
+        raise ConfigError(problem, key=option, value=text, fix=fix) from None
     return key
 
 
@@ -119,13 +117,8 @@ def own_page(path: Path, verdict: str = "") -> bytes:
 def verify_package(package: Package, path: Path, given: Given) -> Iterator[Finding]:
     """Verify a dossier whose bytes were read."""
     yield holds(f"every byte is what key {in_groups(package.signer)} signed")
-    if given.signer is None:
-        yield word(
-            f"that {in_groups(package.signer)} is the coordinator's key: give --signer KEY"
-            " with one that the coordinator told you"
-        )
-    else:
-        yield holds("that is the key that was given for the coordinator")
+    shown, is_given = in_groups(package.signer), given.signer is not None
+    yield whose_key(shown, "coordinator", "--signer KEY", given=is_given)
     contents = contents_of(package.files, path)
     yield from _check_derived(package, contents, path)
     _check_facts(contents, path)
@@ -180,8 +173,7 @@ def _check_facts(contents: Contents, path: Path) -> None:
                 f"{path}: it names no digest of {name}, so it is about no adapter: any weights"
                 " would do."
             )
-    looks = facts.proposal.evaluation
-    steps = 0 if looks is None else looks.steps
+    steps = facts.proposal.steps - facts.proposal.training_steps
     if facts.evaluation.steps != steps:
         raise UnderstatedError(
             f"{path}: counts {facts.evaluation.steps} steps of looks at held-out records, and its"
@@ -227,12 +219,9 @@ def _check_counts(facts: Facts, path: Path) -> None:
 def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Finding]:
     facts, ledgers = contents.facts, dict[str, str]()
     for name in given.sites.keys() - contents.reports.keys():
-        raise ConfigError(
-            "is of no site that has a report in the dossier",
-            key="--site",
-            value=name,
-            fix=f"There are reports of {', '.join(contents.reports) or 'nobody'}.",
-        )
+        problem = "is of no site that has a report in the dossier"
+        fix = f"There are reports of {', '.join(contents.reports) or 'nobody'}."
+        raise ConfigError(problem, key="--site", value=name, fix=fix)
     if given.third is None:
         yield left_open(
             "that dp-accounting comes to the same: it is not installed (the extra `verify`), so the"
@@ -242,11 +231,11 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
         report = contents.reports.get(site.name)
         if report is None:
             if site.rounds or site.looks:
-                yield left_open(
+                text = (
                     f"what it paid for {site.rounds} rounds: it sent no report, and nothing is"
-                    " claimed for its people",
-                    site.name,
+                    " claimed for its people"
                 )
+                yield Finding("open", text, site.name)
             continue
         twin = ledgers.setdefault(report.dataset_id, site.name)
         if twin != site.name:
@@ -255,9 +244,8 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
                 " used in two copies, and neither knows what the other one paid."
             )
         rows, key = contents.rows.get(site.name), _key_of(site.name, given)
-        yield from check_site(
-            Statement(path, facts, site, report, rows, key, given.second, given.third)
-        )
+        said = Statement(path, facts, site, report, rows, key, given.second, given.third)
+        yield from about(site.name, check_site(said))
 
 
 def _key_of(site: str, given: Given) -> str | None:

@@ -6,14 +6,7 @@ from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.sentences import check_sentences
-from fedpriv.dossier.statement import (
-    DIGITS,
-    Statement,
-    asked_again,
-    check_answered,
-    check_stated,
-    figures_in_words,
-)
+from fedpriv.dossier.statement import DIGITS, Statement
 from fedpriv.dossier.sums import epsilon_of, figures_of
 from fedpriv.errors import DossierError, ForkedError, UnderstatedError
 from fedpriv.privacy.ledger.chain import Row
@@ -21,6 +14,7 @@ from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.ledger import read_history
 from fedpriv.privacy.ledger.life import life_with
 from fedpriv.report import budget
+from fedpriv.report.budget import figure_names
 from fedpriv.report.ledger_export import check_within
 from fedpriv.report.lifetime import in_words
 
@@ -36,23 +30,26 @@ def check_with_rows(said: Statement, rows: list[Row]) -> Iterator[Finding]:
     Raises:
         DossierError, LedgerError: as `fedpriv.dossier.check_site.check_site`.
     """
-    report, name = said.report, said.name
-    history = _history(said, rows)
+    report, history = said.report, _history(said, rows)
     newer = len(rows) - report.ledger_rows
     more = f", and {newer} newer ones" if newer else ""
     yield holds(
         f"{report.ledger_rows} rows of the ledger, each with the hash of the one before, up to the"
-        f" head that the report names{more}",
-        name,
+        f" head that the report names{more}"
     )
     _check_terms(said, history)
     yield from check_sentences(said, history)
     yield from _check_plan(said, history)
     _check_events(said, history)
     _check_life(said, history)
-    for figure, value in _stated(said, history):
-        check_stated(said, figure, value, "its rows come to")
-    yield holds(f"{figures_in_words(report)}: as its rows come to, {_rule(history)}", name)
+    for claim in history.terms.claims:
+        for figure in figure_names(claim.alone):
+            said.check_stated(figure, getattr(history, figure), "its rows come to")
+    rule, adaptive = history.terms.rule.name, ", by a Rényi filter at one order"
+    yield holds(
+        f"{said.figures_in_words()}: as its rows come to, by the rule {rule!r}"
+        f"{adaptive if history.is_adaptive else ''}"
+    )
     figures = figures_of(history)
     for one in figures:
         ours, found = one.value(epsilon_of), getattr(history, one.name)
@@ -62,10 +59,10 @@ def check_with_rows(said: Statement, rows: list[Row]) -> Iterator[Finding]:
                 " events. That is a fault of fedpriv: please report it."
             )
     if not figures:
-        yield word("what a lost copy of the ledger took: one number, which the site stated", name)
+        yield word("what a lost copy of the ledger took: one number, which the site stated")
         return
-    yield holds("our accountant comes to the same from the events alone", name)
-    yield from asked_again(said, figures)
+    yield holds("our accountant comes to the same from the events alone")
+    yield from said.asked_again(figures)
 
 
 def _history(said: Statement, rows: list[Row]) -> History:
@@ -97,18 +94,14 @@ def _history(said: Statement, rows: list[Row]) -> History:
 
 
 def _check_terms(said: Statement, history: History) -> None:
-    for field in _TERMS:
-        stated, found = getattr(said.report, field), getattr(history.terms, field)
+    terms = {field: getattr(history.terms, field) for field in _TERMS}
+    for field, found in (terms | {"rule": history.terms.rule.name}).items():
+        stated = getattr(said.report, field)
         if stated != found:
             raise DossierError(
                 f"{said.whose} states {field} = {stated}, and its ledger {found}. One of them is"
                 " not the site's."
             )
-    if said.report.rule != history.terms.rule.name:
-        raise DossierError(
-            f"{said.whose} states the rule {said.report.rule!r}, and its ledger"
-            f" {history.terms.rule.name!r}."
-        )
 
 
 def _check_plan(said: Statement, history: History) -> Iterator[Finding]:
@@ -120,7 +113,7 @@ def _check_plan(said: Statement, history: History) -> Iterator[Finding]:
                 f"{said.whose}: its ledger has no plan for job {said.facts.job!r}, of which the"
                 f" coordinator had replies in {said.site.rounds} rounds."
             )
-        yield holds("no row of its ledger is of this job", said.name)
+        yield holds("no row of its ledger is of this job")
         return
     plan, shared = account.plan, proposal.shared
     asked = {
@@ -142,14 +135,12 @@ def _check_plan(said: Statement, history: History) -> Iterator[Finding]:
                 " not the one that the site accepted."
             )
     yield holds(
-        "the ledger committed to this very proposal, by its digest, before the job's first step",
-        said.name,
+        "the ledger committed to this very proposal, by its digest, before the job's first step"
     )
     for one in history.approvals.get(said.facts.job, ()):
         yield word(
             f"that {one.get('name', 'a person')}, of whom the ledger has the keyed digest"
-            f" {one['person']}, approved the job; the reason given is {one['reason']!r}",
-            said.name,
+            f" {one['person']}, approved the job; the reason given is {one['reason']!r}"
         )
 
 
@@ -168,7 +159,7 @@ def _check_events(said: Statement, history: History) -> None:
     use = None if account is None else history.filter_use(job)
     if use != (None if report.filter is None else report.filter.model_dump()):
         raise DossierError(f"{said.whose}: its filter is not as its ledger has it, {use}.")
-    check_answered(said, len(slots))
+    said.check_answered(len(slots))
 
 
 def _check_life(said: Statement, history: History) -> None:
@@ -187,17 +178,3 @@ def _check_life(said: Statement, history: History) -> None:
         f"{said.whose} says of its budget for life: {in_words(stated)} Its rows come to something"
         " else."
     )
-
-
-def _stated(said: Statement, history: History) -> Iterator[tuple[str, float]]:
-    """Yield each figure of a report, with what the rows come to."""
-    for prefix in ("epsilon", "epsilon_alone"):
-        for key in ("spent", "allocated", "committed"):
-            found = getattr(history, f"{prefix}_{key}")
-            if found is not None:
-                yield f"{prefix}_{key}", found
-
-
-def _rule(history: History) -> str:
-    adaptive = ", by a Rényi filter at one order" if history.is_adaptive else ""
-    return f"by the rule {history.terms.rule.name!r}{adaptive}"

@@ -11,35 +11,30 @@ from dataclasses import replace
 
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.sentences import check_sentences
-from fedpriv.dossier.statement import (
-    Statement,
-    asked_again,
-    check_answered,
-    check_stated,
-    figures_in_words,
-)
-from fedpriv.dossier.sums import Figure, Numerical, Renyi, Term, epsilon_of
+from fedpriv.dossier.statement import Statement
+from fedpriv.dossier.sums import Figure, Numerical, Renyi, epsilon_of
 from fedpriv.errors import DossierError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.shares import share_of
+from fedpriv.report.budget import figure_names
+from fedpriv.report.received import claims_of
 
 
 def check_without_rows(said: Statement) -> Iterator[Finding]:
     """Check what a report's own events cost at least, if nothing else of the ledger is known."""
-    report, name = said.report, said.name
-    check_answered(said, sum(event.count for event in report.events))
+    report = said.report
+    said.check_answered(sum(event.count for event in report.events))
     _check_asked(said)
     yield from check_sentences(said, None)
-    figures = _of_events(said)
+    figures = list(_of_events(said))
     for figure in figures:
-        check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
-    yield holds(f"{figures_in_words(report)}: no less than its own events cost", name)
-    yield from asked_again(said, figures)
+        said.check_stated(figure.name, figure.value(epsilon_of), "its own events cost")
+    yield holds(f"{said.figures_in_words()}: no less than its own events cost")
+    yield from said.asked_again(figures)
     share = "" if report.life is None else ", that its job takes the share of a life that it states"
     yield word(
         f"that these are all events of its ledger{share}, and that it committed to this proposal:"
-        " its rows are not in the dossier. The site can send them (fedpriv ledger export)",
-        name,
+        " its rows are not in the dossier. The site can send them (fedpriv ledger export)"
     )
 
 
@@ -60,37 +55,26 @@ def _check_asked(said: Statement) -> None:
         )
 
 
-def _of_events(said: Statement) -> list[Figure]:
-    """Return the least of each figure of a report, by the events and the plan of this job."""
+def _of_events(said: Statement) -> Iterator[Figure]:
+    """Yield the least of each figure of a report, by the events and the plan of this job."""
     report, proposal = said.report, said.facts.proposal
     events = tuple(
         Event(event.sample_rate, event.noise_multiplier, event.count) for event in report.events
     )
     if not events:
-        return []
-    if report.filter is not None:
-        order = report.filter.order
-        term: Term = Renyi(report.delta, order, tuple((order, event) for event in events))
-        prefixes = ["epsilon_", *(["epsilon_alone_"] if report.budget_alone is not None else [])]
-        return [  # an adaptive plan is never shared: alone it costs the same
-            Figure(f"{prefix}{key}", (term,))
-            for prefix in prefixes
-            for key in ("spent", "allocated")
-        ]
+        return
     planned = events
-    if report.rule in ("plan", "sum"):  # under which all steps of a plan stay charged
+    if report.filter is None and report.rule in ("plan", "sum"):  # all steps of a plan stay charged
         planned = (replace(max(events, key=_dearness), count=proposal.steps),)
-    found = [
-        Figure("epsilon_spent", (Numerical(report.delta, events),)),
-        Figure("epsilon_allocated", (Numerical(report.delta, planned),)),
-    ]
-    if report.budget_alone is not None:
-        parts = 1 if proposal.shared is None else proposal.shared.shares
-        found += [
-            Figure(f"epsilon_alone_{key}", (Numerical(report.delta, _shares(of, parts)),))
-            for key, of in (("spent", events), ("allocated", planned))
-        ]
-    return found
+    parts = 1 if proposal.shared is None else proposal.shared.shares
+    for claim in claims_of(report):
+        for name, of in zip(figure_names(claim.alone), (events, planned), strict=False):
+            if report.filter is not None:  # never of a secure sum: alone it costs the same
+                order = report.filter.order
+                yield Figure(name, (Renyi(report.delta, order, tuple((order, e) for e in of)),))
+            else:
+                own = _shares(of, parts) if claim.alone else of
+                yield Figure(name, (Numerical(report.delta, own),))
 
 
 def _dearness(event: Event) -> tuple[float, float]:

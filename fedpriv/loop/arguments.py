@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from pydantic import TypeAdapter
 
@@ -21,6 +21,16 @@ with without_hub_code():
     from transformers import TrainingArguments
 
 _LEAVE = "Leave it out."
+
+
+class Only(NamedTuple):
+    """What an argument may be; else why it may not be that, and what to do."""
+
+    values: tuple[Any, ...]
+    why: str
+    fix: str = _LEAVE
+
+
 SAMPLE = "a step is one secret Poisson sample, whose size is by chance and never told"
 ALONE = "a record's gradient has to be a function of that record alone, or clipping bounds nothing"
 _ONE = "clips a record's gradient as a whole, in one process"
@@ -29,105 +39,90 @@ _PLAIN = {int, float, bool, str, type(None)}
 _NUMBERS = (bool, int, float)
 _OURS = {"labels", "numerics", "unit", "ledger", "witness", "job", "dataset_text_field"}
 _TOKENIZER = "Set it in the tokenizer, and give that as processing_class."
-_PACKING = (
+_PACKING = Only(
     (False, None),
     f"does not join the records of a batch, or pack several records into a window: {ALONE}",
-    _LEAVE,
 )
 _TELLS = "tells no tool or hub while it trains: the times show how many records were drawn"
 _COMPILE = "makes gradients in ways that compiling does not know"
-# What an argument may be, else why not, and what to do.
-ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
+ALLOWED = {
     "packing": _PACKING,
     "padding_free": _PACKING,
-    "completion_only_loss": (
+    "completion_only_loss": Only(
         (None, True),
         "has its loss on the completion alone, or on all of a text",
         "Leave it out; name the column of a text, if the prompt shall count.",
     ),
-    "gradient_accumulation_steps": (
+    "gradient_accumulation_steps": Only(
         (1,),
         f"makes a step of one sample, and microbatches bound the memory: {SAMPLE}",
         "Set per_device_train_batch_size to the expected units of a whole step.",
     ),
-    "accelerator_config": ((None,), f"needs no loader of batches: {SAMPLE}", _LEAVE),
-    "train_sampling_strategy": (
-        ("random",),
-        f"neither orders nor groups records by what they hold: {SAMPLE}",
-        _LEAVE,
+    "accelerator_config": Only((None,), f"needs no loader of batches: {SAMPLE}"),
+    "train_sampling_strategy": Only(
+        ("random",), f"neither orders nor groups records by what they hold: {SAMPLE}"
     ),
-    "data_seed": ((None,), "draws samples in secret: who knows a seed knows who was in", _LEAVE),
-    "label_smoothing_factor": ((0,), "has another loss, without smoothing", "Use 0."),
-    "neftune_noise_alpha": (
-        (None, 0),
-        f"draws no noise for a whole batch from a public seed: {ALONE}",
-        _LEAVE,
+    "data_seed": Only((None,), "draws samples in secret: who knows a seed knows who was in"),
+    "label_smoothing_factor": Only((0,), "has another loss, without smoothing", "Use 0."),
+    "neftune_noise_alpha": Only(
+        (None, 0), f"draws no noise for a whole batch from a public seed: {ALONE}"
     ),
-    "fp16": (
+    "fp16": Only(
         (False, None),
         "does not scale the loss by what earlier records did, and leaves no step out",
         "Use a model in float32 or bfloat16.",
     ),
-    "bf16": (
-        (False, None),
-        _FORMAT,
-        'Load the model in that: model_init_kwargs={"dtype": "bfloat16"}.',
+    "bf16": Only(
+        (False, None), _FORMAT, 'Load the model in that: model_init_kwargs={"dtype": "bfloat16"}.'
     ),
-    "fp16_full_eval": ((False,), _FORMAT, _LEAVE),
-    "bf16_full_eval": ((False,), _FORMAT, _LEAVE),
-    "batch_eval_metrics": ((False,), "computes no metrics but losses and accuracy", _LEAVE),
-    "torch_compile": ((False,), _COMPILE, _LEAVE),
-    "torch_compile_backend": ((None,), _COMPILE, _LEAVE),
-    "torch_compile_mode": ((None,), _COMPILE, _LEAVE),
-    "use_liger_kernel": ((False,), "computes the loss of each record, not of a batch", _LEAVE),
-    "fsdp": ((None, ""), _ONE, _LEAVE),
-    "deepspeed": ((None, ""), _ONE, _LEAVE),
-    "parallelism_config": ((None,), _ONE, _LEAVE),
-    "ddp_backend": ((None,), _ONE, _LEAVE),
-    "auto_find_batch_size": ((False, None), f"depends on no memory: {SAMPLE}", _LEAVE),
-    "skip_memory_metrics": (
-        (True,),
-        "logs no memory: it shows how many records were drawn, and how long they are",
-        _LEAVE,
+    "fp16_full_eval": Only((False,), _FORMAT),
+    "bf16_full_eval": Only((False,), _FORMAT),
+    "batch_eval_metrics": Only((False,), "computes no metrics but losses and accuracy"),
+    "torch_compile": Only((False,), _COMPILE),
+    "torch_compile_backend": Only((None,), _COMPILE),
+    "torch_compile_mode": Only((None,), _COMPILE),
+    "use_liger_kernel": Only((False,), "computes the loss of each record, not of a batch"),
+    "fsdp": Only((None, ""), _ONE),
+    "deepspeed": Only((None, ""), _ONE),
+    "parallelism_config": Only((None,), _ONE),
+    "ddp_backend": Only((None,), _ONE),
+    "auto_find_batch_size": Only((False, None), f"depends on no memory: {SAMPLE}"),
+    "skip_memory_metrics": Only(
+        (True,), "logs no memory: it shows how many records were drawn, and how long they are"
     ),
-    "debug": (("", [], None), "shows nobody the activations of single records", _LEAVE),
-    "report_to": (
-        ("none", None),
+    "debug": Only(("", [], None), "shows nobody the activations of single records"),
+    "report_to": Only(
+        ("none", None, [], ["none"]),
         _TELLS,
         "Leave it out, and log trainer.state.log_history when the training has ended.",
     ),
-    "push_to_hub": (
+    "push_to_hub": Only(
         (False,),
         _TELLS,
         "Leave it out, and call trainer.push_to_hub() when the training has ended.",
     ),
-    "include_num_input_tokens_seen": (
-        ("no", False),
-        "counts no tokens of a sample",
-        _LEAVE,
-    ),
+    "include_num_input_tokens_seen": Only(("no", False), "counts no tokens of a sample"),
     "eval_packing": _PACKING,
-    "loss_type": (("nll", "chunked_nll"), "has the negative log-likelihood as its loss", _LEAVE),
-    "router_aux_loss_coef": ((None, 0), f"has no loss over a batch: {ALONE}", _LEAVE),
-    "activation_offloading": (
+    "loss_type": Only(("nll", "chunked_nll"), "has the negative log-likelihood as its loss"),
+    "router_aux_loss_coef": Only((None, 0), f"has no loss over a batch: {ALONE}"),
+    "activation_offloading": Only(
         (False, None),
         "lets no hook see what layers make of single records",
         "Use gradient_checkpointing, or a smaller microbatch.",
     ),
-    "trust_remote_code": ((False, None), "runs no code of a model's repository", _LEAVE),
-    "truncation_mode": (
+    "trust_remote_code": Only((False, None), "runs no code of a model's repository"),
+    "truncation_mode": Only(
         ("keep_start", None),
         "keeps the beginning of a text, and the part of a conversation to be learned",
-        _LEAVE,
     ),
-    "dataset_kwargs": (
+    "dataset_kwargs": Only(
         (None, {}, {"skip_prepare_dataset": False}),
         "makes the tokens of each record by itself",
         "Leave it out, and give texts.",
     ),
-    "chat_template_path": ((None,), "takes the tokenizer's own", _TOKENIZER),
-    "eos_token": ((None,), "takes the tokenizer's own", _TOKENIZER),
-    "pad_token": ((None,), "takes the tokenizer's own", _TOKENIZER),
+    "chat_template_path": Only((None,), "takes the tokenizer's own", _TOKENIZER),
+    "eos_token": Only((None,), "takes the tokenizer's own", _TOKENIZER),
+    "pad_token": Only((None,), "takes the tokenizer's own", _TOKENIZER),
 }
 # What of `from_pretrained` changes no record's part in a gradient; the rest is refused.
 LOADED_ONLY_WITH = {
@@ -243,8 +238,6 @@ class PrivateConfig(TrainingArguments):
             value = getattr(self, name)
             if isinstance(value, _NUMBERS) and not kinds.intersection(_NUMBERS):
                 raise ConfigError("is no number", key=name, value=value, fix=_LEAVE)
-        if isinstance(self.report_to, list) and self.report_to in ([], ["none"]):
-            self.report_to = "none"
         for name, (allowed, why, fix) in ALLOWED.items():
             value = getattr(self, name, allowed[0])
             if not (isinstance(value, (*_PLAIN, dict, list)) and value in allowed):
@@ -276,20 +269,14 @@ class PrivateConfig(TrainingArguments):
         The Trainer's own is 0 from then on, or it would clip once more, after the noise.
         """
         if not self.max_grad_norm and self.max_grad_norm is not None and self.clip_norm is None:
-            raise ConfigError(
-                "would clip nothing, and then no noise is enough",
-                key="max_grad_norm",
-                value=self.max_grad_norm,
-                fix="Leave it out, or type the longest that a unit's gradient may be.",
-            )
+            problem = "would clip nothing, and then no noise is enough"
+            fix = "Leave it out, or type the longest that a unit's gradient may be."
+            raise ConfigError(problem, key="max_grad_norm", value=self.max_grad_norm, fix=fix)
         typed = self.max_grad_norm or self.clip_norm
         if self.clip_norm not in (None, typed):
-            raise ConfigError(
-                f"is another name of clip_norm, which is {self.clip_norm:g}",
-                key="max_grad_norm",
-                value=self.max_grad_norm,
-                fix="Type one of them.",
-            )
+            problem = f"is another name of clip_norm, which is {self.clip_norm:g}"
+            fix = "Type one of them."
+            raise ConfigError(problem, key="max_grad_norm", value=self.max_grad_norm, fix=fix)
         self.clip_norm = usual.clip_norm_of(bool(self.labels)) if typed is None else typed
         self.max_grad_norm = 0.0
 
@@ -379,9 +366,5 @@ def refuse_named(given: Mapping[str, Any]) -> None:
         if name not in OF_A_TRAINER:
             raise TypeError(f"PrivateTrainer has no argument {name!r}.")
         if value is not None:
-            raise ConfigError(
-                f"has no place in a private run: {OF_A_TRAINER[name]}",
-                key=name,
-                value=type(value).__name__,
-                fix="Leave it out.",
-            )
+            problem = f"has no place in a private run: {OF_A_TRAINER[name]}"
+            raise ConfigError(problem, key=name, value=type(value).__name__, fix="Leave it out.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from inspect import unwrap
 from typing import Any
@@ -12,6 +12,7 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
+from fedpriv.data.values import as_text
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.files import sha256
@@ -34,7 +35,7 @@ _lent: WeakSet[nn.Module] = WeakSet()  # the modules of models that steps hold
 
 
 def section_of(
-    model: Any, tokenizer: Any, labels: tuple[str, ...], max_length: int
+    model: Any, tokenizer: Any, labels: Sequence[str | bool | int], max_length: int
 ) -> ModelSection:
     """Describe a model as a federation file would.
 
@@ -58,16 +59,12 @@ def section_of(
                 + (", with one adapter of peft's at most." if name == "model" else "."),
             )
     if max_length > reads(model):
-        raise ConfigError(
-            f"is more than the {reads(model)} tokens that the model can read",
-            key="max_length",
-            value=max_length,
-            fix="Lower it.",
-        )
+        problem = f"is more than the {reads(model)} tokens that the model can read"
+        raise ConfigError(problem, key="max_length", value=max_length, fix="Lower it.")
     return ModelSection(
         name=base.config.name_or_path or "in memory",
         task="classification" if labels else "causal-lm",
-        labels=labels,
+        labels=tuple(str(as_text(label)) for label in labels),
         max_length=max_length,
         quantize=_bits_of(base),
     )
@@ -113,12 +110,9 @@ def worker_of(
         )
     twice = bool(asked_for(base))
     if engine == "opacus" and (section.quantize or twice):
-        raise ConfigError(
-            "knows neither quantised weights nor gradient checkpointing",
-            key="engine",
-            value=engine,
-            fix='Use "fedpriv", or a model in full without.',
-        )
+        problem = "knows neither quantised weights nor gradient checkpointing"
+        fix = 'Use "fedpriv", or a model in full without.'
+        raise ConfigError(problem, key="engine", value=engine, fix=fix)
     digest = made_digest(model)
     with ExitStack() as undone:
         halved = False

@@ -77,11 +77,9 @@ def own_units(
     with _read(records, spec, spec.unit) as (rows, folder):
         population = encode_population(rows, spec, tokenizer, TokenFile(folder))
         if population.problem is not None:
-            raise DataError(
-                f"is too full for the tokens of the records ({population.problem.strerror})",
-                file=folder.parent,
-                fix="Free some of this disk, or name another in TMPDIR.",
-            )
+            problem = f"is too full for the tokens of the records ({population.problem.strerror})"
+            fix = "Free some of this disk, or name another in TMPDIR."
+            raise DataError(problem, file=folder.parent, fix=fix)
         population.tally.check(max_empty, key=KEY, limit="max_empty")
         level = logging.INFO if population.tally.is_whole else logging.WARNING
         log.log(level, "%s", population.tally.told)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import numpy as np
+from tempfile import TemporaryDirectory
 
 from fedpriv.errors import ConfigError, SlotError
 from fedpriv.files import canonical_json, sha256
@@ -17,6 +14,7 @@ from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.planning import Planned
 from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.terms import new_dataset_id
+from fedpriv.protocol import values_digest
 
 
 class Slots:
@@ -70,8 +68,7 @@ class Slots:
                 " plan of their own, and are paid for as such."
             )
         slot = self.taken
-        held = np.ascontiguousarray(parameters, "<f4").tobytes()
-        asked = sha256(canonical_json([self.plan.job, slot, sha256(held)]))
+        asked = sha256(canonical_json([self.plan.job, slot, values_digest(parameters)]))
         [paid] = OpenSlots(self.ledger, self.plan, range(slot, slot + 1), asked).pay()
         self.taken += 1
         return paid
@@ -94,12 +91,9 @@ def open_lasting(path: Path, witness: Path | None) -> Ledger:
     ledger = Ledger.open(path, witness)
     if ledger.terms.simulated:
         ledger.close()
-        raise ConfigError(
-            "was made for simulations, and pays for no training whose result may leave",
-            file=path,
-            key="ledger",
-            fix="Make another one: fedpriv ledger init, without --simulated.",
-        )
+        problem = "was made for simulations, and pays for no training whose result may leave"
+        fix = "Make another one: fedpriv ledger init, without --simulated."
+        raise ConfigError(problem, file=path, key="ledger", fix=fix)
     return ledger
 
 
@@ -147,13 +141,9 @@ def check_stated(
         ("max_records_per_unit", most, terms.max_records_per_unit),
     ):
         if stated is not None and stated != fixed:
-            raise ConfigError(
-                f"was fixed as {fixed!r} when the ledger was made",
-                file=ledger.path,
-                key=key,
-                value=stated,
-                fix="State the same again. Another population needs another ledger.",
-            )
+            problem = f"was fixed as {fixed!r} when the ledger was made"
+            fix = "State the same again. Another population needs another ledger."
+            raise ConfigError(problem, file=ledger.path, key=key, value=stated, fix=fix)
 
 
 @contextmanager
@@ -173,9 +163,8 @@ def ledger_for(planned: Planned, size: int, unit: str, most: int) -> Iterator[Le
         budget=planned.epsilon if target is None else target,
         simulated=False,
     )
-    folder = Path(tempfile.mkdtemp(prefix="fedpriv-"))
-    try:
-        with Ledger.create(folder / "ledger.db", terms) as ledger:
-            yield ledger
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        TemporaryDirectory(prefix="fedpriv-", ignore_cleanup_errors=True) as folder,
+        Ledger.create(Path(folder) / "ledger.db", terms) as ledger,
+    ):
+        yield ledger

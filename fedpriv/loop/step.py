@@ -18,7 +18,6 @@ from pydantic import Field
 from fedpriv.arguments import PathName, checked
 from fedpriv.data.in_memory import KEY, Records, check_records, columns_of
 from fedpriv.data.spec import DataSpec
-from fedpriv.data.values import as_text
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.loop.model import computing, held, refuse_more, section_of, worker_of
@@ -145,7 +144,14 @@ class PrivateStep:
         max_empty: Annotated[float, Field(ge=0, le=1)] = usual.MAX_EMPTY,
     ) -> None:
         clip_norm = usual.clip_norm_of(bool(labels)) if clip_norm is None else clip_norm
-        _check(epsilon, noise_multiplier, sample_rate, batch, clip_norm, ledger, size, delta)
+        _check_one_is_given("epsilon or noise_multiplier", epsilon, noise_multiplier)
+        _check_one_is_given("sample_rate or batch", sample_rate, batch)
+        if not usual.MIN_CLIP <= clip_norm <= usual.MAX_CLIP:
+            problem = f"must be from {usual.MIN_CLIP:g} to {usual.MAX_CLIP:g}"
+            raise ConfigError(problem, key="clip_norm", value=clip_norm)
+        for key, stated in (("size", size), ("delta", delta)):
+            if ledger is None and stated is None:
+                raise not_stated(key)
         self._lock = threading.Lock()  # or threads would add to each other's gradients of records
         resources = ExitStack()
         self.close = weakref.finalize(self, resources.close)  # at the latest when nobody has it
@@ -157,7 +163,7 @@ class PrivateStep:
                 lasting = resources.enter_context(open_lasting(Path(ledger), seen))
                 check_stated(lasting, size, delta, unit, max_records_per_unit)
                 size, delta = lasting.terms.declared_size, lasting.terms.plan_delta
-            assert size is not None and delta is not None  # else `_check` would have said so
+            assert size is not None and delta is not None  # else it would have been refused
             planned = plan(
                 epsilon=epsilon,
                 delta=delta,
@@ -169,8 +175,7 @@ class PrivateStep:
             )
             check_records(records, KEY)
             columns = columns_of(records) if columns is None else columns
-            names = tuple(str(as_text(label)) for label in labels)
-            section = section_of(model, tokenizer, names, max_length)
+            section = section_of(model, tokenizer, labels, max_length)
             self._spec = spec_of(columns, section, unit, max_records_per_unit)
             with telling("Trying on random texts whether each record's gradient is its own"):
                 self._worker = worker_of(model, tokenizer, section, engine, microbatch)
@@ -317,33 +322,8 @@ def _claim(ledger: Ledger, units: Iterable[Sequence[Identity]]) -> None:
     UnitIndex(path.parent).claim(ledger.terms.dataset_id, units, file=path.name, begun=ledger.begun)
 
 
-def _check(
-    epsilon: float | None,
-    noise_multiplier: float | None,
-    sample_rate: float | None,
-    batch: float | None,
-    clip_norm: float,
-    ledger: Path | str | None,
-    size: int | None,
-    delta: float | None,
-) -> None:
-    """Raise ConfigError if settings are missing or contradict each other."""
-    for one, other, pair in (
-        (epsilon, noise_multiplier, "epsilon or noise_multiplier"),
-        (sample_rate, batch, "sample_rate or batch"),
-    ):
-        if (one is None) == (other is None):
-            count = "neither" if one is None else "both"
-            raise ConfigError(
-                f"expected one of two settings, got {count}", key=pair, fix="Give exactly one."
-            )
-    if not usual.MIN_CLIP <= clip_norm <= usual.MAX_CLIP:
-        raise ConfigError(
-            f"must be from {usual.MIN_CLIP:g} to {usual.MAX_CLIP:g}",
-            key="clip_norm",
-            value=clip_norm,
-        )
-    if ledger is None:
-        for key, value in (("size", size), ("delta", delta)):
-            if value is None:
-                raise not_stated(key)
+def _check_one_is_given(pair: str, one: float | None, other: float | None) -> None:
+    """Raise ConfigError unless one of two settings is given, and not the other."""
+    if (one is None) == (other is None):
+        problem = f"expected one of two settings, got {'neither' if one is None else 'both'}"
+        raise ConfigError(problem, key=pair, fix="Give exactly one.")

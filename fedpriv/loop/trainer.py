@@ -12,16 +12,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from fedpriv.data.in_memory import Records, check_records, columns_of
-from fedpriv.data.values import as_text
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
-from fedpriv.loop.arguments import (
-    ALLOWED,
-    LeftOut,
-    PrivateConfig,
-    of_transformers,
-    refuse_named,
-)
+from fedpriv.loop.arguments import ALLOWED, LeftOut, PrivateConfig, of_transformers, refuse_named
 from fedpriv.loop.model import base_of, reads, section_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
@@ -42,13 +35,14 @@ with without_hub_code():  # or bitsandbytes, which a Trainer imports, would run 
 logger = logging.getLogger(__name__)
 # What a Trainer logs of the records, of its idle batches, or of how long the steps took.
 _NOT_LOGGED = {
-    "loss",
-    "train_loss",
-    "train_runtime",
-    "train_samples_per_second",
-    "train_steps_per_second",
-    "total_flos",
+    *("loss", "train_loss", "train_runtime", "train_samples_per_second"),
+    *("train_steps_per_second", "total_flos"),
 }
+# Arguments that a `PrivateStep` has under the same names.
+_AS_OF_A_STEP = (
+    *("epsilon", "noise_multiplier", "delta", "size", "unit", "max_records_per_unit", "labels"),
+    *("max_length", "numerics", "ledger", "witness", "job", "microbatch", "max_empty"),
+)
 
 
 class PrivateTrainer(Trainer):
@@ -102,12 +96,8 @@ class PrivateTrainer(Trainer):
     ) -> None:
         refuse_named(refused)
         if not isinstance(args, PrivateConfig):
-            raise ConfigError(
-                "has no ε",
-                key="args",
-                value=type(args).__name__,
-                fix="Use fedpriv.PrivateConfig, which takes the same arguments and more.",
-            )
+            fix = "Use fedpriv.PrivateConfig, which takes the same arguments and more."
+            raise ConfigError("has no ε", key="args", value=type(args).__name__, fix=fix)
         _check_evaluation(args, eval_dataset)
         _check_parts(callbacks, optimizers)
         check_records(train_dataset, "train_dataset")
@@ -122,14 +112,12 @@ class PrivateTrainer(Trainer):
         tokenizer = _tokenizer_of(model, args) if processing_class is None else processing_class
         if isinstance(args.max_length, LeftOut):
             args.max_length = min(args.max_length, reads(model))
-        names = tuple(str(as_text(label)) for label in args.labels)
-        section_of(model, tokenizer, names, args.max_length)
+        section_of(model, tokenizer, args.labels, args.max_length)
         if args.gradient_checkpointing:
             with of_transformers("gradient_checkpointing"):
                 base = base_of(model)
-                getattr(
-                    base, "activation_checkpointing_enable", base.gradient_checkpointing_enable
-                )()
+                older = base.gradient_checkpointing_enable
+                getattr(base, "activation_checkpointing_enable", older)()
         with of_transformers("args"):
             super().__init__(
                 model=model,
@@ -137,7 +125,7 @@ class PrivateTrainer(Trainer):
                 train_dataset=range(args.max_steps),
                 eval_dataset=eval_dataset,
                 processing_class=tokenizer,
-                callbacks=[*(callbacks or []), _StopWhenUsedUp(self)],
+                callbacks=[*(callbacks or [])],
                 optimizers=optimizers,
             )
         self.private = PrivateStep(
@@ -145,35 +133,19 @@ class PrivateTrainer(Trainer):
             self.processing_class,
             train_dataset,
             steps=args.max_steps,
-            epsilon=args.epsilon,
-            noise_multiplier=args.noise_multiplier,
             sample_rate=rate,
-            delta=args.delta,
-            size=args.size,
             clip_norm=args.clip_norm or 0.0,
-            unit=args.unit,
-            max_records_per_unit=args.max_records_per_unit,
             columns=columns,
-            labels=args.labels,
-            max_length=args.max_length,
-            numerics=args.numerics,
-            ledger=args.ledger,
-            witness=args.witness,
-            job=args.job,
-            microbatch=args.microbatch,
-            max_empty=args.max_empty,
+            **{name: getattr(args, name) for name in _AS_OF_A_STEP},
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Count the steps; records are sampled within them."""
         steps: Any = range(self.args.max_steps)
-        return DataLoader(steps, batch_size=1, collate_fn=_nothing)
+        return DataLoader(steps, batch_size=1, collate_fn=lambda _: {})
 
     def train(
-        self,
-        resume_from_checkpoint: str | bool | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
+        self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any
     ) -> TrainOutput:
         """Train as `Trainer.train` does.
 
@@ -190,7 +162,7 @@ class PrivateTrainer(Trainer):
             )
         for callback in self.callback_handler.callbacks:
             _refuse_tools(callback)
-        found = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        found = super().train(resume_from_checkpoint, *arguments, **options)
         losses = [row["eval_loss"] for row in self.state.log_history if "eval_loss" in row]
         if losses and (said := worse(losses[0], losses[-1])):
             logger.warning("%s", said)
@@ -205,11 +177,13 @@ class PrivateTrainer(Trainer):
         _refuse_tools(callback)
         super().add_callback(callback)
 
-    def training_step(
-        self, model: Any, inputs: Any, num_items_in_batch: Any = None
-    ) -> torch.Tensor:
-        """Take a private step. Nobody knows its loss: NaN."""
+    def training_step(self, *_: Any, **__: Any) -> torch.Tensor:
+        """Take a private step. Nobody knows its loss: NaN.
+
+        A run that went on from an older checkpoint ends when the steps of its plan are used up.
+        """
         self.private.backward()
+        self.control.should_training_stop |= not self.private.left
         return torch.full((), torch.nan, device=self.args.device)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
@@ -254,20 +228,13 @@ class PrivateTrainer(Trainer):
                 found |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}")
             return found
         scores = self.private.evaluate(records, data_is_public=self.args.eval_data_is_public)
-        found = {
-            key.replace("eval", metric_key_prefix, 1): value
-            for key, value in scores.as_dict().items()
-        }
+        named = scores.as_dict().items()
+        found = {key.replace("eval", metric_key_prefix, 1): value for key, value in named}
         self.log(dict(found))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         return found
 
-    def predict(
-        self,
-        test_dataset: Any,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "test",
-    ) -> PredictionOutput:
+    def predict(self, test_dataset: Any, *arguments: Any, **options: Any) -> PredictionOutput:
         """Predict as `Trainer.predict` does, for examples that are stated to be public.
 
         Raises:
@@ -277,18 +244,7 @@ class PrivateTrainer(Trainer):
             They are tokens already, so that copies of the training records are not noticed.
         """
         _check_evaluation(self.args, test_dataset, "test_dataset")
-        return super().predict(test_dataset, ignore_keys, metric_key_prefix)
-
-
-class _StopWhenUsedUp(TrainerCallback):
-    """Ends a run that went on from an older checkpoint when the steps of its plan are used up."""
-
-    def __init__(self, trainer: PrivateTrainer) -> None:
-        self._trainer = trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if not self._trainer.private.left:
-            control.should_training_stop = True
+        return super().predict(test_dataset, *arguments, **options)
 
 
 def _shown(metrics: dict[str, float]) -> dict[str, float]:
@@ -296,18 +252,11 @@ def _shown(metrics: dict[str, float]) -> dict[str, float]:
     return {key: value for key, value in metrics.items() if key not in _NOT_LOGGED}
 
 
-def _nothing(steps: list[int]) -> dict[str, Any]:
-    """Return the batch of a step, as the Trainer sees it."""
-    return {}
-
-
 def _check_evaluation(args: PrivateConfig, records: Any, key: str = "eval_dataset") -> None:
     if records is not None and not args.eval_data_is_public:
-        raise ConfigError(
-            "would print what nobody paid for: a loss on private records",
-            key=key,
-            fix="Evaluate on public records and say so: eval_data_is_public=True.",
-        )
+        problem = "would print what nobody paid for: a loss on private records"
+        fix = "Evaluate on public records and say so: eval_data_is_public=True."
+        raise ConfigError(problem, key=key, fix=fix)
 
 
 def _check_parts(callbacks: Any, optimizers: Any) -> None:
@@ -323,11 +272,8 @@ def _check_parts(callbacks: Any, optimizers: Any) -> None:
     pair = isinstance(optimizers, list | tuple) and len(optimizers) == len(kinds)
     for one, kind in zip(optimizers if pair else [optimizers] * 2, kinds, strict=True):
         if not isinstance(one, kind | None):
-            raise ConfigError(
-                f"holds a {type(one).__name__}",
-                key="optimizers",
-                fix="Give (optimizer, scheduler), each of torch's or None.",
-            )
+            fix = "Give (optimizer, scheduler), each of torch's or None."
+            raise ConfigError(f"holds a {type(one).__name__}", key="optimizers", fix=fix)
 
 
 def _refuse_tools(callback: Any) -> None:
@@ -359,12 +305,8 @@ def _columns(records: Records, args: PrivateConfig) -> dict[str, str]:
         ("assistant_only_loss", "messages", "conversations"),
     ):
         if getattr(args, key) and field not in columns:
-            raise ConfigError(
-                f"is for {name}",
-                key=key,
-                value=True,
-                fix=f"Leave it out, or name the column of the {field}.",
-            )
+            fix = f"Leave it out, or name the column of the {field}."
+            raise ConfigError(f"is for {name}", key=key, value=True, fix=fix)
     if "messages" in columns and not args.assistant_only_loss:
         columns = {"text": columns["messages"]}  # a text as the chat template writes it
     return dict(columns)
@@ -391,11 +333,8 @@ def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantizatio
     from peft import get_peft_model
 
     if getattr(model, "peft_config", None):
-        raise ConfigError(
-            "is for a model that has an adapter already",
-            key="peft_config",
-            fix="Leave it out to train that adapter, or merge that into the model first.",
-        )
+        fix = "Leave it out to train that adapter, or merge that into the model first."
+        raise ConfigError("is for a model that has an adapter already", key="peft_config", fix=fix)
     return get_peft_model(model, peft_config)
 
 

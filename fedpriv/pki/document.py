@@ -25,10 +25,7 @@ def read_document(path: Path, kind: type[Document], *, fix: str) -> Document:
     Raises:
         EnrolmentError: it can't be read, is damaged, or was written by a newer fedpriv.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise EnrolmentError(f"{path}: can't be read: {error.strerror}. {fix}") from None
+    content = read_bytes(path, fix)
     try:
         version = json.loads(content)["format"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -45,6 +42,14 @@ def read_document(path: Path, kind: type[Document], *, fix: str) -> Document:
         where = ".".join(map(str, problem["loc"]))
         what = f"{where}: {problem['msg']}" if where else problem["msg"]
         raise EnrolmentError(f"{path}: was edited or is damaged ({what}). {fix}") from None
+
+
+def read_bytes(path: Path, fix: str) -> bytes:
+    """Read a file of an enrolment or a federation; for `fix` and the error see `read_document`."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise EnrolmentError(f"{path}: can't be read: {error.strerror}. {fix}") from None
 
 
 def write_document(path: Path, document: Section) -> None:

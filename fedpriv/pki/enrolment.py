@@ -27,11 +27,8 @@ from pydantic import AwareDatetime, Field
 from fedpriv.errors import EnrolmentError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.names import Address, Digest, Name
-from fedpriv.pki.certificates import (
-    check_certificate,
-    parse_certificate,
-)
-from fedpriv.pki.document import read_document
+from fedpriv.pki.certificates import check_certificate, parse_certificate
+from fedpriv.pki.document import read_bytes, read_document
 from fedpriv.pki.keys import PrivateKey, fingerprint, is_p256, load_key
 from fedpriv.section import Section
 
@@ -112,7 +109,7 @@ def read_enrolment(
         "site.crt": certificate or path.with_name("site.crt"),
     }
     manifest = read_document(path, Manifest, fix=AGAIN)
-    content = {name: _read(part) for name, part in paths.items()}
+    content = {name: read_bytes(part, AGAIN) for name, part in paths.items()}
     for name, part in paths.items():
         if sha256(content[name]) != manifest.files[name]:
             raise EnrolmentError(
@@ -130,10 +127,3 @@ def read_enrolment(
     if checked.name != manifest.site or manifest.expires < (now or datetime.now(UTC)):
         raise EnrolmentError(f"{path}: is not of its certificate, or expired. {AGAIN}")
     return Enrolment(manifest, content["ca.crt"], content["site.crt"], private)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise EnrolmentError(f"{path}: can't be read: {error.strerror}. {AGAIN}") from None

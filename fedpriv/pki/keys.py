@@ -77,10 +77,11 @@ def load_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Priva
         leaked="If someone else may have read it, have it replaced by a new one.",
         error=EnrolmentError,
     )
-    encrypted = is_encrypted(pem)
-    if encrypted and passphrase is None:
-        raise EnrolmentError(f"{path}: is encrypted, and nobody here has its passphrase.")
-    secret = passphrase() if encrypted and passphrase is not None else None
+    encrypted, secret = is_encrypted(pem), None
+    if encrypted:
+        if passphrase is None:
+            raise EnrolmentError(f"{path}: is encrypted, and nobody here has its passphrase.")
+        secret = passphrase()
     try:
         key = load_pem_private_key(pem, password=secret)
     except (ValueError, TypeError, UnsupportedAlgorithm):

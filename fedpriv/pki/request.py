@@ -38,11 +38,8 @@ def read_request(path: Path) -> tuple[str, PublicKey]:
     fix = "Ask the site to send the file again that fedpriv-client enroll made."
     try:
         request = x509.load_pem_x509_csr(path.read_bytes())
-        key, [name] = (
-            request.public_key(),
-            request.subject.get_attributes_for_oid(NameOID.COMMON_NAME),
-        )
-        whole = request.is_signature_valid
+        key, whole = request.public_key(), request.is_signature_valid
+        [name] = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except OSError as error:
         raise EnrolmentError(f"{path}: the request can't be read: {error.strerror}.") from None
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion):

@@ -9,6 +9,15 @@ from fedpriv.report.budget import BudgetReport
 
 MOST_ALIKE = 8  # sites with the same figures that have a row each; more have one
 Site = TypeVar("Site")
+Said = TypeVar("Said", bound=Hashable)
+
+
+def grouped(said: Iterable[tuple[Said, Site]]) -> dict[Said, list[Site]]:
+    """Group sites by what they say."""
+    groups: dict[Said, list[Site]] = {}
+    for what, site in said:
+        groups.setdefault(what, []).append(site)
+    return groups
 
 
 def rows_of(sites: Iterable[Site], figures: Callable[[Site], Hashable]) -> list[list[Site]]:
@@ -17,11 +26,8 @@ def rows_of(sites: Iterable[Site], figures: Callable[[Site], Hashable]) -> list[
     Args:
         figures: all that a row says of a site besides its name.
     """
-    groups: dict[Hashable, list[Site]] = {}
-    for site in sites:
-        groups.setdefault(figures(site), []).append(site)
     rows = []
-    for alike in groups.values():
+    for alike in grouped((figures(site), site) for site in sites).values():
         rows += [alike] if len(alike) > MOST_ALIKE else [[site] for site in alike]
     return rows
 
@@ -36,10 +42,8 @@ MENTIONED = 6  # sites that are listed by name where they agree
 
 def shared(reports: Sequence[BudgetReport], field: str) -> list[tuple[Any, str]]:
     """Return the values of `field`, each with its sites; no sites if it is true of all."""
-    groups: dict[Any, list[str]] = {}
-    for report in reports:
-        groups.setdefault(getattr(report, field), []).append(report.site)
-    if len(groups) == 1:
+    groups = grouped((getattr(report, field), report.site) for report in reports)
+    if len(groups) <= 1:
         return [(value, "") for value in groups]
     most = max(groups, key=lambda value: len(groups[value]))
     others = "all others" if len(groups[most]) > MENTIONED else ", ".join(groups[most])
@@ -48,8 +52,5 @@ def shared(reports: Sequence[BudgetReport], field: str) -> list[tuple[Any, str]]
 
 def assumptions(reports: Sequence[BudgetReport]) -> list[tuple[str, str]]:
     """Return every stated assumption, with the sites that state it; no sites if all do."""
-    groups: dict[str, list[str]] = {}
-    for report in reports:
-        for assumption in report.assumptions:
-            groups.setdefault(assumption, []).append(report.site)
+    groups = grouped((text, report.site) for report in reports for text in report.assumptions)
     return [(a, "" if len(s) == len(reports) else ", ".join(s)) for a, s in groups.items()]

@@ -49,13 +49,16 @@ SECURE_SUM = (
     " {least} of them work with the server or leave out their noise; the figures alone assume"
     " nothing of any other site, as if all of them did"
 )
-_OF_TWO_CLAIMS = (  # reports of a ledger with one budget don't have them, and are as they were
-    "epsilon_alone_spent",
-    "epsilon_alone_allocated",
-    "epsilon_alone_committed",
-    "budget_alone",
-    "max_colluding",
-)
+
+
+def figure_names(alone: bool) -> tuple[str, ...]:
+    """Return the fields of a claim's figures: spent, allocated, committed."""
+    prefix = "epsilon_alone_" if alone else "epsilon_"
+    return tuple(f"{prefix}{key}" for key in ("spent", "allocated", "committed"))
+
+
+# Reports of a ledger with one budget don't have them, and are as they were.
+_OF_TWO_CLAIMS = (*figure_names(True), "budget_alone", "max_colluding")
 
 
 def trust_model(max_colluding: int | None) -> str:
@@ -176,11 +179,13 @@ def events_of(job: str, slots: Iterable[tuple[int, Event]]) -> Iterator[BudgetEv
 
 def sign(report: BudgetReport, private_key: Ed25519PrivateKey) -> BudgetReport:
     """Return a copy of `report` that carries the signature of `private_key`."""
-    signature = Signature(
-        public_key=private_key.public_key().public_bytes_raw().hex(),
-        value=private_key.sign(signed_bytes(report)).hex(),
-    )
-    return report.model_copy(update={"signature": signature})
+    return report.model_copy(update={"signature": signature(signed_bytes(report), private_key)})
+
+
+def signature(content: bytes, private_key: Ed25519PrivateKey) -> Signature:
+    """Return the signature of these bytes, with the public key of `private_key`."""
+    public = private_key.public_key().public_bytes_raw().hex()
+    return Signature(public_key=public, value=private_key.sign(content).hex())
 
 
 def signed_bytes(report: BudgetReport) -> bytes:

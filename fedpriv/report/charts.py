@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 T = TypeVar("T")
+Shown = Callable[[float], str]  # the text of a value on an axis
 PALETTE = sum(role.startswith("series-") for role in COLOURS)
 LABEL_HEIGHT = 15  # px between two labels at the right edge
 TEXT = 12.0  # px
@@ -76,11 +77,11 @@ def line_chart(
     *,
     width: int,
     height: int,
-    from_zero: bool,
+    from_zero: bool = True,
     description: str,
-    ticks: Callable[[float], str] | None = None,
+    ticks: Shown | None = None,
     across: str = "round",
-    places: Callable[[float], str] = "{:,.0f}".format,
+    places: Shown = "{:,.0f}".format,
 ) -> str:
     """Draw an ``<svg>`` element of `lines` over rounds, or over something else.
 
@@ -106,8 +107,8 @@ def line_chart(
             _draw(axes, line)
         axes.set_xlim(*_extent([x for line in lines for x, _ in line.points]))
         axes.set_ylim(*_limits([y for line in lines for _, y in line.points], from_zero))
-        _dress(axes, plot, ticks)
-        _label_places(axes, across, places)
+        _dress(axes, plot, ticks, places)
+        axes.set_xlabel(across, color=ROLES["quiet"], labelpad=3, loc="right")
         _label_ends(axes, plot, [line for line in lines if line.label])
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None})
@@ -115,10 +116,10 @@ def line_chart(
 
 
 def _draw(axes: Axes, line: Line) -> None:
+    colour = ROLES[line.colour]
     axes.plot(
-        [x for x, _ in line.points],
-        [y for _, y in line.points],
-        color=ROLES[line.colour],
+        *zip(*line.points, strict=True),
+        color=colour,
         linewidth=line.width,
         linestyle=(0, (4, 3)) if line.dashed else "-",
         solid_capstyle="round",
@@ -127,25 +128,18 @@ def _draw(axes: Axes, line: Line) -> None:
         markersize=5,
     )
     if line.marks:
-        marks = thin(line.marks, MARKS)
-        axes.plot(
-            [x for x, _ in marks],
-            [y for _, y in marks],
-            color=ROLES[line.colour],
-            linestyle="none",
-            marker="x",
-            markersize=6,
-        )
+        marks = zip(*thin(line.marks, MARKS), strict=True)
+        axes.plot(*marks, color=colour, linestyle="none", marker="x", markersize=6)
 
 
-def _dress(axes: Axes, plot: tuple[int, int], ticks: Callable[[float], str] | None) -> None:
+def _dress(axes: Axes, plot: tuple[int, int], ticks: Shown | None, places: Shown) -> None:
     """Make the axes quiet: a base line, level lines and few numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.patch.set_visible(False)
-    axes.xaxis.set_major_locator(
-        MaxNLocator(max(3, plot[0] // 90), steps=[1, 2, 5, 10], integer=True)
-    )
+    across = MaxNLocator(max(3, plot[0] // 90), steps=[1, 2, 5, 10], integer=True)
+    axes.xaxis.set_major_locator(across)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: places(value)))
     axes.yaxis.set_major_locator(MaxNLocator(max(3, plot[1] // 45)))
     shown = ticks or _plain(axes.get_yticks().tolist())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
@@ -155,13 +149,6 @@ def _dress(axes: Axes, plot: tuple[int, int], ticks: Callable[[float], str] | No
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(ROLES["quiet"])
-
-
-def _label_places(axes: Axes, across: str, places: Callable[[float], str]) -> None:
-    from matplotlib.ticker import FuncFormatter
-
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: places(value)))
-    axes.set_xlabel(across, color=ROLES["quiet"], labelpad=3, loc="right")
 
 
 def _label_ends(axes: Axes, plot: tuple[int, int], lines: Sequence[Line]) -> None:
@@ -180,7 +167,7 @@ def _label_ends(axes: Axes, plot: tuple[int, int], lines: Sequence[Line]) -> Non
         )
 
 
-def _plain(places: Sequence[float]) -> Callable[[float], str]:
+def _plain(places: Sequence[float]) -> Shown:
     """Show numbers with as many decimals as tell the ticks apart, and no more."""
     step = abs(places[1] - places[0]) if len(places) > 1 else 1.0
     decimals = next((d for d in range(9) if math.isclose(round(step, d), step)), 9)

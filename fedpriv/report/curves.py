@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from markupsafe import Markup
 
+from fedpriv.report.alike import grouped
 from fedpriv.report.charts import PALETTE, Line, line_chart, thin
 from fedpriv.report.figures import amount, duration, score
 from fedpriv.report.rundir import Round, RunDirectory, finite
@@ -13,7 +15,9 @@ from fedpriv.report.rundir import Round, RunDirectory, finite
 POINTS = 240  # of one line; a page has no more pixels to show
 ALL_POINTS = 3000  # of all lines of a chart
 NAMED_LINES = 12  # more can't be told apart, so the worst alone is named
-WIDE, NARROW = (880, 300), (372, 260)
+Sizes = Sequence[tuple[int, int]]
+BOTH: Sizes = ((880, 300), (372, 260))  # of a wide page, and of a narrow one
+HALF: Sizes = ((420, 210),)
 
 
 def charts(directory: RunDirectory) -> dict[str, list[str]]:
@@ -21,7 +25,6 @@ def charts(directory: RunDirectory) -> dict[str, list[str]]:
     rounds = directory.rounds
     if not rounds:
         return {"loss": [], "epsilon": [], "bytes": [], "seconds": []}
-    half = (420, 210)
     loss, spent = _loss_lines(directory), _epsilon_lines(directory)
     up = [(float(row.round), float(row.bytes_up)) for row in rounds]
     down = [(float(row.round), float(row.bytes_down)) for row in rounds]
@@ -31,35 +34,19 @@ def charts(directory: RunDirectory) -> dict[str, list[str]]:
         traffic = [Line("each way", thin(up, POINTS), "accent")]
     time = [Line(duration(one), thin(seconds, POINTS), "accent") for _, one in seconds[-1:]]
     return {
-        "loss": _drawn("loss", loss, (WIDE, NARROW), False, None, "Held-out loss by round"),
-        "epsilon": _drawn(
-            "epsilon", spent, (WIDE, NARROW), True, None, "Epsilon spent by site and round"
-        ),
-        "bytes": _drawn("bytes", traffic, (half,), True, amount, "Bytes up and down by round"),
-        "seconds": _drawn("seconds", time, (half,), True, duration, "Seconds by round"),
+        "loss": _drawn("loss", loss, BOTH, "Held-out loss by round", from_zero=False),
+        "epsilon": _drawn("epsilon", spent, BOTH, "Epsilon spent by site and round"),
+        "bytes": _drawn("bytes", traffic, HALF, "Bytes up and down by round", ticks=amount),
+        "seconds": _drawn("seconds", time, HALF, "Seconds by round", ticks=duration),
     }
 
 
-def _drawn(
-    name: str,
-    lines: list[Line],
-    sizes: Sequence[tuple[int, int]],
-    from_zero: bool,
-    ticks: Callable[[float], str] | None,
-    description: str,
-) -> list[str]:
+def _drawn(name: str, lines: list[Line], sizes: Sizes, said: str, **how: Any) -> list[str]:
+    """Draw a chart in each of its sizes, if it has lines; `how` is as of `line_chart`."""
+    how |= {"description": said}
     return [
-        Markup(  # safe: matplotlib escapes the text it is given
-            line_chart(
-                f"{name}-{width}",
-                lines,
-                width=width,
-                height=height,
-                from_zero=from_zero,
-                ticks=ticks,
-                description=description,
-            )
-        )
+        # safe: matplotlib escapes the text it is given
+        Markup(line_chart(f"{name}-{width}", lines, width=width, height=height, **how))
         for width, height in sizes
         if lines
     ]
@@ -67,13 +54,12 @@ def _drawn(
 
 def _loss_lines(directory: RunDirectory) -> list[Line]:
     rounds, baseline = directory.rounds, directory.run.baseline
-    points = [(float(r.round), r.eval_loss) for r in rounds if r.eval_loss is not None]
-    points = [(x, y) for x, y in points if finite(y)]
+    points = [(float(row.round), row.eval_loss) for row in rounds if finite(row.eval_loss)]
     before = None if baseline is None else baseline.eval_loss
     if not points:
         return []
     lines = []
-    if before is not None and finite(before):
+    if finite(before):
         level = [(0.0, before), (points[-1][0], before)]
         lines.append(Line(f"before {score(before)}", level, "quiet", 1.2, dashed=True))
         points = [(0.0, before), *points]
@@ -83,11 +69,8 @@ def _loss_lines(directory: RunDirectory) -> list[Line]:
 
 def _epsilon_lines(directory: RunDirectory) -> list[Line]:
     """Return ε spent by site; sites whose curves are the same share a line."""
-    curves: dict[tuple[tuple[float, float], ...], list[str]] = {}
-    for name in directory.site_names:
-        curve = _spent(name, directory.rounds)
-        if curve:
-            curves.setdefault(curve, []).append(name)
+    curves = grouped((_spent(name, directory.rounds), name) for name in directory.site_names)
+    curves.pop((), None)
     if not curves:
         return []
     by_end = sorted(curves.items(), key=lambda item: -item[0][-1][1])
@@ -96,15 +79,11 @@ def _epsilon_lines(directory: RunDirectory) -> list[Line]:
     lines = _committed_line(directory)
     for rank, (curve, names) in enumerate(by_end):
         named = few or rank == 0
-        lines.append(
-            Line(
-                _named(names) if named else "",
-                thin(curve, at_most),
-                f"series-{rank % PALETTE}" if few else "accent" if named else "quiet",
-                1.8 if few else 2.2 if named else 0.7,
-                marks=_missed(names, directory.rounds, dict(curve)) if named else (),
-            )
-        )
+        label = _named(names) if named else ""
+        colour = f"series-{rank % PALETTE}" if few else "accent" if named else "quiet"
+        width = 1.8 if few else 2.2 if named else 0.7
+        marks = _missed(names, directory.rounds, dict(curve)) if named else ()
+        lines.append(Line(label, thin(curve, at_most), colour, width, marks=marks))
     return lines[::-1]  # the worst is drawn over the others
 
 
@@ -122,7 +101,7 @@ def _spent(name: str, rounds: Sequence[Round]) -> tuple[tuple[float, float], ...
     points, spent = [(rounds[0].round - 1.0, 0.0)] if rounds[0].round == 1 else [], None
     for row in rounds:
         site = row.sites.get(name)
-        if site is not None and site.epsilon_spent is not None and finite(site.epsilon_spent):
+        if site is not None and finite(site.epsilon_spent):
             spent = site.epsilon_spent
         if spent is not None:
             points.append((float(row.round), spent))

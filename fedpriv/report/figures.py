@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from itertools import groupby
 from typing import Any
 
 
@@ -114,13 +115,9 @@ def duration(seconds: float) -> str:
 
 def ranges(numbers: Iterable[int], at_most: int = 12) -> str:
     """Write whole numbers in order, those in a row as a range: 1–4, 7."""
-    found: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    shown = [f"{a}" if a == b else f"{a}–{b}" for a, b in found[:at_most]]
+    runs = groupby(enumerate(sorted(set(numbers))), key=lambda pair: pair[1] - pair[0])
+    found = [[number for _, number in run] for _, run in runs]
+    shown = [f"{one[0]}–{one[-1]}" if len(one) > 1 else f"{one[0]}" for one in found[:at_most]]
     return ", ".join([*shown, "…"] if len(found) > at_most else shown)
 
 

@@ -11,30 +11,23 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedpriv.auditing import words
-from fedpriv.auditing.result import FILE as AUDIT
-from fedpriv.auditing.result import TITLES, WORLDS, Audit, read_audit
+from fedpriv.auditing import result
+from fedpriv.auditing.result import Audit, read_audit
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
 from fedpriv.report import received
 from fedpriv.report.alike import assumptions, rows_of, said_together, shared
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.choices import choices
-from fedpriv.report.figures import (
-    give_or_take,
-    worse,
-)
+from fedpriv.report.figures import give_or_take, worse
 from fedpriv.report.life import LifeBudget, life_budgets
 from fedpriv.report.lifetime import WHY_FIRST, for_one, in_words, share
-from fedpriv.report.page_parts import RULES, css_colours, score_names, templates
+from fedpriv.report.page_parts import RULES, css_colours, score_rows, templates
 from fedpriv.report.participation import PIECES, Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ def write_report(run_dir: Path, *, alive: bool = True) -> Path:
         ended = directory.run.model_copy(update={"status": "interrupted"})
         directory = replace(directory, run=ended)
     path = run_dir / "report.html"
-    found = run_dir / AUDIT
+    found = run_dir / result.FILE
     context = _context(directory, read_audit(found) if found.exists() else None)
     write_atomic(path, templates().get_template("report.html.j2").render(context))
     return path
@@ -92,7 +85,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "worst": worst,
         "silent": silent,
         "older": older_reports(directory),
-        "scores": _scores(directory),
+        "scores": score_rows(run.model.task, run.baseline, directory.last_evaluation),
         "evaluated": directory.last_evaluation,
         "worse": "" if run.status == "running" else run.ended_early or _worse(directory),
         "bytes_up": sum(one.bytes_up for one in moved),
@@ -108,11 +101,11 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "share": share,
         "life": rows_of(life_budgets(reports), _of_a_life),
         "audit": audit,
-        "audit_conclusion": "" if audit is None else words.conclusion(audit),
-        "audit_verdict": words.verdict,
-        "audit_shown": words.shown_with_chance,
-        "audit_titles": TITLES,
-        "audit_worlds": WORLDS,
+        "audit_conclusion": "" if audit is None else result.conclusion(audit),
+        "audit_verdict": result.verdict,
+        "audit_shown": result.shown_with_chance,
+        "audit_titles": result.TITLES,
+        "audit_worlds": result.WORLDS,
         "looks": [row for row in rounds if row.held_out is not None],
         "give_or_take": give_or_take,
         "totals": received.totals(reports),
@@ -123,7 +116,6 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "simulated": [r.site for r in reports if r.simulated],
         "tampered": [site.report.site for site in sites if site.signature == "changed"],
         "weak_delta": [r.site for r in reports if r.delta >= 1 / r.declared_size],
-        "trainable": _trainable(run.model.trainable),
         "shared": lambda field: shared(reports, field),
         "assumptions": assumptions(reports),
         "rules": RULES,
@@ -132,7 +124,6 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "thinned": len(rounds) > POINTS,
         "named_lines": NAMED_LINES,
         "any_missed": any(kind == "missed" for one in took_part for _, kind in one.pieces),
-        "unsigned": bool(silent),
         "of_sites": len(directory.site_names),
     }
 
@@ -147,7 +138,7 @@ def _spent(site: SiteView) -> tuple[object, ...]:
 def _lives(reports: Sequence[BudgetReport]) -> list[tuple[str, str]]:
     """Return what this job takes of budgets for life, each with the sites it is true of."""
     held = [report for report in reports if report.life is not None]
-    return [(in_words(life), sites) for life, sites in shared(held, "life")] if held else []
+    return [(in_words(life), sites) for life, sites in shared(held, "life")]
 
 
 def _for_one(reports: Sequence[BudgetReport]) -> str:
@@ -161,8 +152,8 @@ def _for_one(reports: Sequence[BudgetReport]) -> str:
 
 
 def _of_a_life(line: LifeBudget) -> tuple[object, ...]:
-    figures = line.claim, line.spent, line.allocated, line.budget, line.left
-    return (*figures, line.spent_share, line.allocated_share, line.report.rule)
+    shares = line.spent_share, line.allocated_share
+    return (line.stated, line.claim, line.left, *shares, line.report.rule)
 
 
 def _took_part(site: Participation) -> tuple[object, ...]:
@@ -205,23 +196,6 @@ def _range(values: Iterable[float]) -> str:
     return shown[0] if shown[0] == shown[-1] else f"{shown[0]} – {shown[-1]}"
 
 
-def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | None]]:
-    """Return (name, before, after) of what was measured on the held-out records."""
-    before, after = directory.run.baseline, directory.last_evaluation
-    names = score_names(directory.run.model.task)
-    rows = [(n, getattr(before, f, None), getattr(after, f, None)) for f, n in names.items()]
-    return [row for row in rows if row[1:] != (None, None)]
-
-
 def _worse(directory: RunDirectory) -> str:
     before, after = directory.run.baseline, directory.last_evaluation
     return worse(before.eval_loss if before else None, after.eval_loss if after else None)
-
-
-def _trainable(trainable: Any) -> str:
-    """Say a count of parameters, or of the named tensors, in words."""
-    if isinstance(trainable, int):
-        return f"{trainable:,} trainable parameters"
-    if isinstance(trainable, (list, dict)):
-        return f"{len(trainable):,} trainable tensors"
-    return ""

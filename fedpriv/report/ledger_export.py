@@ -26,7 +26,11 @@ FORMAT = "fedpriv-ledger-2"
 
 def export_ledger(ledger: Ledger) -> dict[str, Any]:
     """Export every row of a ledger; the reader adds them up."""
-    rows = ledger.rows()
+    return export_of(ledger.rows())
+
+
+def export_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the export of these rows, the newest of which is the head."""
     return {
         "format": FORMAT,
         "head": asdict(Head(rows[-1].number, rows[-1].hash)),
@@ -161,9 +165,7 @@ def exported_rows(content: bytes, path: Path) -> list[Row]:
 
 def canonical_export(rows: Sequence[Row]) -> bytes:
     """Return the one form of an export of these rows, with nothing beside them."""
-    listed = [{"kind": row.kind, "body": row.body, "hash": row.hash} for row in rows]
-    head = {"rows": len(rows), "hash": rows[-1].hash}
-    return canonical_json({"format": FORMAT, "head": head, "rows": listed})
+    return canonical_json(export_of(rows))
 
 
 def parse_head(text: str) -> Head:
@@ -174,10 +176,6 @@ def parse_head(text: str) -> Head:
     """
     rows, _, digest = text.partition(":")
     if not re.fullmatch(r"[1-9][0-9]{0,17}", rows) or len(digest) != 64:
-        raise ConfigError(
-            "is not a head",
-            key="--head",
-            value=text,
-            fix="Give ROWS:HASH, as `fedpriv ledger show` prints them.",
-        )
+        fix = "Give ROWS:HASH, as `fedpriv ledger show` prints them."
+        raise ConfigError("is not a head", key="--head", value=text, fix=fix)
     return Head(int(rows), digest)

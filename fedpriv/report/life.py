@@ -14,16 +14,15 @@ class LifeBudget:
     """One claim of one site, over all jobs that its ledger has paid for so far.
 
     Attributes:
+        stated: the claim's figures.
         claim: the claim's name, if the site has two.
         left: the part of all that the ledger's rule can allow that no plan has taken.
         spent_share, allocated_share: shares of the budget, in [0, 1]; the first is in the second.
     """
 
     report: BudgetReport
+    stated: StatedClaim
     claim: str
-    spent: float
-    allocated: float
-    budget: float
     left: float
     spent_share: float
     allocated_share: float
@@ -43,10 +42,8 @@ def _line(report: BudgetReport, claim: StatedClaim) -> LifeBudget:
     trusting = "with trust" if report.budget_alone is not None else ""
     return LifeBudget(
         report=report,
+        stated=claim,
         claim="alone" if claim.alone else trusting,
-        spent=claim.spent,
-        allocated=claim.allocated,
-        budget=claim.budget,
         left=max(0.0, claim.committed - claim.allocated),
         spent_share=spent * taken,
         allocated_share=taken,

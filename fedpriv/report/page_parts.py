@@ -45,6 +45,20 @@ def score_names(task: str) -> dict[str, str]:
     }
 
 
+def score_rows(
+    task: str, before: object, after: object, prefix: str = "eval_"
+) -> list[tuple[str, float | None, float | None]]:
+    """Return (name, before, after) of what was measured on the held-out records.
+
+    Args:
+        before, after: what has a score in the field of its name; None has none.
+        prefix: of the names of those fields.
+    """
+    named = ((key.replace("eval_", prefix), name) for key, name in score_names(task).items())
+    rows = [(n, getattr(before, f, None), getattr(after, f, None)) for f, n in named]
+    return [row for row in rows if row[1:] != (None, None)]
+
+
 def css_colours(*, dark: bool = False) -> str:
     """Return the roles as CSS variables."""
     return " ".join(f"--{role}: {pair[dark]};" for role, pair in COLOURS.items())
@@ -64,14 +78,6 @@ def templates(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(
-        in_groups=in_groups,
-        upper=upper,
-        lower=lower,
-        score=score,
-        amount=amount,
-        when=when,
-        duration=duration,
-        small=small,
-    )
+    filters = (in_groups, upper, lower, score, amount, when, duration, small)
+    found.filters.update({function.__name__: function for function in filters})
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from fedpriv.report.figures import ranges
 from fedpriv.report.rundir import Round, RunDirectory, SiteRound
@@ -77,16 +77,9 @@ def _of(name: str, rounds: Sequence[Round]) -> Participation:
 def _pieces(statuses: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Yield rounds in a row that look alike; where they are too many, the worst of each stretch."""
     kinds = [{"ok": "ok", NOT_ASKED: "away"}.get(status, "missed") for status in statuses]
-    runs = [(len(list(same)), kind) for kind, same in groupby(kinds)]
-    if len(runs) > PIECES:
-        ends = [len(kinds) * (i + 1) // PIECES for i in range(PIECES)]
-        worst = [
-            (end - start, max(kinds[start:end], key=("ok", "away", "missed").index))
-            for start, end in zip([0, *ends], ends, strict=False)
-        ]
-        runs = [
-            (sum(length for length, _ in same), kind)
-            for kind, group in groupby(worst, key=lambda piece: piece[1])
-            if (same := list(group))
-        ]
-    yield from runs
+    if sum(1 for _ in groupby(kinds)) > PIECES:
+        ends = [len(kinds) * i // PIECES for i in range(PIECES + 1)]
+        stretches = [kinds[start:end] for start, end in pairwise(ends)]
+        worst = [max(stretch, key=("ok", "away", "missed").index) for stretch in stretches]
+        kinds = [kind for kind, stretch in zip(worst, stretches, strict=True) for _ in stretch]
+    return ((len(list(same)), kind) for kind, same in groupby(kinds))

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 from fedpriv.report.rundir import Round, Run
 
-REFRESH = 20  # seconds after which a browser reads the page again
 RECENT = 10  # rounds that tell how long the next ones take
 
 
@@ -20,13 +19,14 @@ class Progress:
     Attributes:
         left: the estimated seconds left; None if they are not known, or not public.
         written: the time of the estimate.
+        refresh: seconds after which a browser reads the page again.
     """
 
     done: int
     of: int
     left: float | None
     written: datetime
-    refresh: int = REFRESH
+    refresh: int = 20
 
 
 def progress_of(run: Run, rounds: Sequence[Round]) -> Progress | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_json
 from fedpriv.pki.points import in_groups, is_signed
-from fedpriv.report.budget import BudgetReport, signed_bytes
+from fedpriv.report.budget import BudgetReport, figure_names, signed_bytes
 
 
 def verify(report: BudgetReport, public_key: str | None = None) -> None:
@@ -57,21 +57,14 @@ class StatedClaim(NamedTuple):
     committed: float
     budget: float
 
-    @property
-    def prefix(self) -> str:
-        """The prefix of the names of its fields."""
-        return "epsilon_alone_" if self.alone else "epsilon_"
-
 
 def claims_of(report: BudgetReport) -> list[StatedClaim]:
     """Return the claim, and after it the one alone, if the report has it."""
-    of_all = report.epsilon_spent, report.epsilon_allocated, report.epsilon_committed
-    found = [StatedClaim(False, *of_all, report.budget)]
-    if report.budget_alone is not None:
-        names = (f"epsilon_alone_{name}" for name in ("spent", "allocated", "committed"))
-        spent, allocated, committed = (getattr(report, name) for name in names)
-        found.append(StatedClaim(True, spent, allocated, committed, report.budget_alone))
-    return found
+    return [
+        StatedClaim._make((alone, *(getattr(report, f) for f in figure_names(alone)), budget))
+        for alone, budget in ((False, report.budget), (True, report.budget_alone))
+        if budget is not None
+    ]
 
 
 def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -50,7 +50,7 @@ class RunModel(Part):
     task: str
     digest: str
     begin: str | None = None
-    trainable: Any = None
+    trainable: int | None = None
 
 
 class Preparing(Part):
@@ -115,7 +115,6 @@ class Decided(Part):
     """What a controller decided for a round; see `fedpriv.config.groups.Decision`."""
 
     clip_norms: tuple[float, ...]
-    weights: tuple[float, ...]
     share: float | None = None
     rate: float = 1.0
 
@@ -229,21 +228,16 @@ def _read_metrics(path: Path, status: str) -> list[Round]:
     if status != "finished" and not path.exists():
         return []
     lines = _bytes(path).split(b"\n")
-    half_line = lines.pop()  # empty, unless a writer is at work or was stopped at it
+    last = lines[-1]  # empty, unless a writer is at work or was stopped at it
     rounds: dict[int, Round] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines if last else lines[:-1], start=1):
         try:
             row = Round.model_validate_json(line)
         except ValidationError as error:
+            if number == len(lines) and status != "finished":
+                break
             raise budget.malformed(error, f"{path}, line {number}") from None
         rounds[row.round] = row  # a resumed run may write its last round again
-    if half_line:
-        try:
-            row = Round.model_validate_json(half_line)
-            rounds[row.round] = row
-        except ValidationError as error:
-            if status == "finished":
-                raise budget.malformed(error, f"{path}, line {len(lines) + 1}") from None
     return [rounds[number] for number in sorted(rounds)]
 
 
@@ -252,16 +246,12 @@ def _read_reports(sites: Path) -> list[BudgetReport]:
     for path in sorted(sites.glob("*/budget.json")):
         report = budget.read(path)
         if report.site != path.parent.name:
-            raise ConfigError(
-                f"is in the folder of site {path.parent.name!r}",
-                file=path,
-                key="site",
-                value=report.site,
-                fix="Put it in the folder of its own site.",
-            )
+            problem = f"is in the folder of site {path.parent.name!r}"
+            fix = "Put it in the folder of its own site."
+            raise ConfigError(problem, file=path, key="site", value=report.site, fix=fix)
         reports.append(report)
     return reports
 
 
-def finite(value: float | None) -> bool:
+def finite(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)

@@ -15,13 +15,7 @@ from typing import Any
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
 from fedpriv.privacy.ledger.rules import RULES
 from fedpriv.privacy.usual import AnyRule
-from fedpriv.report.budget import (
-    NUMERICS,
-    STRICT_NUMERICS,
-    TICKS,
-    TIMING,
-    trust_model,
-)
+from fedpriv.report.budget import NUMERICS, STRICT_NUMERICS, TICKS, TIMING, trust_model
 
 ASSUMPTIONS = (
     "The declared size and the sample rate are typed by people, never derived from records.",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from typing import Any
 
-from fedpriv.synthetic.language_model import Model, sample
+from fedpriv.synthetic.instructed import Ask
+from fedpriv.synthetic.language_model import Lender, sample
 
 ANSWER = 1024  # tokens, at most
 
 
-def chat(
-    model: Callable[[], AbstractContextManager[Model]], *, temperature: float, longest: int
-) -> Callable[[Sequence[str], str], list[str]]:
-    """Return an `Ask` of such a model.
+def chat(model: Lender, *, temperature: float, longest: int) -> Ask:
+    """Return what puts instructions to such a model.
 
     Args:
         model: lends it, with a tokenizer that has a chat template.

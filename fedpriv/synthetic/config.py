@@ -22,9 +22,7 @@ class GeneratorSection(Section):
         " an OpenAI-compatible service that the coordinator runs or trusts (endpoint).",
     )
     model: str | None = Field(
-        None,
-        min_length=1,
-        description="local: folder or hub name. endpoint: name at the service.",
+        None, min_length=1, description="local: folder or hub name. endpoint: name at the service."
     )
     url: str | None = Field(
         None,
@@ -32,9 +30,7 @@ class GeneratorSection(Section):
         description="endpoint: its address up to /v1, such as http://localhost/v1.",
     )
     key_env: str = Field(
-        "OPENAI_API_KEY",
-        min_length=1,
-        description="endpoint: environment variable with its key.",
+        "OPENAI_API_KEY", min_length=1, description="endpoint: environment variable with its key."
     )
     answers: Path | None = Field(
         None,
@@ -96,9 +92,7 @@ class SyntheticSection(ProjectionSection):
         description="One record in this many stays as seed; the others become variations.",
     )
     every: int = Field(
-        1,
-        ge=1,
-        description="Rounds between changes of the set. Without a generator, none.",
+        1, ge=1, description="Rounds between changes of the set. Without a generator, none."
     )
     selection_temperature: float = Field(
         1.0,

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from fedpriv.errors import ConfigError, RoundError, RunError
 from fedpriv.files import canonical_json, write_json
 from fedpriv.proxy import through, transport_to
 from fedpriv.synthetic.config import GeneratorSection
+from fedpriv.synthetic.instructed import Ask
 
 AT_ONCE = 8
 ATTEMPTS = 5
@@ -29,10 +30,8 @@ PAUSE = 1.0  # seconds before the second attempt; doubled each time
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
-def endpoint(
-    settings: GeneratorSection, *, longest: int, cache: Path, pause: float = PAUSE
-) -> Callable[[Sequence[str], str], list[str]]:
-    """Return an `Ask` of such a service.
+def endpoint(settings: GeneratorSection, *, longest: int, cache: Path, pause: float = PAUSE) -> Ask:
+    """Return what puts instructions to such a service.
 
     Args:
         longest: tokens of a record, which are enough of an answer.
@@ -91,21 +90,19 @@ def _answer(client: httpx.Client, url: str, body: dict[str, Any], cache: Path, p
             time.sleep(pause * 2 ** (attempt - 1))
         try:
             response = client.post(url, json=body)
+            if response.status_code in _AGAIN:
+                problem = f"HTTP {response.status_code}"
+                continue
+            if response.is_error:
+                raise RoundError(f"{url} refuses (HTTP {response.status_code}); see [synthetic].")
+            found = response.json()
         except httpx.HTTPError as error:
             problem = f"{type(error).__name__}{through(url)}"
-            continue
-        if response.status_code in _AGAIN:
-            problem = f"HTTP {response.status_code}"
-            continue
-        if response.is_error:
-            raise RoundError(f"{url} refuses (HTTP {response.status_code}); see [synthetic].")
-        try:
-            found = response.json()
         except (ValueError, RecursionError):
             problem = "no JSON"
-            continue
-        write_json(path, found)
-        return _text(found)
+        else:
+            write_json(path, found)
+            return _text(found)
     raise RoundError(f"{url} gave no answer in {ATTEMPTS} attempts ({problem}).")
 
 

@@ -6,19 +6,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
+from fedpriv.data.spec import DataSpec
+from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, require_privatised
 from fedpriv.synthetic.config import SyntheticSection
 from fedpriv.synthetic.generator import Generator, new_records
 from fedpriv.synthetic.records import Record, SetChange, SyntheticSet
 from fedpriv.synthetic.selection import Selection, select
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from fedpriv.data.spec import DataSpec
-    from fedpriv.models.vector import Vector
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class Evolution:
         settings: SyntheticSection,
         first: Privatised[SyntheticSet],
         spec: DataSpec,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Any,
         generator: Generator | None,
         seed: int,
     ) -> None:
@@ -143,12 +139,8 @@ def first_set(
     begun = list(given[: settings.size])
     missing = settings.size - len(begun)
     if missing and generator is not None:
-        maker = generator
-
-        def make(count: int, attempt: int) -> list[Record]:
-            return maker.random(count, f"{seed} 0 {attempt}")
-
-        begun += new_records(missing, begun, make)
+        make = generator.random
+        begun += new_records(missing, begun, lambda count, i: make(count, f"{seed} 0 {i}"))
     return SyntheticSet(begun)
 
 

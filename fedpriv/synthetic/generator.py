@@ -8,9 +8,6 @@ from typing import Protocol
 from fedpriv.errors import RoundError
 from fedpriv.synthetic.records import MAX_SET, MAX_TEXT, Record, characters
 
-NO_PROMPT = (
-    "Prompts can't be made up: set synthetic.generator.prompt, or name records in synthetic.data."
-)
 ATTEMPTS = 4  # before a generator that makes nothing new is given up
 
 
@@ -24,6 +21,22 @@ class Generator(Protocol):
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
         """Make one variation of each record, in order."""
         ...
+
+
+def with_prompt(fields: Sequence[str], prompt: str | None) -> Record:
+    """Return what a record that is made up begins as: with the prompt that is set, if it has one.
+
+    Raises:
+        RoundError: it has one, and none is set.
+    """
+    if "text" in fields:
+        return {}
+    if prompt is None:
+        raise RoundError(
+            "Prompts can't be made up: set synthetic.generator.prompt, or name records in"
+            " synthetic.data."
+        )
+    return {"prompt": prompt}
 
 
 def new_records(

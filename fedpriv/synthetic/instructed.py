@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from fedpriv.errors import RoundError
-from fedpriv.synthetic.generator import NO_PROMPT
+from fedpriv.synthetic.generator import with_prompt
 from fedpriv.synthetic.records import Record
-from fedpriv.synthetic.tones import TONES
 
+# Ways to write, one drawn for each record that is asked for, so that records differ.
+#
+# Source: the variation prompts published with Zou et al., "PE-SGD", ICLR 2026 (github.com/
+# LindaLydia/PE-SGD, examples/prompt), after Xie et al., "Differentially Private Synthetic Data via
+# Foundation Model APIs 2: Text", ICML 2024.
+TONES = (
+    "in a professional way",
+    "in a professional tone",
+    "in a professional style",
+    "in a concise manner",
+    "in a creative style",
+    "using imagination",
+    "in a storytelling tone",
+    "in a formal manner",
+    "using a variety of sentence structures",
+)
 # (instructions, seed) → an answer to each, "" where there was none.
 Ask = Callable[[Sequence[str], str], list[str]]
 
@@ -37,7 +51,7 @@ class InstructedGenerator:
         prompt: str | None = None,
     ) -> None:
         self._ask, self._describe = ask, describe
-        self._text = "text" if "text" in fields else "completion"
+        self._fields, self._text = fields, "text" if "text" in fields else "completion"
         self._labels, self._prompt = dict(labels), prompt
 
     def random(self, count: int, seed: str) -> list[Record]:
@@ -46,11 +60,7 @@ class InstructedGenerator:
         Raises:
             RoundError: records have prompts, and none is set.
         """
-        given: Record = {}
-        if self._text != "text":
-            if self._prompt is None:
-                raise RoundError(NO_PROMPT)
-            given = {"prompt": self._prompt}
+        given = with_prompt(self._fields, self._prompt)
         draw = Random(seed)
         names, shares = list(self._labels), list(self._labels.values())
         labels = draw.choices(names, shares, k=count) if names else [None] * count

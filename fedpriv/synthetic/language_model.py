@@ -11,13 +11,14 @@ import torch
 
 from fedpriv.data.batch import collate
 from fedpriv.data.encode import Example
-from fedpriv.errors import RoundError
 from fedpriv.synthetic.config import GeneratorSection
-from fedpriv.synthetic.generator import NO_PROMPT
+from fedpriv.synthetic.generator import with_prompt
 from fedpriv.synthetic.records import Record
 
 BATCH, GREEDY_BATCH = 64, 16  # texts at once
 Model = tuple[Any, Any]  # a causal LM, and its tokenizer
+Lender = Callable[[], AbstractContextManager[Model]]
+Starts = Sequence[Sequence[int]]  # tokens, of at least one
 
 
 class LanguageModelGenerator:
@@ -36,14 +37,10 @@ class LanguageModelGenerator:
     """
 
     def __init__(
-        self,
-        model: Callable[[], AbstractContextManager[Model]],
-        settings: GeneratorSection,
-        fields: Sequence[str],
-        max_length: int,
+        self, model: Lender, settings: GeneratorSection, fields: Sequence[str], max_length: int
     ) -> None:
         self._model, self._settings = model, settings
-        self._text = "text" if "text" in fields else "completion"
+        self._fields, self._text = fields, "text" if "text" in fields else "completion"
         self._max_length = max_length
 
     def random(self, count: int, seed: str) -> list[Record]:
@@ -52,14 +49,10 @@ class LanguageModelGenerator:
         Raises:
             RoundError: records have prompts, and none is set.
         """
-        given: Record = {}
-        if self._text != "text":
-            if self._settings.prompt is None:
-                raise RoundError(NO_PROMPT)
-            given = {"prompt": self._settings.prompt}
+        given = with_prompt(self._fields, self._settings.prompt)
         with self._model() as (model, tokenizer):
             start = self._prompt(tokenizer, given)
-            made = self._continue(model, tokenizer, [start] * count, seed)
+            made = self._continue(model, tokenizer, [start] * count, seed, [len(start)] * count)
         return [{**given, self._text: text} for text in made]
 
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
@@ -86,34 +79,22 @@ class LanguageModelGenerator:
         return prompt if len(prompt) + 2 <= self._max_length else prompt[-(self._max_length // 2) :]
 
     def _continue(
-        self,
-        model: Any,
-        tokenizer: Any,
-        starts: Sequence[Sequence[int]],
-        seed: str,
-        prompts: Sequence[int] | None = None,
+        self, model: Any, tokenizer: Any, starts: Starts, seed: str, prompts: Sequence[int]
     ) -> list[str]:
-        """Return the text of each start and what comes after it, without its prompt."""
-        hidden = prompts or [len(start) for start in starts]
+        """Return the text of each start and what comes after it, without so much of a prompt."""
         settings, longest = self._settings, self._max_length
         sampled = sample(
             model, tokenizer, starts, longest=longest, temperature=settings.temperature, seed=seed
         )
         texts = (
             tokenizer.decode([*start[skip:], *row], skip_special_tokens=True)
-            for start, skip, row in zip(starts, hidden, sampled, strict=True)
+            for start, skip, row in zip(starts, prompts, sampled, strict=True)
         )
         return [str(text).strip() for text in texts]
 
 
 def sample(
-    model: Any,
-    tokenizer: Any,
-    starts: Sequence[Sequence[int]],
-    *,
-    longest: int,
-    temperature: float,
-    seed: str,
+    model: Any, tokenizer: Any, starts: Starts, *, longest: int, temperature: float, seed: str
 ) -> list[list[int]]:
     """Draw new tokens after each start (of at least one token), one by one.
 
@@ -126,7 +107,7 @@ def sample(
         return _go_on(model, tokenizer, starts, longest, BATCH, how)
 
 
-def greedy(model: Any, tokenizer: Any, starts: Sequence[Sequence[int]], longest: int) -> list[str]:
+def greedy(model: Any, tokenizer: Any, starts: Starts, longest: int) -> list[str]:
     """Write the likeliest token each time after each start, as text: it is always the same.
 
     Args:
@@ -138,12 +119,7 @@ def greedy(model: Any, tokenizer: Any, starts: Sequence[Sequence[int]], longest:
 
 @torch.inference_mode()
 def _go_on(
-    model: Any,
-    tokenizer: Any,
-    starts: Sequence[Sequence[int]],
-    longest: int,
-    at_once: int,
-    how: Mapping[str, Any],
+    model: Any, tokenizer: Any, starts: Starts, longest: int, at_once: int, how: Mapping[str, Any]
 ) -> list[list[int]]:
     """Continue a batch of starts of alike lengths at a time; keys and values are kept."""
     made: list[list[int]] = [[] for _ in starts]

@@ -14,8 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedpriv.auditing.result import FILE, Audit
-from fedpriv.auditing.words import conclusion
+from fedpriv.auditing.result import FILE, Audit, conclusion
 
 
 def audit(

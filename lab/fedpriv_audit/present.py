@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from fedpriv.auditing.result import TITLES, WORLDS, Part
-from fedpriv.auditing.words import shown, verdict
+from fedpriv.auditing.result import TITLES, WORLDS, Part, shown, verdict
 
 MOST = 2  # figures of a world; audit.json has all
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv.auditing.result import Audit, Measure, Part, World, read_audit
-from fedpriv.auditing.words import conclusion, verdict
+from fedpriv.auditing.result import Audit, Measure, Part, World, conclusion, read_audit, verdict
 from fedpriv.errors import ConfigError
 
 
@@ -96,5 +95,5 @@ def test_another_format_or_a_changed_file_is_refused_by_key(
 
 
 def test_reading_one_needs_no_torch() -> None:
-    code = "import sys, fedpriv.auditing.words; sys.exit('torch' in sys.modules)"
+    code = "import sys, fedpriv.auditing.result; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv import distribution
-from fedpriv.software import software
+from fedpriv.software import NAMES, software
 
 ROOT = Path(__file__).parents[2]
 # What a distribution is imported as, where that is not its name.
@@ -207,7 +206,7 @@ def test_its_entry_points_are_in_it_and_are_those_of_the_whole(part: Part, unpac
 
 def test_it_is_the_same_fedpriv_for_a_dossier(part: Part, unpacked: Path) -> None:
     """Or a page made by one part would count as made by a stranger's fedpriv at another."""
-    assert project(part.folder)["name"] in distribution.NAMES
+    assert project(part.folder)["name"] in NAMES
     if part.folder == "client":
         assert not (unpacked / "fedpriv/software.py").exists()
         return

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedpriv.dossier.adapter import CONFIG, adapter_digests
+from fedpriv.base_model import CONFIG
+from fedpriv.dossier.adapter import adapter_digests
 
 SETTINGS: dict[str, Any] = {
     "base_model_name_or_path": "here",

@@ -17,7 +17,7 @@ import pytest
 
 from fedpriv import __version__
 from fedpriv.auditing.result import Audit, Part, World
-from fedpriv.dossier.collect import files_of
+from fedpriv.dossier.export import files_of
 from fedpriv.dossier.facts import ANSWERS, FACTS, PAGE, ledger_file, report_file
 from fedpriv.dossier.package import pack, read
 from fedpriv.dossier.sums import Term, epsilon_of
@@ -784,7 +784,7 @@ def test_an_envelope_claims_for_what_fits_into_it(
     monkeypatch.setattr(made_runs, "plan_of", lambda *of: loud(usual(*of)))
     with envelopes_are_made(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(EnvelopeRule, "check_dominates", lambda *_: None)
-        patch.setattr("fedpriv.dossier.check_site.check_order", lambda _: None)
+        patch.setattr("fedpriv.dossier.statement.Statement.check_order", lambda _: None)
         made = made_runs.new_run(tmp_path / "run", rule=rule, slots=6, names=("north",))
         made.export()
     with pytest.raises(error, match=problem):

@@ -280,7 +280,7 @@ def test_what_denoising_found_is_shown_beside_what_chance_would(make_run: MakeRu
     [
         {"job": {"name": HOSTILE, "method": HOSTILE, "rounds": 3}, "job_id": HOSTILE},
         {"versions": {HOSTILE: HOSTILE}, "seeds": {HOSTILE: HOSTILE}},
-        {"model": {"name": HOSTILE, "task": HOSTILE, "digest": HOSTILE, "trainable": [HOSTILE]}},
+        {"model": {"name": HOSTILE, "task": HOSTILE, "digest": HOSTILE}},
     ],
 )
 def test_hostile_text_of_the_run_stays_text(make_run: MakeRun, run_changes: Any) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from fedpriv.errors import RoundError
-from fedpriv.synthetic.instructed import InstructedGenerator
-from fedpriv.synthetic.tones import TONES
+from fedpriv.synthetic.instructed import TONES, InstructedGenerator
 
 
 class Echo:
