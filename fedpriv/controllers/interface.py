@@ -1,4 +1,4 @@
-"""What a controller is told of a job and of its rounds, and what it answers.
+"""What a controller is told of a job and of its rounds.
 
 A controller runs at the server. Before each round it says how the plan's noise is divided among
 groups of trained parameters, and in an adaptive job how much noise there is. It sees public
@@ -13,7 +13,7 @@ Privacy:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -89,40 +89,3 @@ class Seen:
     moved: Privatised[Array]
     spent: float
     loss: Privatised[float] | None
-
-
-class Controller(Protocol):
-    """Decides before each round.
-
-    Attributes:
-        bits: f, the share of a unit's squared norm that it needs for `Seen.within`; 0 for none.
-        together: whether the scaled vector of a unit is clipped as a whole.
-        lift: what the server multiplies the mean gradient by (and the deviation of its noise),
-            after it has divided each group by its scale; 1 where updates have their usual size
-            already.
-    """
-
-    bits: float
-    together: bool
-    lift: float
-
-    def decide(self, number: int) -> Decision:
-        """Decide for a round, from 1. Asked twice, it says the same: it changes nothing."""
-
-    def see(self, seen: Seen) -> None:
-        """See a round, once, after it.
-
-        Raises:
-            RawValueError: a value in it is raw; nothing was changed.
-        """
-
-    def state(self) -> Privatised[State]:
-        """Return everything needed to continue later, as named arrays."""
-
-    def restore(self, state: Privatised[State]) -> None:
-        """Go on from what `state` returned, bit for bit.
-
-        Raises:
-            RawValueError: it is raw.
-            RunError: it is of another controller, or of other groups.
-        """

@@ -17,18 +17,13 @@ Source:
 from __future__ import annotations
 
 from fedpriv.config.groups import Decision
-from fedpriv.controllers.base import (
-    ControllerBase,
-    decision_of,
-    least_noise,
-    start_clip_norms,
-)
+from fedpriv.controllers.base import Controller, decision_of, least_noise, start_clip_norms
 from fedpriv.controllers.config import NormaliseSection
 from fedpriv.controllers.interface import Setting
 from fedpriv.privacy.usual import MIN_CLIP
 
 
-class NormaliseController(ControllerBase):
+class NormaliseController(Controller):
     """Always decides the same.
 
     If a clip norm would be below the smallest allowed, all shrink only that far.

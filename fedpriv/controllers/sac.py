@@ -43,7 +43,7 @@ import torch
 
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import (
-    ControllerBase,
+    Controller,
     Round,
     check_state,
     decision_of,
@@ -61,7 +61,7 @@ LARGEST_FEATURE = 5.0
 NETWORK = "network."  # before the names of what the learner keeps
 
 
-class SacController(ControllerBase):
+class SacController(Controller):
     """Decides what has paid off before.
 
     Raises:

@@ -18,12 +18,7 @@ import math
 from collections import Counter
 
 from fedpriv.config.groups import MIN_SHARE, Decision
-from fedpriv.controllers.base import (
-    ControllerBase,
-    decision_of,
-    least_noise,
-    start_clip_norms,
-)
+from fedpriv.controllers.base import Controller, decision_of, least_noise, start_clip_norms
 from fedpriv.controllers.config import ScheduleSection
 from fedpriv.controllers.interface import Setting
 from fedpriv.privacy.accounting.filter import RdpFilter
@@ -33,7 +28,7 @@ MIN_NOISE, MAX_NOISE = 1e-3, 1e3  # relative to the plan's
 MARGIN = 1 - 1e-9  # of the budget, for whoever adds the debits up in another order
 
 
-class ScheduleController(ControllerBase):
+class ScheduleController(Controller):
     """Decides by the number of the round alone."""
 
     def __init__(self, settings: ScheduleSection, setting: Setting) -> None:
