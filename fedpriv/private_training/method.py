@@ -38,7 +38,6 @@ class UnitSum(Protocol):
         Raises:
             FedprivError: it can't be computed; the site refuses, and has spent nothing.
         """
-        ...
 
     def clipped_sum(
         self,
@@ -53,7 +52,6 @@ class UnitSum(Protocol):
         It must not raise for what a unit holds: a unit that fails contributes 0. In strict numerics
         a unit's vector is computed alone, and the sum is on the grid of `grid_of`.
         """
-        ...
 
 
 class SiteMethod(UnitSum, Protocol):
@@ -71,15 +69,12 @@ class SiteMethod(UnitSum, Protocol):
         Raises:
             ProtocolError: such records are of no use for that model.
         """
-        ...
 
     def start(self, parameters: Vector) -> Vector:
         """Return what local steps' optimiser moves, as a round begins; as long as a release."""
-        ...
 
     def at(self, parameters: Vector, moved: Vector) -> Vector:
         """Return the trained vector that a moved start stands for."""
-        ...
 
 
 class GroupedMethod(SiteMethod, Protocol):
@@ -91,7 +86,6 @@ class GroupedMethod(SiteMethod, Protocol):
         Raises:
             ProtocolError: the job has no groups.
         """
-        ...
 
 
 class Method(Protocol):
@@ -106,7 +100,6 @@ class Method(Protocol):
     @property
     def needs_set(self) -> bool:
         """Whether sites need the records of the job's synthetic set."""
-        ...
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """Make the site's half, for a job that a server proposed.
@@ -117,7 +110,6 @@ class Method(Protocol):
         Raises:
             ProtocolError: the proposal can't be meant for this method.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedpriv.models.vector import Vector
+from fedpriv.plugins import load_part
 from fedpriv.privacy.mechanism.privatised import Privatised
-from fedpriv.public_update.config import OptimizerSection
+from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.public_update.optimizer import VectorOptimizer
-from fedpriv.public_update.post_processing import Denoise, Found
+
+if TYPE_CHECKING:
+    from fedpriv.public_update.denoise import Denoiser, Found
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Update(VectorOptimizer):
         self,
         settings: OptimizerSection,
         initial: Privatised[Vector],
-        denoise: Denoise | None = None,
+        denoise: Denoiser | None = None,
     ) -> None:
         super().__init__(settings, initial)
         self._denoise = denoise
@@ -64,5 +69,17 @@ class Update(VectorOptimizer):
         """
         gradient = released.gradient
         if self._denoise is not None:
-            gradient = self._denoise(gradient, released.noise_variance)
+            gradient = self._denoise(gradient, released.noise_variance**0.5)
         return self.step(gradient, lr=lr)
+
+
+def denoise_of(settings: DenoiseSection, shapes: Sequence[tuple[int, ...]]) -> Denoiser | None:
+    """Return what takes noise out of released gradients, as a job asks for; None if it does not.
+
+    Args:
+        shapes: the shapes of the layers, in the order of the vector.
+    """
+    found: Denoiser | None = None
+    if settings.where != "off":
+        found = load_part("denoise.where")(shapes, settings)
+    return found

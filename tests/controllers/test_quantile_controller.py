@@ -9,7 +9,6 @@ import pytest
 from scipy.stats import lognorm
 
 from fedpriv.controllers.base import Controller
-
 from tests.controllers.controller_rounds import make, seen_of, setting_of
 
 SPREAD = 0.5  # of the logarithms of the units' norms

@@ -25,7 +25,6 @@ from fedpriv.synthetic.evolution import Evolution, Evolved
 from fedpriv.synthetic.records import SetChange
 
 log = logging.getLogger(__name__)
-Lifted = tuple[Vector, Vector]  # a gradient (P,), and its coefficients (N,)
 
 
 class PeSgdServer:
@@ -75,20 +74,17 @@ class PeSgdServer:
             Post-processing: the set is public, the values and the mean were released.
         """
         with self.context.lend() as worker:
-            found = post_process(
-                partial(self.lifted, worker), self.context.parameters(), mean.gradient
-            )
-        self._coefficients = post_process(lambda pair: pair[1], found)
-        self._units = mean.units
-        gradient = post_process(lambda pair: pair[0], found)
+            lifted = partial(self._lifted, worker)
+            gradient = post_process(lifted, self.context.parameters(), mean.gradient)
+        self._coefficients, self._units = mean.gradient, mean.units
         return Aggregate(gradient, 0.0, mean.units)
 
-    def lifted(self, worker: Worker, parameters: Vector, mean: Vector) -> Lifted:
-        """Return the gradient (P,) of coefficients (N,) at these values, and the coefficients."""
+    def _lifted(self, worker: Worker, parameters: Vector, mean: Vector) -> Vector:
+        """Return the gradient (P,) of coefficients (N,) at these values."""
         worker.vector.write(parameters)
         of_set = batches(worker, self.public_set.examples)
         weights = torch.from_numpy(mean).double()
-        return as_vector(weighted_gradient(worker.gradients, of_set, weights)), mean
+        return as_vector(weighted_gradient(worker.gradients, of_set, weights))
 
     def advance(self, number: int) -> Evolved | None:
         """Let the set evolve by the coefficients of the round."""

@@ -88,7 +88,8 @@ class PeSgd:
         span = self.span
 
         def vectors(products: Tensor) -> Tensor:
-            return self.bounded(span.projection.coefficients(products), clip_norm)
+            found = span.projection.coefficients(products)
+            return normalised(found, clip_norm) if self.settings.bound == "normalised" else found
 
         worker.vector.write(parameters)
         return sum_of_units(
@@ -100,10 +101,6 @@ class PeSgd:
             values=span.products,
             vectors=vectors,
         )
-
-    def bounded(self, vectors: Tensor, clip_norm: float) -> Tensor:
-        """Bring every row to that length; or leave it as it is, to be clipped."""
-        return normalised(vectors, clip_norm) if self.settings.bound == "normalised" else vectors
 
 
 def projection_of(proposal: Proposal) -> ProjectionSection:
