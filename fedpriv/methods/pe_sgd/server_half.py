@@ -74,12 +74,12 @@ class PeSgdServer:
             Post-processing: the set is public, the values and the mean were released.
         """
         with self.context.lend() as worker:
-            lifted = partial(self._lifted, worker)
+            lifted = partial(self.lifted, worker)
             gradient = post_process(lifted, self.context.parameters(), mean.gradient)
         self._coefficients, self._units = mean.gradient, mean.units
         return Aggregate(gradient, 0.0, mean.units)
 
-    def _lifted(self, worker: Worker, parameters: Vector, mean: Vector) -> Vector:
+    def lifted(self, worker: Worker, parameters: Vector, mean: Vector) -> Vector:
         """Return the gradient (P,) of coefficients (N,) at these values."""
         worker.vector.write(parameters)
         of_set = batches(worker, self.public_set.examples)
