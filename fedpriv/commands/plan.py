@@ -175,7 +175,7 @@ def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[st
         size: units of all sites together, where the file does not say each one's.
     """
     from fedpriv.doctor.studies import DENOISING, PE_SGD
-    from fedpriv.models.shapes import adapter_shapes
+    from fedpriv.models.stored import adapter_shapes
     from fedpriv.privacy.accounting.shares import shares_of
     from fedpriv.public_update.reach import reach, signal_to_noise
 

@@ -8,9 +8,8 @@ is exactly the job without a controller.
 from __future__ import annotations
 
 from fedpriv.config.groups import Decision
-from fedpriv.controllers.base import Controller, decision_of, least_noise, start_clip_norms
+from fedpriv.controllers.base import Controller, Setting, decision_of, least_noise, start_clip_norms
 from fedpriv.controllers.config import FixedSection
-from fedpriv.controllers.interface import Setting
 from fedpriv.errors import ConfigError
 
 

@@ -33,9 +33,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedpriv.config.groups import Decision
-from fedpriv.controllers.base import Controller, Round, decision_of
+from fedpriv.controllers.base import Array, Controller, Round, Setting, decision_of
 from fedpriv.controllers.config import GeometrySection
-from fedpriv.controllers.interface import Array, Setting
 
 
 class GeometryController(Controller):

@@ -17,9 +17,8 @@ Source:
 from __future__ import annotations
 
 from fedpriv.config.groups import Decision
-from fedpriv.controllers.base import Controller, decision_of, least_noise, start_clip_norms
+from fedpriv.controllers.base import Controller, Setting, decision_of, least_noise, start_clip_norms
 from fedpriv.controllers.config import NormaliseSection
-from fedpriv.controllers.interface import Setting
 from fedpriv.privacy.usual import MIN_CLIP
 
 

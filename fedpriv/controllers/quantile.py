@@ -26,9 +26,15 @@ import math
 import numpy as np
 
 from fedpriv.config.groups import Decision
-from fedpriv.controllers.base import Controller, Round, decision_of, least_noise, start_clip_norms
+from fedpriv.controllers.base import (
+    Controller,
+    Round,
+    Setting,
+    decision_of,
+    least_noise,
+    start_clip_norms,
+)
 from fedpriv.controllers.config import QuantileSection
-from fedpriv.controllers.interface import Setting
 
 SPAN = 1e4
 

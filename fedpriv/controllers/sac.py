@@ -43,15 +43,17 @@ import torch
 
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import (
+    Array,
     Controller,
     Round,
+    Setting,
+    State,
     check_state,
     decision_of,
     least_noise,
     start_clip_norms,
 )
 from fedpriv.controllers.config import SacSection
-from fedpriv.controllers.interface import Array, Setting, State
 from fedpriv.controllers.sac_networks import Batch, Learner
 from fedpriv.errors import ConfigError, RunError
 

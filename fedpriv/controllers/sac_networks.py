@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from fedpriv.controllers.base import Array, State
 from fedpriv.controllers.config import SacSection
-from fedpriv.controllers.interface import Array, State
 from fedpriv.errors import RunError
 
 LOWEST, HIGHEST = -5.0, 1.0  # logarithms of the deviation before tanh

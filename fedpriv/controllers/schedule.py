@@ -18,9 +18,8 @@ import math
 from collections import Counter
 
 from fedpriv.config.groups import MIN_SHARE, Decision
-from fedpriv.controllers.base import Controller, decision_of, least_noise, start_clip_norms
+from fedpriv.controllers.base import Controller, Setting, decision_of, least_noise, start_clip_norms
 from fedpriv.controllers.config import ScheduleSection
-from fedpriv.controllers.interface import Setting
 from fedpriv.privacy.accounting.filter import RdpFilter
 
 STAGES = 100

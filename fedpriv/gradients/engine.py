@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate
 from typing import ClassVar
@@ -123,3 +123,27 @@ def gradients_of(engine: GradientEngine, losses: Losses, batch_size: int) -> Ten
 
     engine.stream(losses, batch_size, take)
     return found
+
+
+Batches = Iterable[tuple[Losses, list[int]]]
+
+
+def weighted_gradient(engine: GradientEngine, batches: Batches, weights: Tensor) -> Tensor:
+    """Return Σᵢ wᵢ ∇ℓᵢ = Gᵀ w (P,), in the order of `TrainableVector`, in float64; never hold G.
+
+    Args:
+        batches: losses of a few records, and which of the N they are.
+        weights: (N,).
+
+    Privacy:
+        Post-processing, where the weights were released and the records are public.
+    """
+    flat = torch.zeros(engine.size, dtype=torch.float64, device=engine.device)
+    for losses, members in batches:
+        chosen = weights.double()[members].to(engine.device)
+
+        def take(start: int, part: Tensor, chosen: Tensor = chosen) -> None:
+            flat[start : start + part.shape[1]] += chosen @ part.double()
+
+        engine.stream(losses, len(members), take)
+    return flat

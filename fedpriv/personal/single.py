@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import NO_LOSS, Example
-from fedpriv.gradients.weighted import weighted_gradient
+from fedpriv.gradients.engine import weighted_gradient
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import mean_of_probabilities
 from fedpriv.plain_training.passes import batches

@@ -1,7 +1,11 @@
-"""The optimiser of the trained vector. It sees privatised gradients only, so it costs nothing."""
+"""The optimiser of the trained vector, and the learning rate of each of its steps.
+
+It sees privatised gradients only, so it costs nothing. The rate is a public function of settings.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, require_privatised
@@ -159,3 +163,26 @@ def _split(flat: torch.Tensor) -> list[torch.Tensor]:
 def vector_of(tensors: Tensors) -> Vector:
     """Return the values (P,) in what `VectorOptimizer.state` gave."""
     return tensors["vector"].numpy().copy()
+
+
+def learning_rate(settings: OptimizerSection, step: int, steps: int) -> float:
+    """Return the rate of step 1 … `steps`.
+
+    It rises in `warmup` equal stairs to `lr`, then stays, or falls to 0 just after the last step
+    along a line or half a cosine.
+
+    Raises:
+        ValueError: there is no such step.
+    """
+    if not 1 <= step <= steps:
+        raise ValueError(f"Expected 1 <= step={step} <= steps={steps}.")
+    if step <= settings.warmup:
+        return settings.lr * step / settings.warmup
+    done = (step - 1 - settings.warmup) / (steps - settings.warmup)
+    match settings.schedule:
+        case "constant":
+            return settings.lr
+        case "linear":
+            return settings.lr * (1 - done)
+        case "cosine":
+            return settings.lr * (1 + math.cos(math.pi * done)) / 2

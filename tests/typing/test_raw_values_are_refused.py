@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
-from fedpriv.controllers.base import Controller
+from fedpriv.controllers.base import Array, Controller, Seen, Setting
 from fedpriv.controllers.config import ControllerSection
-from fedpriv.controllers.interface import Array, Seen, Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import RawValueError
 from fedpriv.models.vector import Vector

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpriv import memory
-from fedpriv.gradients.engine import GradientEngine, Losses
-from fedpriv.gradients.weighted import Batches
+from fedpriv.gradients.engine import Batches, GradientEngine, Losses
 
 SHARE = 8  # a basis larger than one in so many of the device's bytes stays off it
 

@@ -12,7 +12,7 @@ import torch
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.gradients.weighted import weighted_gradient
+from fedpriv.gradients.engine import weighted_gradient
 from fedpriv.methods.pe_sgd.span import as_vector
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector

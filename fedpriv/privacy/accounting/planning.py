@@ -22,8 +22,12 @@ from fedpriv.privacy.accounting.accountant import (
     epsilon_replace_one,
     epsilon_upper,
 )
-from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.privacy.accounting.solving import calibrate_delta, calibrate_rate, calibrate_steps
+from fedpriv.privacy.accounting.calibration import (
+    calibrate_delta,
+    calibrate_noise,
+    calibrate_rate,
+    calibrate_steps,
+)
 from fedpriv.privacy.usual import MAX_STEPS
 
 DEFAULT_RECORDS = (2, 3, 5)

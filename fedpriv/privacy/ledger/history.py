@@ -401,11 +401,6 @@ class History:
             )
         return self.terms.rule.guarantee
 
-    @property
-    def spent_events(self) -> list[Event]:
-        """The reserved slots as events: one per plan, or per choice of an adaptive one."""
-        return self.terms.claims[0].events(self.accounts.values())
-
     def slots(self, job: str) -> list[tuple[int, bool]]:
         """Return the reserved slots of a job in order, each with whether it was released."""
         return sorted((s, (j, s) in self.releases) for j, s in self.requests if j == job)
