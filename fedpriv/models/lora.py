@@ -47,7 +47,8 @@ def attach_lora(
     import torch
     from peft import LoraConfig, TaskType, get_peft_model
 
-    _check_names(base, "modules_to_save", settings.modules_to_save, _named_modules(base))
+    named = [name for name, _ in base.model.named_modules() if name]
+    _check_names(base, "modules_to_save", settings.modules_to_save, named)
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]
@@ -150,10 +151,6 @@ def _text_part(base: Base) -> str | None:
         return None
     part = model.get_decoder()
     return next(f"{name}." for name, module in model.named_modules() if module is part)
-
-
-def _named_modules(base: Base) -> list[str]:
-    return [name for name, _ in base.model.named_modules() if name]
 
 
 def _last_names(base: Base) -> list[str]:

@@ -168,14 +168,10 @@ class WorkerPool:
             make = free.empty() and self._made.get(recipe, 0) < self.size
             if make:
                 self._drop_idle(recipe)
+                worker = make_worker(recipe, look, self._load)
+                worker.invariant_sizes = self._invariant.setdefault(recipe, {})
+                worker.microbatches = self._microbatches.setdefault(recipe, {})
                 self._made[recipe] = self._made.get(recipe, 0) + 1
-                try:
-                    worker = make_worker(recipe, look, self._load)
-                    worker.invariant_sizes = self._invariant.setdefault(recipe, {})
-                    worker.microbatches = self._microbatches.setdefault(recipe, {})
-                except BaseException:
-                    self._made[recipe] -= 1
-                    raise
         if not make:
             worker = free.get()
         try:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from fedpriv.private_training.method import UnitSum
 from fedpriv.private_training.released import GradientSum
 from fedpriv.private_training.worker import Worker
 
-R = TypeVar("R")
 STEP_FAILED = "Steps fail, and release noise only"
 
 
@@ -49,9 +47,10 @@ def private_step(
         `PlanExecution`. A failure of the whole batch is retried inside `clipped_sum` with the same
         sample.
     """
-    step, plan = execution.step, execution.plan
     bound = csprng.bound(purpose_of(reservation, parameters))
-    total = _run(step, plan, method, worker, population, parameters, reservation, bound)
+    sum_over = _sum_over(execution.plan, method, worker, population, parameters)
+    told = partial(worker.went_on_after, what=STEP_FAILED)
+    total = execution.step(reservation, len(population), sum_over, bound, told)
     return post_process(GradientSum, total)
 
 
@@ -88,29 +87,17 @@ def shared_step(
     Privacy:
         Nothing leaves yet: see `PlanExecution.share`.
     """
-    step, plan = partial(execution.share, members=members), execution.plan
     bound = csprng.bound(purpose_of(reservation, parameters, members))
-    return _run(step, plan, method, worker, population, parameters, reservation, bound)
+    sum_over = _sum_over(execution.plan, method, worker, population, parameters)
+    told = partial(worker.went_on_after, what=STEP_FAILED)
+    return execution.share(reservation, len(population), sum_over, bound, told, members)
 
 
-def _run(
-    step: Callable[[Reservation, int, SumOver, RandomSource, Callable[[Exception], None]], R],
-    plan: Plan,
-    method: UnitSum,
-    worker: Worker,
-    population: Population,
-    parameters: Vector,
-    reservation: Reservation,
-    csprng: RandomSource,
-) -> R:
+def _sum_over(
+    plan: Plan, method: UnitSum, worker: Worker, population: Population, parameters: Vector
+) -> SumOver:
     def sum_over(sample: Sequence[int]) -> ClippedSum:
         units = SomeUnits(population.units, sample)  # read when they are computed
         return method.clipped_sum(worker, units, parameters, plan.clip_norm, plan.numerics)
 
-    return step(
-        reservation,
-        len(population),
-        sum_over,
-        csprng,
-        lambda error: worker.went_on_after(error, STEP_FAILED),
-    )
+    return sum_over

@@ -14,11 +14,11 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import repeat
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Self
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -37,26 +37,6 @@ from fedpriv.private_training.worker import ModelRecipe, Worker
 log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to end by itself
 _TEAMS: WeakKeyDictionary[Worker, Team] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """An error that a member sends instead of a result.
-
-    Attributes:
-        kind: the error's class. Only our own errors send their text: it holds nothing of a record.
-    """
-
-    kind: str
-    text: str | None
-
-    @classmethod
-    def of(cls, error: Exception) -> Self:
-        return cls(type(error).__name__, str(error) if isinstance(error, FedprivError) else None)
-
-    def again(self) -> Exception:
-        """Return the error to raise where the answer was waited for."""
-        return RuntimeError(self.kind) if self.text is None else FedprivError(self.text)
 
 
 class _Member:
@@ -92,8 +72,8 @@ class _Member:
         """
         result = self._pipe.recv()
         self._owes = False
-        if isinstance(result, _Failed):
-            raise result.again()
+        if isinstance(result, Exception):
+            raise result
         return result
 
     def close(self) -> None:
@@ -239,14 +219,12 @@ class Shared:
         return total
 
 
-def start_team(worker: Worker) -> Team | None:
-    """Return the processes that share a worker's steps, started at first use; None if it is alone.
+def team_of(worker: Worker) -> Team:
+    """Return the processes that share a worker's steps, started at first use.
 
     Raises:
         ConfigError: there are fewer devices than ``compute.devices``.
     """
-    if worker.recipe.compute.devices == 1:
-        return None
     if worker not in _TEAMS:
         _TEAMS[worker] = team = Team(worker.recipe, worker.device)
 
@@ -259,13 +237,12 @@ def start_team(worker: Worker) -> Team | None:
 
 
 def with_team(worker: Worker, half: SiteHalf) -> SiteMethod:
-    """Make the site's half of a method as a worker computes it: with its team, if it has one.
+    """Make the site's half of a method, whose sums a worker makes with its team.
 
     Raises:
         ConfigError: there are fewer devices than ``compute.devices``.
     """
-    team, own = start_team(worker), half.make()
-    return own if team is None else Shared(own, team, half)
+    return Shared(half.make(), team_of(worker), half)
 
 
 def devices_after(first: str, count: int, there: int) -> list[str]:
@@ -340,5 +317,6 @@ def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
                     failures = Counter(worker.failures) - before
                     result = value, found.sensitivity, found.grid, failures
             except Exception as error:
-                result = _Failed.of(error)
+                own = isinstance(error, FedprivError)  # another text may hold a record
+                result = FedprivError(str(error)) if own else RuntimeError(type(error).__name__)
             pipe.send(result)

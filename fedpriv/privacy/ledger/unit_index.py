@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError, OverlapError
 from fedpriv.files import sync_folder
+from fedpriv.privacy.ledger.chain import on_error
 from fedpriv.secret import load_or_create_secret
 
 APPLICATION = 0x66707675  # "fpvu", in the file's header
@@ -399,13 +400,10 @@ def _tag(key: bytes, identity: bytes) -> bytes:
 def _connect(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
-    try:
+    with on_error(connection.close):
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA temp_store = MEMORY")
         path.chmod(0o600)
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -413,10 +411,6 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _exclusive(connection: sqlite3.Connection) -> Iterator[None]:
     """Write all of a `with` block or none, while no other process reads or writes."""
     connection.execute("BEGIN EXCLUSIVE")
-    try:
+    with on_error(connection.rollback):
         yield
         connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
