@@ -114,8 +114,8 @@ def make_parts(worker: Worker, units: UnitStore, folder: Path) -> Cases:
         "sampling, reading": draw,
         "collation": lambda: worker.batch(examples, TOKENS),
         "clipping": lambda: clip_and_sum(rows, 1.0),
-        "noise": lambda: PlanExecution(plan, size).release(
-            total, Reservation._of(terms, plan, next(noised), "0" * 64), csprng
+        "noise": lambda: PlanExecution(plan, size).step(
+            Reservation._of(terms, plan, next(noised), "0" * 64), 0, lambda _: total, csprng, print
         ),
         "ledger": pay_and_keep,
         "accounting": lambda: (ledger.epsilon_spent, ledger.epsilon_committed),

@@ -15,13 +15,7 @@ from fedpriv.errors import ConfigError, FedprivError, ModelError, NotPrivateErro
 from fedpriv.kept import kept
 from fedpriv.models.attention import attend_alone, register_attention
 from fedpriv.models.config import ModelSection
-from fedpriv.models.digest import (
-    StoredBase,
-    base_digest,
-    find_base,
-    quantised_digest,
-    stored_type,
-)
+from fedpriv.models.digest import StoredBase, base_digest, find_base, quantised_digest, stored_type
 from fedpriv.models.outputs import check_problem, check_tokens, other_head, stored_names
 from fedpriv.plugins import load_part
 from fedpriv.proxy import through_hub

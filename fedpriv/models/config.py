@@ -118,6 +118,5 @@ class LoraSection(Section):
         " half as long.",
     )
     modules_to_save: Layers = Field(
-        (),
-        description="Layers to train whole, such as lm_head. A classifier's head always is.",
+        (), description="Layers to train whole, such as lm_head. A classifier's head always is."
     )

@@ -22,13 +22,7 @@ _MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 
 
 @without_hub_code()  # peft imports bitsandbytes where it is installed, now or later
-def attach_lora(
-    base: Base,
-    settings: LoraSection,
-    task: Task,
-    *,
-    seed: int,
-) -> PeftModel:
+def attach_lora(base: Base, settings: LoraSection, task: Task, *, seed: int) -> PeftModel:
     """Attach to a base an adapter that starts as the identity, drawn from the public `seed`.
 
     If `base.begin` has another adapter to continue, it starts at its values.

@@ -61,13 +61,7 @@ class BatchInvariant:
         return torch.cat(found)
 
 
-def try_lengths(
-    worker: Worker,
-    records: float,
-    steps: int,
-    *,
-    ticks: bool = False,
-) -> None:
+def try_lengths(worker: Worker, records: float, steps: int, *, ticks: bool = False) -> None:
     """Try, where it pays, how many records of each padded length may be computed at once.
 
     What is found is kept for the next start, so that a model is tried once on a machine.

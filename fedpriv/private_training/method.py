@@ -7,7 +7,6 @@ bring one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -18,7 +17,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.plugins import load_part
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.private_training.unit_sum import Unit
+from fedpriv.private_training.unit_sum import Units
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
 
@@ -40,12 +39,7 @@ class UnitSum(Protocol):
         """
 
     def clipped_sum(
-        self,
-        worker: Worker,
-        units: Sequence[Unit],
-        parameters: Vector,
-        clip_norm: float,
-        numerics: Numerics,
+        self, worker: Worker, units: Units, parameters: Vector, clip_norm: float, numerics: Numerics
     ) -> ClippedSum:
         """Sum over the units a vector of norm at most `clip_norm` each.
 

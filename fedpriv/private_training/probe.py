@@ -126,9 +126,7 @@ def _by_torch(worker: Worker, batch: Batch, seed: int | None = None) -> Tensor:
                 loss = F.cross_entropy(logits, label)
             else:
                 loss = F.cross_entropy(logits[:-1], label[1:length], ignore_index=IGNORED)
-            parts = torch.autograd.grad(
-                loss, trained, materialize_grads=True
-            )  # or 0
+            parts = torch.autograd.grad(loss, trained, materialize_grads=True)  # or 0
             found.append(torch.cat([part.reshape(-1) for part in parts]))
     return torch.stack(found).to(worker.gradients.dtype)
 

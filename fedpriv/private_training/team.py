@@ -12,7 +12,7 @@ import multiprocessing
 import signal
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
@@ -31,7 +31,7 @@ from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.method import SiteHalf, SiteMethod
 from fedpriv.private_training.pool import make_worker
-from fedpriv.private_training.unit_sum import UNIT_FAILED, Unit
+from fedpriv.private_training.unit_sum import UNIT_FAILED, Unit, Units
 from fedpriv.private_training.worker import ModelRecipe, Worker
 
 log = logging.getLogger(__name__)
@@ -183,12 +183,7 @@ class Shared:
         return self._own.at(parameters, moved)
 
     def clipped_sum(
-        self,
-        worker: Worker,
-        units: Sequence[Unit],
-        parameters: Vector,
-        clip_norm: float,
-        numerics: Numerics,
+        self, worker: Worker, units: Units, parameters: Vector, clip_norm: float, numerics: Numerics
     ) -> ClippedSum:
         """Sum over the units a vector of norm at most `clip_norm` each.
 
@@ -264,9 +259,7 @@ def devices_after(first: str, count: int, there: int) -> list[str]:
     return [f"cuda:{number}" for number in range(begin + 1, begin + count)]
 
 
-def dealt(
-    units: Sequence[Unit], count: int, failed: Callable[[Exception], None]
-) -> list[list[Unit]]:
+def dealt(units: Units, count: int, failed: Callable[[Exception], None]) -> list[list[Unit]]:
     """Deal units into `count` parts: which one a unit is in depends on that unit alone.
 
     Devices may round differently, and what a unit adds must not change with who else was drawn.

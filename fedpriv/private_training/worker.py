@@ -80,11 +80,7 @@ class Worker:
     """
 
     def __init__(
-        self,
-        recipe: ModelRecipe,
-        base: Base,
-        model: Any,
-        gradients: GradientEngine,
+        self, recipe: ModelRecipe, base: Base, model: Any, gradients: GradientEngine
     ) -> None:
         self.recipe, self.base, self.model, self.gradients = recipe, base, model, gradients
         self.device = str(gradients.device)

@@ -5,15 +5,13 @@ In a job with a controller they are scaled and clipped group by group before (`G
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.errors import ProtocolError
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.private_training.unit_sum import Unit, sum_of_units
+from fedpriv.private_training.unit_sum import Units, sum_of_units
 from fedpriv.private_training.worker import Worker
 
 
@@ -57,7 +55,7 @@ class DpLora:
     def clipped_sum(
         self,
         worker: Worker,
-        units: Sequence[Unit],
+        units: Units,
         parameters: Vector,
         clip_norm: float,
         numerics: Numerics = "default",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from pydantic import ValidationError
@@ -17,7 +15,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.method import Records
-from fedpriv.private_training.unit_sum import Unit, sum_of_units
+from fedpriv.private_training.unit_sum import Units, sum_of_units
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
 
@@ -79,7 +77,7 @@ class PeSgd:
     def clipped_sum(
         self,
         worker: Worker,
-        units: Sequence[Unit],
+        units: Units,
         parameters: Vector,
         clip_norm: float,
         numerics: Numerics = "default",

@@ -46,10 +46,7 @@ def plan(
     except ConfigError as error:
         key = None if error.key is None else _as_arguments(error.key)
         raise ConfigError(
-            _as_arguments(error.problem),
-            key=key,
-            value=error.value,
-            fix=_as_arguments(error.fix),
+            _as_arguments(error.problem), key=key, value=error.value, fix=_as_arguments(error.fix)
         ) from None
 
 

@@ -80,11 +80,6 @@ class PlanExecution:
         self.check(plan.event(1))
         self._shared = shared_grid(plan, size) if plan.is_shared else None
 
-    @property
-    def event(self) -> Event:
-        """The cost of one step, as planned."""
-        return self.plan.event(1)
-
     def check(self, event: Event) -> None:
         """Check that the noise of a step can be drawn, before the step is paid for.
 
@@ -151,19 +146,6 @@ class PlanExecution:
         total = self._sum(event, population, sum_over, csprng, went_on_after)
         whole = self._whole(total).astype(np.int64)
         return NoisyShare(add_share(whole, self._shared, shares, csprng), members)
-
-    def release(
-        self, total: ClippedSum, reservation: Reservation, csprng: RandomSource
-    ) -> Privatised[Values]:
-        """Add the plan's noise to a sum over a sample that the caller drew.
-
-        Raises:
-            AccountingError: as of `step`; or the sum was not clipped to the plan's norm, is not on
-                its grid, or is not finite: a NaN would tell that a unit was sampled.
-            SlotError: the reservation has bought a release before.
-        """
-        event = self._use(reservation, csprng)
-        return self._noised(event, self._checked(total), csprng)
 
     def _use(self, reservation: Reservation, csprng: RandomSource, shared: bool = False) -> Event:
         """Use what was paid for, once: return the rate and the noise that the step must have."""

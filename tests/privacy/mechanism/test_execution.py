@@ -40,7 +40,12 @@ def accepts(noise: np.ndarray, sigma: float) -> bool:
 
 def release(total: ClippedSum, paid: Reservation, csprng: Any) -> Any:
     """What leaves of a sum over a sample that was drawn already."""
-    return PlanExecution(paid.plan, total.value.numel()).release(total, paid, csprng)
+    execution = PlanExecution(paid.plan, total.value.numel())
+    return execution.step(paid, 0, lambda _: total, csprng, _raised)
+
+
+def _raised(error: Exception) -> None:
+    raise error
 
 
 def released(pay: Pay, plan: Plan = PLAN) -> np.ndarray:
@@ -71,15 +76,10 @@ def test_the_noise_of_a_slot_is_the_one_that_it_paid_for(
     plan = replace(ADAPTIVE, numerics=numerics)
     execution, sigma = PlanExecution(plan, SIZE), noise * plan.noise_multiplier * plan.clip_norm
     zero = ClippedSum(zeros(SIZE, execution.grid), plan.clip_norm, execution.grid)
-    for step in (False, True):
-        paid, csprng = pay(plan, choice=SlotChoice(noise=noise)), SystemCsprng()
-        if step:
-            value = execution.step(paid, 9, lambda _: zero, csprng, _never).value
-        else:
-            value = execution.release(zero, paid, csprng).value
-        drawn = value.astype(np.float64)
-        assert accepts(drawn, sigma)
-        assert not accepts(drawn, sigma * 2 / 3) and not accepts(drawn, sigma * 3 / 2)
+    paid, csprng = pay(plan, choice=SlotChoice(noise=noise)), SystemCsprng()
+    drawn = execution.step(paid, 9, lambda _: zero, csprng, _never).value.astype(np.float64)
+    assert accepts(drawn, sigma)
+    assert not accepts(drawn, sigma * 2 / 3) and not accepts(drawn, sigma * 3 / 2)
 
 
 def test_a_slot_samples_at_the_rate_that_it_paid_for(pay: Pay) -> None:
@@ -115,7 +115,7 @@ def test_a_grid_is_the_plans_whatever_a_slot_asks(pay: Pay) -> None:
     for noise in (0.5, 1.0, 8.0):
         total = ClippedSum(zeros(1000, grid), 2.0, grid)
         paid = pay(plan, choice=SlotChoice(noise=noise))
-        values.append(PlanExecution(plan, 1000).release(total, paid, SystemCsprng()).value)
+        values.append(release(total, paid, SystemCsprng()).value)
     for value in values:
         near = value[np.abs(value) < 2**24 * grid.step].astype(np.float64) / grid.step
         assert near.size and np.array_equal(near, np.rint(near))
@@ -290,8 +290,6 @@ def test_a_reservation_buys_one_share(pay: Pay) -> None:
 
 def test_a_shared_plan_releases_nothing_by_itself(pay: Pay) -> None:
     execution = PlanExecution(SHARED, SIZE)
-    with pytest.raises(AccountingError, match="to be shared"):
-        execution.release(ones(), pay(SHARED), SystemCsprng())
     with pytest.raises(AccountingError, match="to be shared"):
         execution.step(pay(SHARED), 9, lambda _: ones(), SystemCsprng(), lambda error: None)
 
