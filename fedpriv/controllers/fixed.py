@@ -25,12 +25,9 @@ class FixedController(Controller):
         clip_norms = start_clip_norms(setting)
         for name, clip_norm in settings.clip_norms.items():
             if name not in setting.groups:
-                raise ConfigError(
-                    "is no group of this job",
-                    key="controller.fixed.clip_norms",
-                    value=name,
-                    fix=f"The groups are {_shown(setting.groups)}.",
-                )
+                problem = "is no group of this job"
+                fix = f"The groups are {_shown(setting.groups)}."
+                raise ConfigError(problem, key="controller.fixed.clip_norms", value=name, fix=fix)
             clip_norms[setting.groups.index(name)] = clip_norm
         self._decision = decision_of(clip_norms, least_noise(clip_norms, setting))
 

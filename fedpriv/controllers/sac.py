@@ -204,25 +204,22 @@ class SacController(Controller):
         return torch.Generator().manual_seed(int(words[0]) % 2**63)
 
     def _arrays(self) -> State:
-        memory = dict(zip(_MEMORY, (part.copy() for part in self._memory), strict=True))
-        learned = self._learner.arrays()
         return {
-            **memory,
+            **dict(zip(_MEMORY, (part.copy() for part in self._memory), strict=True)),
             "features": self._features.copy(),
             "action": self._action.copy(),
             "pending": self._pending.copy(),
             "numbers": np.array([self._decided, self._loss, self._used]),
-            **{NETWORK + name: value for name, value in learned.items()},
+            **{NETWORK + name: value for name, value in self._learner.arrays().items()},
         }
 
     def _put(self, state: State) -> None:
         own = {name: value for name, value in state.items() if not name.startswith(NETWORK)}
-        widths = [part.shape[1] for part in self._memory]
         rows = len(own.get("memory.states", ()))
         check_state(
             {**own, "numbers": np.nan_to_num(own["numbers"])} if "numbers" in own else own,
             {
-                **{name: (rows, width) for name, width in zip(_MEMORY, widths, strict=True)},
+                **{n: (rows, p.shape[1]) for n, p in zip(_MEMORY, self._memory, strict=True)},
                 "features": self._features.shape,
                 "action": self._action.shape,
                 "pending": (3,),

@@ -140,11 +140,8 @@ def load_base(
     check_tokens(model, tokenizer, settings.name)
     most = longest(model)
     if settings.max_length > most:
-        raise ConfigError(
-            f"is more than the {most} tokens that {settings.name!r} can read",
-            key="model.max_length",
-            value=settings.max_length,
-        )
+        problem = f"is more than the {most} tokens that {settings.name!r} can read"
+        raise ConfigError(problem, key="model.max_length", value=settings.max_length)
     base = Base(model, tokenizer, source, digest, frozenset(new))
     return base if settings.begin is None else load_part("model.begin").begun(base, settings)
 

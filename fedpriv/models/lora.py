@@ -59,11 +59,9 @@ def attach_lora(base: Base, settings: LoraSection, task: Task, *, seed: int) -> 
         try:
             model = get_peft_model(base.model, config)
         except (ValueError, TypeError, AttributeError, NotImplementedError) as error:
+            problem = f"peft can't put an adapter there: {first_line(error)}"
             raise ConfigError(
-                f"peft can't put an adapter there: {first_line(error)}",
-                key="lora.target_modules",
-                value=settings.target_modules,
-                fix=fix,
+                problem, key="lora.target_modules", value=settings.target_modules, fix=fix
             ) from None
     if base.begin is not None:
         base.begin(model)
@@ -159,10 +157,9 @@ def matches(name: str, wanted: Iterable[str]) -> bool:
 def _check_names(base: Base, key: str, wanted: Sequence[str], known: Sequence[str]) -> None:
     for target in wanted:
         if not any(matches(name, [target]) for name in known):
-            raise ConfigError(
+            problem = (
                 f"matches no layer of this {base.model.config.model_type} model that can be"
-                f" {'given an adapter' if key == 'target_modules' else 'trained'}",
-                key=f"lora.{key}",
-                value=target,
-                fix=f"Name some of: {', '.join(_last_names(base))}.",
+                f" {'given an adapter' if key == 'target_modules' else 'trained'}"
             )
+            fix = f"Name some of: {', '.join(_last_names(base))}."
+            raise ConfigError(problem, key=f"lora.{key}", value=target, fix=fix)

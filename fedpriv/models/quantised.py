@@ -158,11 +158,9 @@ def read_as_numbers(model: Any) -> Iterator[torch.dtype]:
     try:
         for parent, name, layer in kept:
             if getattr(getattr(layer.weight, "quant_state", None), "packing_format_for_cpu", False):
-                raise ConfigError(
-                    "has generated on this CPU, which put its codes into another order",
-                    key="model",
-                    fix="Load it again, and generate when the steps have ended.",
-                )
+                problem = "has generated on this CPU, which put its codes into another order"
+                fix = "Load it again, and generate when the steps have ended."
+                raise ConfigError(problem, key="model", fix=fix)
             plain: Any = nn.Linear(layer.in_features, layer.out_features, device="meta")
             del plain.weight
             vars(plain)["weight"] = weight = LoadedWeight(layer)  # a child would hide it from hooks
@@ -223,18 +221,14 @@ def bitsandbytes(bits: Bits) -> ModuleType:
     Raises:
         ConfigError: it is not installed.
     """
-    try:
-        return sys.modules["bitsandbytes.functional"]
-    except KeyError:
-        pass
+    known = sys.modules.get("bitsandbytes.functional")
+    if known is not None:
+        return known
     with without_hub_code():
         try:
             import bitsandbytes.functional
         except ImportError:
-            raise ConfigError(
-                "needs bitsandbytes, which is not installed",
-                key="model.quantize",
-                value=bits,
-                fix="Type: pip install 'fedpriv[quantized]'.",
-            ) from None
+            problem = "needs bitsandbytes, which is not installed"
+            fix = "Type: pip install 'fedpriv[quantized]'."
+            raise ConfigError(problem, key="model.quantize", value=bits, fix=fix) from None
     return bitsandbytes.functional

@@ -58,12 +58,9 @@ def _check_packed(compute: ComputeSection) -> None:
     found = compute.not_beside_quantised()
     if found is not None:
         key, value, known = found
-        raise ConfigError(
-            "can't read the job's quantised weights (model.quantize)",
-            key=f"compute.{key}",
-            value=value,
-            fix=f"Use {' or '.join(known)}.",
-        )
+        problem = "can't read the job's quantised weights (model.quantize)"
+        fix = f"Use {' or '.join(known)}."
+        raise ConfigError(problem, key=f"compute.{key}", value=value, fix=fix)
 
 
 def make_worker(

@@ -250,12 +250,8 @@ def devices_after(first: str, count: int, there: int) -> list[str]:
         return ["cpu"] * (count - 1)
     begin = int(first.partition(":")[2] or 0)
     if begin + count > there:
-        raise ConfigError(
-            f"is more than the {max(0, there - begin)} GPUs from {first} on",
-            key="compute.devices",
-            value=count,
-            fix="Lower it.",
-        )
+        problem = f"is more than the {max(0, there - begin)} GPUs from {first} on"
+        raise ConfigError(problem, key="compute.devices", value=count, fix="Lower it.")
     return [f"cuda:{number}" for number in range(begin + 1, begin + count)]
 
 

@@ -167,10 +167,7 @@ def device_of(name: str) -> str:
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"no such device here: {str(error).splitlines()[0]}",
-            key="compute.device",
-            value=name,
-            fix="Use auto or cpu.",
-        ) from None
+        problem = f"no such device here: {str(error).splitlines()[0]}"
+        fix = "Use auto or cpu."
+        raise ConfigError(problem, key="compute.device", value=name, fix=fix) from None
     return name

@@ -6,7 +6,7 @@ It sees privatised gradients only, so it costs nothing. The rate is a public fun
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, require_privatised
 from fedpriv.public_update.config import OptimizerSection
@@ -44,23 +44,13 @@ class VectorOptimizer:
         self._blocks = [torch.nn.Parameter(part) for part in _split(torch.from_numpy(start))]
         self._state: Tensors = {}  # of all blocks together; theirs are views of it
         self.settings = settings
-        self._optimizer: torch.optim.Optimizer
-        if settings.name == "sgd":
-            self._optimizer = torch.optim.SGD(
-                self._blocks,
-                lr=settings.lr,
-                momentum=settings.momentum,
-                weight_decay=settings.weight_decay,
-                foreach=False,
-            )
-        else:
-            self._optimizer = torch.optim.AdamW(
-                self._blocks,
-                lr=settings.lr,
-                betas=settings.betas,
-                weight_decay=settings.weight_decay,
-                foreach=False,
-            )
+        kind: Any = torch.optim.SGD if settings.name == "sgd" else torch.optim.AdamW
+        own = (
+            {"momentum": settings.momentum} if settings.name == "sgd" else {"betas": settings.betas}
+        )
+        self._optimizer: torch.optim.Optimizer = kind(
+            self._blocks, lr=settings.lr, weight_decay=settings.weight_decay, foreach=False, **own
+        )
 
     def step(self, gradient: Privatised[Vector], *, lr: float | None = None) -> Privatised[Vector]:
         """Move along a released gradient (P,), and return the new values.

@@ -44,12 +44,10 @@ class PeSgdServer:
         assert config.synthetic is not None  # whoever calls has seen to it
         # What is lifted from coefficients has noise of another size in every direction.
         if config.denoise != DenoiseSection():
-            raise ConfigError(
-                "needs noise of one known size, which a gradient made of coefficients does not"
-                " have",
-                key="denoise",
-                fix="Leave it out.",
+            problem = (
+                "needs noise of one known size, which a gradient made of coefficients does not have"
             )
+            raise ConfigError(problem, key="denoise", fix="Leave it out.")
         if config.job.sync > 1 and config.optimizer.weight_decay:
             raise ConfigError(
                 "sites move coefficients, which are no weights",

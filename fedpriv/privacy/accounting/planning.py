@@ -288,12 +288,9 @@ def _too_few(missing: Sequence[str]) -> ConfigError:
 
 def _rate(batch: float, size: int | None, sample_rate: float | None) -> float:
     if sample_rate is not None:
-        raise ConfigError(
-            f"contradicts --batch {batch:g}, which says the rate too",
-            key="--sample-rate",
-            value=sample_rate,
-            fix="Leave one of them out.",
-        )
+        problem = f"contradicts --batch {batch:g}, which says the rate too"
+        fix = "Leave one of them out."
+        raise ConfigError(problem, key="--sample-rate", value=sample_rate, fix=fix)
     if size is None:
         raise ConfigError(
             "says no rate without the number of units it is drawn from",
@@ -310,13 +307,11 @@ def _rate(batch: float, size: int | None, sample_rate: float | None) -> float:
 
 def _check_delta(delta: float, size: int, is_default: bool) -> None:
     if delta >= 1 / size:
-        raise ConfigError(
-            f"must be below 1/size = {1 / size:.4g}"
-            + (", and its default is not" if is_default else ""),
-            key="--delta",
-            value=delta,
-            fix=f"Such as --delta 1e-{len(str(size)) + 1}.",
+        problem = f"must be below 1/size = {1 / size:.4g}" + (
+            ", and its default is not" if is_default else ""
         )
+        fix = f"Such as --delta 1e-{len(str(size)) + 1}."
+        raise ConfigError(problem, key="--delta", value=delta, fix=fix)
 
 
 def _check(name: str, value: float) -> None:

@@ -527,11 +527,8 @@ class Ledger(Figures):
 
     def _sightings(self, after: int) -> list[Sighting]:
         """Return the rows after the first `after`, as a witness is told of them."""
-        found = []
-        for row in self._chain.rows(after):
-            snapshot = self._history.snapshot(row.number)
-            found.append(Sighting(row.number, row.hash, *snapshot[1:]))
-        return found
+        rows, history = self._chain.rows(after), self._history
+        return [Sighting(row.number, row.hash, *history.snapshot(row.number)[1:]) for row in rows]
 
     def _read(self) -> None:
         """Rebuild what is remembered from the rows; a ledger that can't be read is closed."""
