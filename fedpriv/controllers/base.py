@@ -147,6 +147,7 @@ class Controller:
     bits = 0.0
     together = False
     lift = 1.0
+    _decision: Decision
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -154,8 +155,11 @@ class Controller:
         self._kept: State = {}
 
     def decide(self, number: int) -> Decision:
-        """Decide for a round, from 1. Asked twice, it says the same: it changes nothing."""
-        raise NotImplementedError
+        """Decide for a round, from 1. Asked twice, it says the same: it changes nothing.
+
+        Of itself, a controller decides the same in every round.
+        """
+        return self._decision
 
     def see(self, seen: Seen) -> None:
         """Take in a round, once, after it.

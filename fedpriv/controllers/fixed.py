@@ -7,7 +7,6 @@ is exactly the job without a controller.
 
 from __future__ import annotations
 
-from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import Controller, Setting, decision_of, least_noise, start_clip_norms
 from fedpriv.controllers.config import FixedSection
 from fedpriv.errors import ConfigError
@@ -30,10 +29,6 @@ class FixedController(Controller):
                 raise ConfigError(problem, key="controller.fixed.clip_norms", value=name, fix=fix)
             clip_norms[setting.groups.index(name)] = clip_norm
         self._decision = decision_of(clip_norms, least_noise(clip_norms, setting))
-
-    def decide(self, number: int) -> Decision:
-        """Decide the same in every round."""
-        return self._decision
 
 
 def _shown(names: tuple[str, ...], most: int = 20) -> str:

@@ -16,7 +16,6 @@ Source:
 
 from __future__ import annotations
 
-from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import Controller, Setting, decision_of, least_noise, start_clip_norms
 from fedpriv.controllers.config import NormaliseSection
 from fedpriv.privacy.usual import MIN_CLIP
@@ -34,7 +33,3 @@ class NormaliseController(Controller):
         shrink = max(settings.shrink, MIN_CLIP / float(usual.min()))
         self.lift = 1 / shrink
         self._decision = decision_of(shrink * usual, least_noise(usual, setting))
-
-    def decide(self, number: int) -> Decision:
-        """Decide the same in every round."""
-        return self._decision

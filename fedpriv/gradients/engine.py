@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +21,11 @@ class GradientEngine(ABC):
     """Per-record gradients of all that is trained in a model.
 
     Attributes:
-        name: the name in ``compute.engine``.
         size: P, the number of trained parameters.
 
     Raises:
         NotPrivateError: a layer mixes records, or nothing is trained.
     """
-
-    name: ClassVar[str]
 
     def __init__(self, model: nn.Module) -> None:
         refuse_mixing(model)

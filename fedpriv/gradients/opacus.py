@@ -33,8 +33,6 @@ class OpacusGradients(GradientEngine):
         Yousefpour et al., "Opacus", 2021.
     """
 
-    name = "opacus"
-
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self._layers = []

@@ -58,8 +58,6 @@ class PerSampleGradients(GradientEngine):
         NotPrivateError: something trainable is not a linear layer, or a layer mixes records.
     """
 
-    name = "fedpriv"
-
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         for missing, kind in unknown(model):

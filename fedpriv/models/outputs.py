@@ -128,16 +128,12 @@ def agree(stored: Sequence[str], labels: Sequence[str]) -> bool:
     Raises:
         ConfigError: they are the same in another order.
     """
-    there, declared = ([_folded(name) for name in names] for names in (stored, labels))
+    there, declared = ([name.strip().casefold() for name in names] for names in (stored, labels))
     if there != declared and sorted(there) == sorted(declared):
         problem = "are those of the model's own classifier, in another order than its outputs"
         fix = f"Write them in its order: {list(stored)}."
         raise ConfigError(problem, key="labels", value=list(labels), fix=fix)
     return there == declared
-
-
-def _folded(name: str) -> str:
-    return name.strip().casefold()
 
 
 def other_head(

@@ -42,7 +42,11 @@ def probe_gradients(worker: Worker) -> None:
         NotPrivateError: they differ; names the parameter.
     """
     gradients, before = worker.record_gradients, Remembered(worker.model, frozen=True)
-    batch = _three_records(worker)
+    longest = worker.recipe.model.max_length
+    mask = torch.ones(3, min(12, longest), dtype=torch.int64)
+    mask[0, mask.shape[1] // 2 :] = 0  # the first record is padded to its double
+    batch = random_batch(worker, mask, seed=0)
+    long = random_batch(worker, torch.ones(1, min(longest, LONGEST), dtype=torch.int64), seed=1)
     original = worker.vector.read()
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(worker.vector.size, generator=generator) * 0.02
@@ -53,7 +57,7 @@ def probe_gradients(worker: Worker) -> None:
         alone = _by_torch(worker, batch)
         seeds = range(DRAWS if worker.recipe.compute.dtype in ROUNDING else 0)
         moved = [_by_torch(worker, batch, seed) - alone for seed in seeds]
-        gradients(_long_record(worker))
+        gradients(long)
         again = gradients(batch)
         stays = np.array_equal(worker.vector.read(), written)
     finally:
@@ -145,16 +149,3 @@ def _rounded(worker: Worker, seed: int) -> Iterator[None]:
             hooks.enter_context(module.register_forward_pre_hook(move))
             hooks.enter_context(module.register_forward_hook(move))
         yield
-
-
-def _three_records(worker: Worker) -> Batch:
-    """Make three records, the first one padded to its double."""
-    mask = torch.ones(3, min(12, worker.recipe.model.max_length), dtype=torch.int64)
-    mask[0, mask.shape[1] // 2 :] = 0
-    return random_batch(worker, mask, seed=0)
-
-
-def _long_record(worker: Worker) -> Batch:
-    """Make a record as long as any may be, up to LONGEST."""
-    length = min(worker.recipe.model.max_length, LONGEST)
-    return random_batch(worker, torch.ones(1, length, dtype=torch.int64), seed=1)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 RAW: Vector = np.ones(3, dtype=np.float32)
 RAW_TENSORS: Tensors = {}
 WHOLE: Whole = np.ones(3, dtype=np.int64)
-SHARE = NoisyShare(WHOLE, 2)
+SHARE = NoisyShare(WHOLE)
 BLOCKS = Blocks(lambda name: b"", [], 3, "float32")
 SETTINGS = OptimizerSection(name="sgd", lr=0.1)
 WORKER = cast("Worker", None)  # what is refused does not get as far

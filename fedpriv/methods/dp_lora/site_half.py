@@ -24,8 +24,6 @@ class DpLora:
     """
 
     public_records = 0
-    _terms: GroupTerms | None = None
-    _decision: Decision | None = None
 
     def __init__(self, terms: GroupTerms | None = None, decision: Decision | None = None) -> None:
         self._terms, self._decision = terms, decision
@@ -62,17 +60,11 @@ class DpLora:
     ) -> ClippedSum:
         """Sum over units clip(mean over the unit's records of ∇ℓ), (P,); see `sum_of_units`."""
         worker.vector.write(parameters)
-        size, vectors = worker.gradients.size, None
+        size, values, vectors = worker.gradients.size, worker.record_gradients, None
         if self._terms is not None and self._decision is not None:
             groups = Groups.of(worker.vector.names, worker.vector.shapes, self._terms.by)
             scaling = GroupScaling(groups, self._terms, self._decision, clip_norm)
             size, vectors = size + scaling.extra, scaling.vectors
         return sum_of_units(
-            worker,
-            units,
-            clip_norm,
-            numerics,
-            size=size,
-            values=worker.record_gradients,
-            vectors=vectors,
+            worker, units, clip_norm, numerics, size=size, values=values, vectors=vectors
         )

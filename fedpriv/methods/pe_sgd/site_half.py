@@ -90,14 +90,9 @@ class PeSgd:
             return normalised(found, clip_norm) if self.settings.bound == "normalised" else found
 
         worker.vector.write(parameters)
+        size, values = span.basis.size, span.products
         return sum_of_units(
-            worker,
-            units,
-            clip_norm,
-            numerics,
-            size=span.basis.size,
-            values=span.products,
-            vectors=vectors,
+            worker, units, clip_norm, numerics, size=size, values=values, vectors=vectors
         )
 
 

@@ -183,16 +183,11 @@ def solve(
     Source:
         `fedpriv.privacy.accounting.calibration`.
     """
-    given = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "sample_rate": sample_rate,
-        "steps": steps,
-        "noise_multiplier": noise_multiplier,
-    }
-    for name, value in {**given, "batch": batch, "size": size}.items():
+    given: dict[str, Any] = dict(locals())
+    for name, value in given.items():
         if value is not None:
             _check(name, value)
+    del given["batch"], given["size"]
     if batch is not None:
         given["sample_rate"] = _rate(batch, size, sample_rate)
     missing = [name for name, value in given.items() if value is None]

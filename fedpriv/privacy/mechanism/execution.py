@@ -145,7 +145,7 @@ class PlanExecution:
         event = self._use(reservation, csprng, shared=True)
         total = self._sum(event, population, sum_over, csprng, went_on_after)
         whole = self._whole(total).astype(np.int64)
-        return NoisyShare(add_share(whole, self._shared, shares, csprng), members)
+        return NoisyShare(add_share(whole, self._shared, shares, csprng))
 
     def _use(self, reservation: Reservation, csprng: RandomSource, shared: bool = False) -> Event:
         """Use what was paid for, once: return the rate and the noise that the step must have."""
