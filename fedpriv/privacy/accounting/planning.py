@@ -48,15 +48,17 @@ _SOLVERS: dict[str, Callable[..., float]] = {  # each takes the other four by na
     "steps": calibrate_steps,
     "noise_multiplier": calibrate_noise,
 }
+
+
+def _whole(most: int) -> Callable[[float], bool]:
+    return lambda x: 1 <= x <= most and x == int(x)
+
+
 _LIMITS: dict[str, tuple[Callable[[float], bool], str, str]] = {
     "epsilon": (lambda x: 0 < x < math.inf, "must be above 0 and finite", "8"),
     "delta": (lambda x: 0 < x < 1, "must be between 0 and 1", "1e-5"),
     "sample_rate": (lambda x: 0 < x <= 1, "must be above 0 and at most 1", "0.05"),
-    "steps": (
-        lambda x: 1 <= x <= MAX_STEPS and x == int(x),
-        f"must be a whole number from 1 to {MAX_STEPS:g}",
-        "60",
-    ),
+    "steps": (_whole(MAX_STEPS), f"must be a whole number from 1 to {MAX_STEPS:g}", "60"),
     "noise_multiplier": (
         lambda x: 1e-3 <= x < math.inf,
         "must be at least 0.001, which is next to no noise, and finite",
@@ -64,15 +66,11 @@ _LIMITS: dict[str, tuple[Callable[[float], bool], str, str]] = {
     ),
     "batch": (lambda x: 0 < x < math.inf, "must be above 0 and finite", "16"),
     "size": (
-        lambda x: 1 <= x <= usual.MAX_UNITS and x == int(x),
+        _whole(usual.MAX_UNITS),
         f"must be a whole number of units, at most {usual.MAX_UNITS:g}",
         "250",
     ),
-    "records": (
-        lambda x: 1 <= x <= MAX_RECORDS and x == int(x),
-        f"must be a whole number from 1 to {MAX_RECORDS}",
-        "5",
-    ),
+    "records": (_whole(MAX_RECORDS), f"must be a whole number from 1 to {MAX_RECORDS}", "5"),
 }
 
 
