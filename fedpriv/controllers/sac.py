@@ -259,10 +259,7 @@ def read_policy(path: Path, learner: Learner) -> State:
         found = {name.removeprefix(NETWORK): value for name, value in load_file(path).items()}
     except (OSError, SafetensorError) as error:
         raise refusal(f"can't be read: {error}") from None
-    here = learner.arrays()
-    if {name: value.shape for name, value in found.items()} != {
-        name: value.shape for name, value in here.items()
-    }:
+    if not learner.fits(found):
         raise refusal(
             "is of networks of another size: of other groups, another encoder, or not adaptive"
             " as this job is"

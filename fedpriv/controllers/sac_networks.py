@@ -143,12 +143,16 @@ class Learner:
         Raises:
             RunError: it is of other networks; nothing was changed.
         """
-        expected = {name: tuple(tensor.shape) for name, tensor in self._tensors()}
-        if {name: np.shape(value) for name, value in state.items()} != expected:
+        if not self.fits(state):
             raise RunError("The state of a controller is of other networks or other groups.")
         with torch.no_grad():
             for name, tensor in self._tensors():
                 tensor.copy_(torch.from_numpy(np.array(state[name])))
+
+    def fits(self, state: State) -> bool:
+        """Tell whether arrays have the names and shapes of what `arrays` returns."""
+        expected = {name: tuple(tensor.shape) for name, tensor in self._tensors()}
+        return {name: np.shape(value) for name, value in state.items()} == expected
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.networks.state_dict().items()

@@ -65,11 +65,9 @@ class ScheduleController(Controller):
         rounds = Counter(self._stage(number) for number in range(1, self.setting.rounds + 1))
         shape = [self._factor(self._settings.end_noise, stage) for stage in range(self._stages)]
 
-        def noises(first: float) -> list[float]:
-            return [min(max(first * factor, MIN_NOISE), MAX_NOISE) for factor in shape]
-
         def shares(first: float) -> list[float]:
-            asked = zip(noises(first), self._rates, strict=True)
+            noises = (min(max(first * factor, MIN_NOISE), MAX_NOISE) for factor in shape)
+            asked = zip(noises, self._rates, strict=True)
             debits = (budget.debit(noise, rate) / budget.budget for noise, rate in asked)
             return [max(share, MIN_SHARE) for share in debits]
 

@@ -122,9 +122,9 @@ def read(path: Path, digest: str | None = None) -> Roster:
     return roster
 
 
-def write(path: Path, roster: Roster) -> None:
-    """Replace `path` by `roster`, atomically."""
-    write_json(path, roster.model_dump(mode="json"))
+def write(path: Path, document: Roster | RosterEntry) -> None:
+    """Replace `path` by a roster or an entry, atomically."""
+    write_json(path, document.model_dump(mode="json"))
 
 
 def read_entry(path: Path) -> RosterEntry:
@@ -134,11 +134,6 @@ def read_entry(path: Path) -> RosterEntry:
         ConfigError: there is no entry, or it is malformed; names file, key and value.
     """
     return _read(path, RosterEntry)
-
-
-def write_entry(path: Path, entry: RosterEntry) -> None:
-    """Replace `path` by `entry`, atomically."""
-    write_json(path, entry.model_dump(mode="json"))
 
 
 def _read(path: Path, kind: type[File]) -> File:

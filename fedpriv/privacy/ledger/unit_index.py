@@ -50,6 +50,8 @@ _SCHEMA = (
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {FORMAT}",
 )
+_LEDGER = "SELECT file FROM ledgers WHERE dataset_id = ?"
+_REFUSAL = "SELECT stated_by FROM refusals WHERE (dataset_id, other, matches) = (?, ?, ?)"
 CODE_DIGITS = 12  # of the code of what matched
 TEMPLATE_UNITS, TEMPLATE_SHARE = 2, 0.1  # a text that more units than that have names nobody
 _OF_THE_KEY = b""  # the identity of no unit: its tag tells which key the others were made with
@@ -142,8 +144,7 @@ class UnitIndex:
             LedgerError: as `claim`.
         """
         with self._typed_errors(), self._opened() as connection:
-            query = "SELECT 1 FROM ledgers WHERE dataset_id = ?"
-            return connection.execute(query, (dataset_id,)).fetchone() is not None
+            return connection.execute(_LEDGER, (dataset_id,)).fetchone() is not None
 
     def covers(self, dataset_id: str, units: Iterable[Sequence[Identity]]) -> bool:
         """Tell a ledger's administrator whether at least half of these units were claimed for it.
@@ -165,10 +166,7 @@ class UnitIndex:
             LedgerError: none was.
         """
         with self._typed_errors(), self._opened() as connection:
-            found = connection.execute(
-                "SELECT 1 FROM refusals WHERE (dataset_id, other, matches) = (?, ?, ?)",
-                (dataset_id, other, matches),
-            ).fetchone()
+            found = connection.execute(_REFUSAL, (dataset_id, other, matches)).fetchone()
         if found is None:
             raise LedgerError(
                 f"{self.path}: no start of data set {dataset_id} was refused for {matches!r} of"
@@ -228,9 +226,7 @@ class UnitIndex:
     def _claim_ledger(
         self, connection: sqlite3.Connection, dataset_id: str, file: str, begun: bool
     ) -> None:
-        known = connection.execute(
-            "SELECT file FROM ledgers WHERE dataset_id = ?", (dataset_id,)
-        ).fetchone()
+        known = connection.execute(_LEDGER, (dataset_id,)).fetchone()
         if known is None and begun:
             raise self._corrupt(f"does not know the ledger {file}, whose units paid before")
         if known is not None and known[0] != file:
@@ -271,12 +267,8 @@ class UnitIndex:
         refused = []
         for (other,) in others:
             matches = self._matches(connection, key, other)
-            stated = connection.execute(
-                "SELECT 1 FROM refusals WHERE (dataset_id, other, matches) = (?, ?, ?)"
-                " AND stated_by IS NOT NULL",
-                (dataset_id, other, matches),
-            ).fetchone()
-            if stated is None:
+            found = connection.execute(_REFUSAL, (dataset_id, other, matches)).fetchone()
+            if found is None or found[0] is None:  # nobody states that they are others
                 refused.append((other, matches, _counted(connection, other)))
         if refused:
             raise _RefusedError(refused)
