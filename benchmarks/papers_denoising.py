@@ -40,7 +40,7 @@ from fedpriv.private_training.unit_sum import Vectors
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.public_update.denoise import Denoiser
 from fedpriv.public_update.edge import noise_edge
-from fedpriv.public_update.optimizer import VectorOptimizer
+from fedpriv.public_update.update import VectorOptimizer
 
 Move = Callable[[Array, Array, int], tuple[Array, Array]]  # values, gradient, step → new, along
 BETA, DECAY, PSAC_R = 0.9, 0.999, 0.1

@@ -57,7 +57,7 @@ from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import make_worker
 from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.optimizer import VectorOptimizer
+from fedpriv.public_update.update import VectorOptimizer
 from fedpriv_server.checkpoint import Checkpoint
 
 RECORDS, TOKENS, BATCH = 8000, 128, 16

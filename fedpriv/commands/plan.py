@@ -110,8 +110,7 @@ def plan(
     """
     from fedpriv.config.load import load_job
     from fedpriv.defaults import rows_for
-    from fedpriv.privacy.accounting.filter_price import filtered
-    from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, solve_with_looks
+    from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, filtered, solve_with_looks
     from fedpriv.privacy.ledger.choosing import price_choosing
 
     job = None if file is None else load_job(file)

@@ -25,7 +25,6 @@ from fedpriv.private_training.microbatch import (
     power_of_two,
     private_microbatch,
 )
-from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -195,7 +194,7 @@ class _Trial:
         mask = torch.ones(most, length, dtype=torch.int64)
         for row in range(most):
             mask[row, max(1, length - row) :] = 0
-        self._worker, self._records = worker, random_batch(worker, mask, seed=3)
+        self._worker, self._records = worker, worker.random_batch(mask, seed=3)
         self._order = torch.arange(most)
         self._expected = self._gradients(self._order)
 

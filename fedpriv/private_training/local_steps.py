@@ -18,8 +18,7 @@ from fedpriv.private_training.private_step import private_step
 from fedpriv.private_training.released import Move
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import LocalSteps
-from fedpriv.public_update.optimizer import learning_rate
-from fedpriv.public_update.update import Aggregate, Update, denoise_of
+from fedpriv.public_update.update import Aggregate, Update, denoise_of, learning_rate
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from transformers.pytorch_utils import Conv1D
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.remembered import Remembered
-from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.record_loss import IGNORED
 from fedpriv.private_training.worker import Worker
 
@@ -45,8 +44,8 @@ def probe_gradients(worker: Worker) -> None:
     longest = worker.recipe.model.max_length
     mask = torch.ones(3, min(12, longest), dtype=torch.int64)
     mask[0, mask.shape[1] // 2 :] = 0  # the first record is padded to its double
-    batch = random_batch(worker, mask, seed=0)
-    long = random_batch(worker, torch.ones(1, min(longest, LONGEST), dtype=torch.int64), seed=1)
+    batch = worker.random_batch(mask, seed=0)
+    long = worker.random_batch(torch.ones(1, min(longest, LONGEST), dtype=torch.int64), seed=1)
     original = worker.vector.read()
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(worker.vector.size, generator=generator) * 0.02

@@ -29,8 +29,7 @@ from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, Signed, StepReply, StepRequest
 from fedpriv.public_update.controller_run import ControllerRun
-from fedpriv.public_update.optimizer import learning_rate
-from fedpriv.public_update.update import Aggregate, Update
+from fedpriv.public_update.update import Aggregate, Update, learning_rate
 from fedpriv.report.rundir import SiteRound, SiteState
 from fedpriv.synthetic.evolution import Evolved
 from fedpriv.wire import Blocks

@@ -11,8 +11,7 @@ from fedpriv.errors import RawValueError
 from fedpriv.privacy.mechanism.privatised import Privatised, public, received
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.public_update.denoise import Denoiser, Found
-from fedpriv.public_update.optimizer import VectorOptimizer
-from fedpriv.public_update.update import Aggregate, Update, denoise_of
+from fedpriv.public_update.update import Aggregate, Update, VectorOptimizer, denoise_of
 
 SHAPES = [(4, 50), (50, 4), (3,)]
 SIZE = 403

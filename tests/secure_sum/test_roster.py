@@ -12,12 +12,7 @@ import pytest
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.usual import MAX_MEMBERS
-from fedpriv.secure_sum.roster import (
-    Roster,
-    read,
-    read_entry,
-    write,
-)
+from fedpriv.secure_sum.roster import Roster, read, read_entry, write
 from tests.secure_sum.secure_sites import roster_of, sites
 
 SITES = sites("b", "a", "C")

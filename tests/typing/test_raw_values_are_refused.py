@@ -27,7 +27,7 @@ from fedpriv.privacy.mechanism.privatised import (
     require_privatised,
 )
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.optimizer import Tensors, VectorOptimizer
+from fedpriv.public_update.update import Tensors, VectorOptimizer
 from fedpriv.wire import Blocks
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import evaluate

@@ -327,7 +327,7 @@ def test_a_sum_that_is_none_is_shared_as_zeros(pay: Pay) -> None:
 
 
 def test_what_must_not_leave_shows_nothing_and_can_not_be_copied() -> None:
-    secret = NoisyShare(np.ones(3, dtype=np.int64), 2)
+    secret = NoisyShare(np.ones(3, dtype=np.int64))
     assert repr(secret) == "NoisyShare()"
     assert not hasattr(secret, "__dict__")
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
