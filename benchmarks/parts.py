@@ -48,7 +48,7 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.mechanism.clip import ClippedSum, clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
-from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.execution import PlanExecution, Work
 from fedpriv.privacy.mechanism.grid import deviation, sum_step
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.privatised import public
@@ -115,7 +115,9 @@ def make_parts(worker: Worker, units: UnitStore, folder: Path) -> Cases:
         "collation": lambda: worker.batch(examples, TOKENS),
         "clipping": lambda: clip_and_sum(rows, 1.0),
         "noise": lambda: PlanExecution(plan, size).step(
-            Reservation._of(terms, plan, next(noised), "0" * 64), 0, lambda _: total, csprng, print
+            Reservation._of(terms, plan, next(noised), "0" * 64),
+            Work(0, lambda _: total, print),
+            csprng,
         ),
         "ledger": pay_and_keep,
         "accounting": lambda: (ledger.epsilon_spent, ledger.epsilon_committed),

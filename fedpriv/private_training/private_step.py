@@ -16,7 +16,7 @@ from fedpriv.privacy.ledger.ledger import Reservation
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.mechanism.csprng import RandomSource
-from fedpriv.privacy.mechanism.execution import PlanExecution, SumOver
+from fedpriv.privacy.mechanism.execution import PlanExecution, Work
 from fedpriv.privacy.mechanism.noisy_share import NoisyShare
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.private_training.method import UnitSum
@@ -48,10 +48,8 @@ def private_step(
         sample.
     """
     bound = csprng.bound(purpose_of(reservation, parameters))
-    sum_over = _sum_over(execution.plan, method, worker, population, parameters)
-    told = partial(worker.went_on_after, what=STEP_FAILED)
-    total = execution.step(reservation, len(population), sum_over, bound, told)
-    return post_process(GradientSum, total)
+    work = _work(execution.plan, method, worker, population, parameters)
+    return post_process(GradientSum, execution.step(reservation, work, bound))
 
 
 def purpose_of(reservation: Reservation, parameters: Vector, members: int = 1) -> bytes:
@@ -88,16 +86,15 @@ def shared_step(
         Nothing leaves yet: see `PlanExecution.share`.
     """
     bound = csprng.bound(purpose_of(reservation, parameters, members))
-    sum_over = _sum_over(execution.plan, method, worker, population, parameters)
-    told = partial(worker.went_on_after, what=STEP_FAILED)
-    return execution.share(reservation, len(population), sum_over, bound, told, members)
+    work = _work(execution.plan, method, worker, population, parameters)
+    return execution.share(reservation, work, bound, members)
 
 
-def _sum_over(
+def _work(
     plan: Plan, method: UnitSum, worker: Worker, population: Population, parameters: Vector
-) -> SumOver:
+) -> Work:
     def sum_over(sample: Sequence[int]) -> ClippedSum:
         units = SomeUnits(population.units, sample)  # read when they are computed
         return method.clipped_sum(worker, units, parameters, plan.clip_norm, plan.numerics)
 
-    return sum_over
+    return Work(len(population), sum_over, partial(worker.went_on_after, what=STEP_FAILED))

@@ -16,7 +16,7 @@ from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.ledger.ledger import AS_PLANNED, Plan, Reservation, SlotChoice
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
-from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.execution import PlanExecution, Work
 from fedpriv.privacy.mechanism.grid import Grid, deviation, grid_of, sum_step
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.noise_share import add_share, shared_grid
@@ -41,7 +41,7 @@ def accepts(noise: np.ndarray, sigma: float) -> bool:
 def release(total: ClippedSum, paid: Reservation, csprng: Any) -> Any:
     """What leaves of a sum over a sample that was drawn already."""
     execution = PlanExecution(paid.plan, total.value.numel())
-    return execution.step(paid, 0, lambda _: total, csprng, _raised)
+    return execution.step(paid, Work(0, lambda _: total, _raised), csprng)
 
 
 def _raised(error: Exception) -> None:
@@ -77,7 +77,7 @@ def test_the_noise_of_a_slot_is_the_one_that_it_paid_for(
     execution, sigma = PlanExecution(plan, SIZE), noise * plan.noise_multiplier * plan.clip_norm
     zero = ClippedSum(zeros(SIZE, execution.grid), plan.clip_norm, execution.grid)
     paid, csprng = pay(plan, choice=SlotChoice(noise=noise)), SystemCsprng()
-    drawn = execution.step(paid, 9, lambda _: zero, csprng, _never).value.astype(np.float64)
+    drawn = execution.step(paid, Work(9, lambda _: zero, _never), csprng).value.astype(np.float64)
     assert accepts(drawn, sigma)
     assert not accepts(drawn, sigma * 2 / 3) and not accepts(drawn, sigma * 3 / 2)
 
@@ -92,7 +92,7 @@ def test_a_slot_samples_at_the_rate_that_it_paid_for(pay: Pay) -> None:
 
     execution = PlanExecution(ADAPTIVE, 3)
     for choice in (AS_PLANNED, SlotChoice(rate=0.2), SlotChoice(noise=4.0, rate=1.0)):
-        execution.step(pay(ADAPTIVE, choice=choice), 10**5, sum_over, SystemCsprng(), _never)
+        execution.step(pay(ADAPTIVE, choice=choice), Work(10**5, sum_over, _never), SystemCsprng())
     planned, fewer, same = seen
     assert abs(planned - 10_000) < 600 and abs(same - 10_000) < 600
     assert abs(fewer - 2_000) < 300
@@ -105,7 +105,7 @@ def test_noise_of_a_slot_that_cannot_be_drawn_is_refused_before_it_is_sampled(pa
         execution.check(choice.event(ADAPTIVE))
     execution.check(Event(0.1, 3.0, 1))
     with pytest.raises(AccountingError, match="noise_multiplier"):
-        execution.step(pay(ADAPTIVE, choice=choice), 9, _never, SystemCsprng(), _never)
+        execution.step(pay(ADAPTIVE, choice=choice), Work(9, _never, _never), SystemCsprng())
 
 
 def test_a_grid_is_the_plans_whatever_a_slot_asks(pay: Pay) -> None:
@@ -246,7 +246,7 @@ def test_a_reservation_is_made_by_a_ledger_alone() -> None:
 def share(total: ClippedSum, paid: Reservation, members: int = 4, csprng: Any = None) -> NoisyShare:
     """A step whose sum is given."""
     execution, source = PlanExecution(paid.plan, total.value.numel()), csprng or SystemCsprng()
-    return execution.share(paid, 9, lambda _: total, source, lambda error: None, members)
+    return execution.share(paid, Work(9, lambda _: total, lambda error: None), source, members)
 
 
 def ones(plan: Plan = SHARED) -> ClippedSum:
@@ -291,7 +291,7 @@ def test_a_reservation_buys_one_share(pay: Pay) -> None:
 def test_a_shared_plan_releases_nothing_by_itself(pay: Pay) -> None:
     execution = PlanExecution(SHARED, SIZE)
     with pytest.raises(AccountingError, match="to be shared"):
-        execution.step(pay(SHARED), 9, lambda _: ones(), SystemCsprng(), lambda error: None)
+        execution.step(pay(SHARED), Work(9, lambda _: ones(), lambda error: None), SystemCsprng())
 
 
 def test_a_local_plan_shares_nothing(pay: Pay) -> None:
@@ -321,7 +321,7 @@ def test_a_sum_that_is_none_is_shared_as_zeros(pay: Pay) -> None:
         total = ClippedSum(torch.tensor(values, dtype=torch.float64), 2.0)
         execution, told = PlanExecution(SHARED, SIZE), []
         found = execution.share(
-            pay(SHARED), 9, lambda _, total=total: total, SystemCsprng(), told.append, 4
+            pay(SHARED), Work(9, lambda _, total=total: total, told.append), SystemCsprng(), 4
         )
         assert accepts(found.values * grid.step, 3.0 / 3**0.5) and len(told) == 1
 
