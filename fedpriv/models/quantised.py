@@ -54,12 +54,9 @@ class PackedWeight(Packed):
         rows = (weight.t() if turned else weight).detach().cpu()  # the same codes for every site
         parts = [_codes(part.float(), bits) for part in torch.split(rows.reshape(-1), AT_ONCE)]
         codes, scales, tables = zip(*parts, strict=True)
-        for name, value in (
-            ("codes", torch.cat(codes)),
-            ("scales", torch.cat(scales)),
-            ("table", tables[0]),
-        ):
-            self.register_buffer(name, value.to(weight.device))
+        self.register_buffer("codes", torch.cat(codes).to(weight.device))
+        self.register_buffer("scales", torch.cat(scales).to(weight.device))
+        self.register_buffer("table", tables[0].to(weight.device))
 
     @property
     def device(self) -> torch.device:

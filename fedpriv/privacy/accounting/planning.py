@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -102,16 +102,16 @@ class Planned:
 
     def curve(self) -> list[tuple[int, float]]:
         """Return (steps, ε) in tenths of the planned steps, up to half as many again."""
-        q, sigma, planned = self.event.sample_rate, self.event.noise_multiplier, self.event.count
-        counts = sorted({math.ceil(tenths * planned / 10) for tenths in range(1, 16)})
-        return [(count, epsilon_upper([Event(q, sigma, count)], self.delta)) for count in counts]
+        counts = sorted({math.ceil(tenths * self.event.count / 10) for tenths in range(1, 16)})
+        steps = (replace(self.event, count=count) for count in counts)
+        return [(event.count, epsilon_upper([event], self.delta)) for event in steps]
 
     def one_more_round(self) -> float:
         """Return ε(T + 1) − ε(T).
 
         Both are on one grid: two grids may differ by as much as a step costs.
         """
-        one = Event(self.event.sample_rate, self.event.noise_multiplier, 1)
+        one = replace(self.event, count=1)
         online = OnlineAccountant([self.event, one], self.delta)
         online.add(self.event)
         planned = online.epsilon()
@@ -144,10 +144,10 @@ class Planned:
             "expected_batch": None if self.size is None else q * self.size,
             "one_more_round": self.one_more_round(),
             "group": [
-                {"records": k, "epsilon": _finite(epsilon_of_group(self.event, self.delta, k))}
+                {"records": k, "epsilon": finite(epsilon_of_group(self.event, self.delta, k))}
                 for k in records
             ],
-            "replace_one_epsilon": _finite(epsilon_replace_one(self.event, self.delta)),
+            "replace_one_epsilon": finite(epsilon_replace_one(self.event, self.delta)),
             "curve": [{"steps": steps, "epsilon": epsilon} for steps, epsilon in self.curve()],
             "accountant": ACCOUNTANT,
             "assumptions": list(ASSUMPTIONS),
@@ -268,7 +268,7 @@ def solve_with_looks(
             f" {event.count} steps. Use fewer looks, more noise or a smaller rate."
         )
     target = planned.epsilon if planned.target_epsilon is None else planned.target_epsilon
-    without = epsilon_upper([Event(event.sample_rate, event.noise_multiplier, training)], delta)
+    without = epsilon_upper([replace(event, count=training)], delta)
     noise = calibrate_noise(target, delta, event.sample_rate, training)
     return planned, Looks(look_steps, training, without, noise)
 
@@ -319,7 +319,8 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return a bound; None for one that is none."""
     return value if math.isfinite(value) else None
 
 
