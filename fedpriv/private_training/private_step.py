@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 
 import numpy as np
 
@@ -97,4 +96,7 @@ def _work(
         units = SomeUnits(population.units, sample)  # read when they are computed
         return method.clipped_sum(worker, units, parameters, plan.clip_norm, plan.numerics)
 
-    return Work(len(population), sum_over, partial(worker.went_on_after, what=STEP_FAILED))
+    def told(error: Exception) -> None:
+        worker.went_on_after(error, STEP_FAILED)
+
+    return Work(len(population), sum_over, told)
