@@ -70,4 +70,4 @@ def total_of(masked: list[Any], bits: Bits = 16) -> Any:
     total = Total(masked[0].size, bits)
     for values in masked:
         total.add([(slice(0, values.size), values)])
-    return np.concatenate([values for _, values in total.signed_blocks()])
+    return total.signed()
