@@ -40,7 +40,7 @@ from fedpriv.private_training.unit_sum import Vectors
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.public_update.denoise import Denoiser
 from fedpriv.public_update.edge import noise_edge
-from fedpriv.public_update.optimizer import VectorOptimizer
+from fedpriv.public_update.update import VectorOptimizer
 
 Move = Callable[[Array, Array, int], tuple[Array, Array]]  # values, gradient, step → new, along
 BETA, DECAY, PSAC_R = 0.9, 0.999, 0.1
@@ -126,7 +126,7 @@ class Denoising(Training):
         def move(values: Array, gradient: Array, step: int) -> tuple[Array, Array]:
             along = gradient
             if row == "denoised":
-                along = denoiser(public(gradient), self.noise).value.vector
+                along = denoiser(public(gradient), self.noise).value
             return optimizer.step(public(along)).value, along
 
         return move
@@ -200,7 +200,7 @@ class Momentum:
         deviation = self._noise * (1 - BETA) / whole
         deviation *= math.sqrt((1 - BETA ** (2 * step)) / (1 - BETA**2))
         if self._row == "momentum-denoised":
-            mean = self._denoiser(public(mean), deviation).value.vector
+            mean = self._denoiser(public(mean), deviation).value
         if self._row == "muon":
             mean = orthogonal(mean, deviation, self._shapes)
             return values - self._rate * mean, mean

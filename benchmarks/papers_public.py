@@ -44,7 +44,7 @@ from fedpriv.plain_training.scores import score
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.private_training.worker import Worker
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.optimizer import VectorOptimizer
+from fedpriv.public_update.update import VectorOptimizer
 from fedpriv.synthetic.chat import chat
 from fedpriv.synthetic.config import GeneratorSection, SyntheticSection
 from fedpriv.synthetic.evolution import Evolution

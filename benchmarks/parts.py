@@ -48,7 +48,7 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.mechanism.clip import ClippedSum, clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
-from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.execution import PlanExecution, Work
 from fedpriv.privacy.mechanism.grid import deviation, sum_step
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.privatised import public
@@ -57,7 +57,7 @@ from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import make_worker
 from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.optimizer import VectorOptimizer
+from fedpriv.public_update.update import VectorOptimizer
 from fedpriv_server.checkpoint import Checkpoint
 
 RECORDS, TOKENS, BATCH = 8000, 128, 16
@@ -114,8 +114,10 @@ def make_parts(worker: Worker, units: UnitStore, folder: Path) -> Cases:
         "sampling, reading": draw,
         "collation": lambda: worker.batch(examples, TOKENS),
         "clipping": lambda: clip_and_sum(rows, 1.0),
-        "noise": lambda: PlanExecution(plan, size).release(
-            total, Reservation._of(terms, plan, next(noised), "0" * 64), csprng
+        "noise": lambda: PlanExecution(plan, size).step(
+            Reservation._of(terms, plan, next(noised), "0" * 64),
+            Work(0, lambda _: total, print),
+            csprng,
         ),
         "ledger": pay_and_keep,
         "accounting": lambda: (ledger.epsilon_spent, ledger.epsilon_committed),

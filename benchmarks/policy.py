@@ -30,8 +30,8 @@ from rich.table import Table
 from safetensors.numpy import save_file
 
 from fedpriv.config.groups import GroupTerms
+from fedpriv.controllers.base import Controller, Setting, State
 from fedpriv.controllers.config import ControllerSection
-from fedpriv.controllers.interface import Controller, Setting, State
 from fedpriv.controllers.registry import make_controller
 from fedpriv.controllers.sac import policy_of
 from fedpriv.gradients.groups import Groups

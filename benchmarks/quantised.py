@@ -34,7 +34,6 @@ from fedpriv.model_size import parameters_of
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import make_worker
-from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.record_loss import record_losses
 from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv_simulation.simulate import simulate
@@ -76,13 +75,13 @@ def worker_of(folder: str, way: str) -> Worker:
 
 def gradients(worker: Worker) -> torch.Tensor:
     """Return the gradients of four random records of the full length, each by itself."""
-    batch = random_batch(worker, torch.ones(RECORDS, TOKENS, dtype=torch.int64), seed=0)
+    batch = worker.random_batch(torch.ones(RECORDS, TOKENS, dtype=torch.int64), seed=0)
     return gradients_of(worker.gradients, partial(record_losses, batch=batch), RECORDS)
 
 
 def loss(worker: Worker) -> float:
     """Return the mean loss over the same records."""
-    batch = random_batch(worker, torch.ones(RECORDS, TOKENS, dtype=torch.int64), seed=0)
+    batch = worker.random_batch(torch.ones(RECORDS, TOKENS, dtype=torch.int64), seed=0)
     with torch.no_grad():
         return float(record_losses(worker.model, batch).mean())
 

@@ -9,8 +9,7 @@ from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError
 from fedpriv.files import write_json
 from fedpriv.pki.signing import load_or_create_key
-from fedpriv.secure_sum.roster import Accepted, read
-from fedpriv.secure_sum.succession import changes
+from fedpriv.secure_sum.roster import Accepted, changes, read
 from fedpriv_client.settings import accepted_path, roster_of
 from fedpriv_client.site_settings import SIGNING_KEY
 

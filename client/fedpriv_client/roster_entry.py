@@ -38,7 +38,7 @@ def write_entry(file: SiteFile, path: Path) -> str:
     """
     key = load_or_create_key(file.site.state_dir / SIGNING_KEY).public_key()
     entry = roster.RosterEntry(name=file.site.name, public_key=key.public_bytes_raw().hex())
-    roster.write_entry(path, entry)
+    roster.write(path, entry)
     return (
         f"Made {path}. Send it to the coordinator, who makes the roster with fedpriv roster make."
         " The fingerprint of your key, to compare by telephone with the other sites:\n"

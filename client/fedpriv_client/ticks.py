@@ -25,7 +25,6 @@ from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.method import UnitSum
 from fedpriv.private_training.microbatch import private_microbatch
-from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.unit_sum import Unit
 from fedpriv.private_training.worker import Worker
 from fedpriv_client.site_job import SiteJob
@@ -117,7 +116,7 @@ def _seconds_a_record(
 ) -> float:
     """Time the longest record, alone: a batch takes no longer than its records one by one."""
     mask = torch.ones(1, worker.recipe.model.max_length, dtype=torch.int64)
-    batch = random_batch(worker, mask, seed=1)
+    batch = worker.random_batch(mask, seed=1)
     [ids], [label] = batch.input_ids.tolist(), batch.labels.tolist()
     unit = (Example(ids, label),)
     took = []

@@ -110,8 +110,7 @@ def plan(
     """
     from fedpriv.config.load import load_job
     from fedpriv.defaults import rows_for
-    from fedpriv.privacy.accounting.filter_price import filtered
-    from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, solve_with_looks
+    from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, filtered, solve_with_looks
     from fedpriv.privacy.ledger.choosing import price_choosing
 
     job = None if file is None else load_job(file)
@@ -174,7 +173,7 @@ def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[st
         size: units of all sites together, where the file does not say each one's.
     """
     from fedpriv.doctor.studies import DENOISING, PE_SGD
-    from fedpriv.models.shapes import adapter_shapes
+    from fedpriv.models.stored import adapter_shapes
     from fedpriv.privacy.accounting.shares import shares_of
     from fedpriv.public_update.reach import reach, signal_to_noise
 

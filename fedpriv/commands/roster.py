@@ -40,8 +40,7 @@ def make(
     ] = None,
 ) -> None:
     """Make a roster of the entries that sites sent, to be handed to each of them."""
-    from fedpriv.secure_sum.roster import Roster, read, read_entry, write
-    from fedpriv.secure_sum.succession import changes, successor
+    from fedpriv.secure_sum.roster import Roster, changes, read, read_entry, successor, write
 
     named = [read_entry(path) for path in entries or ()]
     old = None if after is None else read(after)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,9 @@ ControllerName = Literal["fixed", "normalise", "quantile", "geometry", "schedule
 ADAPTIVE: tuple[ControllerName, ...] = ("schedule", "sac")  # that can use a filter
 MAX_SPAN = 100.0
 Positive = Annotated[float, Field(ge=MIN_CLIP, le=MAX_CLIP)]
+Part = Annotated[float, Field(gt=0, le=1)]
+Factor = Annotated[float, Field(ge=1, le=MAX_SPAN)]
+End = Annotated[float, Field(ge=1 / MAX_SPAN, le=MAX_SPAN)]  # relative to the beginning
 
 
 class FixedSection(Section):
@@ -30,10 +33,8 @@ class FixedSection(Section):
 class NormaliseSection(Section):
     """The same length for every unit's part in a group."""
 
-    shrink: float = Field(
+    shrink: Part = Field(
         1e-3,
-        gt=0,
-        le=1,
         description="Clip norm of every group, relative to fixed. Small, so that every unit is"
         " clipped.",
     )
@@ -70,10 +71,8 @@ class GeometrySection(Section):
     decay: float = Field(
         0.9, ge=0, lt=1, description="Weight that squared norms of earlier rounds keep."
     )
-    floor: float = Field(
+    floor: Part = Field(
         0.01,
-        gt=0,
-        le=1,
         description="Least squared norm of a group, relative to its value if all parameters were"
         " alike.",
     )
@@ -82,23 +81,14 @@ class GeometrySection(Section):
 class ScheduleSection(Section):
     """Clip norms that change over the rounds; in an adaptive job, noise and sample rate too."""
 
-    end_clip: float = Field(
+    end_clip: End = Field(1.0, description="Clip norms of the last round, relative to the first.")
+    end_noise: End = Field(
         1.0,
-        ge=1 / MAX_SPAN,
-        le=MAX_SPAN,
-        description="Clip norms of the last round, relative to the first.",
-    )
-    end_noise: float = Field(
-        1.0,
-        ge=1 / MAX_SPAN,
-        le=MAX_SPAN,
         description="With adaptive: noise multiplier of the last round, relative to the first."
         " The budget decides the first.",
     )
-    end_rate: float = Field(
+    end_rate: End = Field(
         1.0,
-        ge=1 / MAX_SPAN,
-        le=MAX_SPAN,
         description="With adaptive: sample rate of the last round, relative to the first. The"
         " largest is privacy.sample_rate.",
     )
@@ -129,34 +119,25 @@ class SacSection(Section):
         4, ge=1, le=1000, description="Training steps of its networks after each decision."
     )
     batch: int = Field(64, ge=1, le=65_536, description="Remembered decisions in such a step.")
-    lr: float = Field(3e-4, gt=0, le=1, description="Learning rate of its networks.")
+    lr: Part = Field(3e-4, description="Learning rate of its networks.")
     gamma: float = Field(0.99, ge=0, lt=1, description="Discount of the next decision's reward.")
-    tau: float = Field(
-        0.005, gt=0, le=1, description="How fast the slow copies of the critics follow them."
-    )
+    tau: Part = Field(0.005, description="How fast the slow copies of the critics follow them.")
     entropy: float = Field(
         -1.0,
         ge=-MAX_SPAN,
         le=0,
         description="Target entropy of each decided value, in nats. Lower is less random.",
     )
-    clip_range: float = Field(
-        4.0,
-        ge=1,
-        le=MAX_SPAN,
-        description="A clip norm stays within this factor of its first value.",
+    clip_range: Factor = Field(
+        4.0, description="A clip norm stays within this factor of its first value."
     )
-    weight_range: float = Field(
+    weight_range: Factor = Field(
         4.0,
-        ge=1,
-        le=MAX_SPAN,
         description="Largest factor, up or down, on a group's least-noise weight, before weights"
         " are scaled to sum to 1.",
     )
-    pace_range: float = Field(
+    pace_range: Factor = Field(
         2.0,
-        ge=1,
-        le=MAX_SPAN,
         description="With adaptive: largest factor, up or down, between a round's spending and"
         " an even share of the remaining budget.",
     )
@@ -199,8 +180,7 @@ class ControllerSection(Section):
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
-        tables = ("fixed", "normalise", "quantile", "geometry", "schedule", "sac")
-        for table in tables:
+        for table in get_args(ControllerName):
             if table != self.name and table in self.model_fields_set:
                 raise ValueError(
                     f"{table}: belongs to name = {table!r}, and the name is {self.name!r}; leave"

@@ -1,25 +1,31 @@
-"""Clip norms that stay as they are.
+"""Clip norms that stay as they are: as stated, or so small that every unit is clipped.
 
-Without names, C_k = C √(size_k / P) and w_k = size_k / P: each group is scaled by 1 and clipped by
-itself, and every coordinate has the noise σC that it has without a controller. With one group that
-is exactly the job without a controller.
+*Fixed.* Without names, C_k = C √(size_k / P) and w_k = size_k / P: each group is scaled by 1 and
+clipped by itself, and every coordinate has the noise σC that it has without a controller. With one
+group that is exactly the job without a controller.
+
+*Normalise.* Every unit's part in a group gets the same length, whatever it was: only the direction
+of what a unit says is left, and how long gradients are no longer matters to what clip norm is
+right. The clip norms are s times the fixed ones (s is `controller.normalise.shrink`). After the
+server has divided by the scales, a unit's part in a group has the length s·C_k, and so has its
+noise: both are 1/s times too small. The server multiplies by `lift` = 1/s, and an update has the
+size that it would have under `fixed` were every unit clipped there; the learning rate means the
+same. Without that, adamw would move the same (it knows no size), and sgd 1/s times too little.
+
+Source:
+    Bu, Wang, Zha and Karypis 2023, "Automatic Clipping: Differentially Private Deep Learning Made
+    Easier and Stronger", for normalise.
 """
 
 from __future__ import annotations
 
-from fedpriv.config.groups import Decision
-from fedpriv.controllers.base import (
-    ControllerBase,
-    decision_of,
-    least_noise,
-    start_clip_norms,
-)
-from fedpriv.controllers.config import FixedSection
-from fedpriv.controllers.interface import Setting
+from fedpriv.controllers.base import Controller, Setting, decision_of, least_noise, start_clip_norms
+from fedpriv.controllers.config import FixedSection, NormaliseSection
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.usual import MIN_CLIP
 
 
-class FixedController(ControllerBase):
+class FixedController(Controller):
     """Always decides the same.
 
     Raises:
@@ -31,19 +37,26 @@ class FixedController(ControllerBase):
         clip_norms = start_clip_norms(setting)
         for name, clip_norm in settings.clip_norms.items():
             if name not in setting.groups:
-                raise ConfigError(
-                    "is no group of this job",
-                    key="controller.fixed.clip_norms",
-                    value=name,
-                    fix=f"The groups are {_shown(setting.groups)}.",
-                )
+                problem = "is no group of this job"
+                fix = f"The groups are {_shown(setting.groups)}."
+                raise ConfigError(problem, key="controller.fixed.clip_norms", value=name, fix=fix)
             clip_norms[setting.groups.index(name)] = clip_norm
         self._decision = decision_of(clip_norms, least_noise(clip_norms, setting))
-
-    def decide(self, number: int) -> Decision:
-        """Decide the same in every round."""
-        return self._decision
 
 
 def _shown(names: tuple[str, ...], most: int = 20) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")
+
+
+class NormaliseController(Controller):
+    """Always decides the same.
+
+    If a clip norm would be below the smallest allowed, all shrink only that far.
+    """
+
+    def __init__(self, settings: NormaliseSection, setting: Setting) -> None:
+        super().__init__(setting)
+        usual = start_clip_norms(setting)
+        shrink = max(settings.shrink, MIN_CLIP / float(usual.min()))
+        self.lift = 1 / shrink
+        self._decision = decision_of(shrink * usual, least_noise(usual, setting))

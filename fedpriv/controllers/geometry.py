@@ -33,12 +33,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedpriv.config.groups import Decision
-from fedpriv.controllers.base import ControllerBase, Round, check_state, decision_of
+from fedpriv.controllers.base import Array, Controller, Round, Setting, decision_of
 from fedpriv.controllers.config import GeometrySection
-from fedpriv.controllers.interface import Array, Setting, State
 
 
-class GeometryController(ControllerBase):
+class GeometryController(Controller):
     """Scales each group by what its gradients have been like.
 
     Attributes:
@@ -50,8 +49,10 @@ class GeometryController(ControllerBase):
     def __init__(self, settings: GeometrySection, setting: Setting) -> None:
         super().__init__(setting)
         self._settings = settings
-        self._squared = np.zeros(setting.count)  # decaying sum of what was seen
-        self._variance = np.zeros(setting.count)  # of that, were all of it noise
+        self._kept = {
+            "squared": np.zeros(setting.count),  # decaying sum of what was seen
+            "variance": np.zeros(setting.count),  # of that, were all of it noise
+        }
 
     def decide(self, number: int) -> Decision:
         """Return the scales that fit the rounds so far; before any, all are 1."""
@@ -61,8 +62,8 @@ class GeometryController(ControllerBase):
     def _proportions(self) -> Array:
         """Return m_k / Σ m_k."""
         shares = self.setting.shares
-        error = np.sqrt(self._variance.sum())
-        counted = np.maximum(self._squared, 0.0) + error * shares
+        error = np.sqrt(self._kept["variance"].sum())
+        counted = np.maximum(self._kept["squared"], 0.0) + error * shares
         total = counted.sum()
         found = counted / total if total > 0 else shares
         found = np.maximum(found, self._settings.floor * shares)
@@ -70,14 +71,6 @@ class GeometryController(ControllerBase):
 
     def _learn(self, seen: Round) -> None:
         decay, sizes = self._settings.decay, np.asarray(self.setting.sizes, np.float64)
-        self._squared = decay * self._squared + seen.squared
-        self._variance = decay**2 * self._variance + 2 * sizes * seen.deviation**4
-
-    def _arrays(self) -> State:
-        return {"squared": self._squared.copy(), "variance": self._variance.copy()}
-
-    def _put(self, state: State) -> None:
-        shape = (self.setting.count,)
-        check_state(state, {"squared": shape, "variance": shape})
-        self._squared = np.array(state["squared"], np.float64)
-        self._variance = np.array(state["variance"], np.float64)
+        squared, variance = self._kept["squared"], self._kept["variance"]
+        self._kept["squared"] = decay * squared + seen.squared
+        self._kept["variance"] = decay**2 * variance + 2 * sizes * seen.deviation**4

@@ -27,20 +27,19 @@ import numpy as np
 
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import (
-    ControllerBase,
+    Controller,
     Round,
-    check_state,
+    Setting,
     decision_of,
     least_noise,
     start_clip_norms,
 )
 from fedpriv.controllers.config import QuantileSection
-from fedpriv.controllers.interface import Setting, State
 
 SPAN = 1e4
 
 
-class QuantileController(ControllerBase):
+class QuantileController(Controller):
     """Moves each group's clip norm by what share of units was within it."""
 
     def __init__(self, settings: QuantileSection, setting: Setting) -> None:
@@ -48,21 +47,14 @@ class QuantileController(ControllerBase):
         self._settings = settings
         self.bits = settings.bits
         self._start = start_clip_norms(setting)
-        self._log = np.zeros(setting.count)  # of the clip norms, relative to the start
+        self._kept = {"log": np.zeros(setting.count)}  # of the clip norms, relative to the start
 
     def decide(self, number: int) -> Decision:
         """Return the clip norms that the rounds so far have led to."""
-        clip_norms = self._start * np.exp(self._log)
+        clip_norms = self._start * np.exp(self._kept["log"])
         return decision_of(clip_norms, least_noise(clip_norms, self.setting))
 
     def _learn(self, seen: Round) -> None:
         distance = np.nan_to_num(np.clip(seen.within - self._settings.target, -1, 1), nan=0.0)
-        limit = math.log(SPAN)
-        self._log = np.clip(self._log - self._settings.rate * distance, -limit, limit)
-
-    def _arrays(self) -> State:
-        return {"log": self._log.copy()}
-
-    def _put(self, state: State) -> None:
-        check_state(state, {"log": (self.setting.count,)})
-        self._log = np.array(state["log"], np.float64)
+        limit, moved = math.log(SPAN), self._kept["log"] - self._settings.rate * distance
+        self._kept["log"] = np.clip(moved, -limit, limit)

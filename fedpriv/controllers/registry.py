@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from fedpriv.controllers.base import Controller, Setting
 from fedpriv.controllers.config import ADAPTIVE, ControllerSection
-from fedpriv.controllers.fixed import FixedController
+from fedpriv.controllers.fixed import FixedController, NormaliseController
 from fedpriv.controllers.geometry import GeometryController
-from fedpriv.controllers.interface import Controller, Setting
-from fedpriv.controllers.normalise import NormaliseController
 from fedpriv.controllers.quantile import QuantileController
 from fedpriv.controllers.schedule import ScheduleController
 from fedpriv.errors import ConfigError

@@ -43,15 +43,17 @@ import torch
 
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import (
-    ControllerBase,
+    Array,
+    Controller,
     Round,
+    Setting,
+    State,
     check_state,
     decision_of,
     least_noise,
     start_clip_norms,
 )
 from fedpriv.controllers.config import SacSection
-from fedpriv.controllers.interface import Array, Setting, State
 from fedpriv.controllers.sac_networks import Batch, Learner
 from fedpriv.errors import ConfigError, RunError
 
@@ -61,7 +63,7 @@ LARGEST_FEATURE = 5.0
 NETWORK = "network."  # before the names of what the learner keeps
 
 
-class SacController(ControllerBase):
+class SacController(Controller):
     """Decides what has paid off before.
 
     Raises:
@@ -202,25 +204,22 @@ class SacController(ControllerBase):
         return torch.Generator().manual_seed(int(words[0]) % 2**63)
 
     def _arrays(self) -> State:
-        memory = dict(zip(_MEMORY, (part.copy() for part in self._memory), strict=True))
-        learned = self._learner.arrays()
         return {
-            **memory,
+            **dict(zip(_MEMORY, (part.copy() for part in self._memory), strict=True)),
             "features": self._features.copy(),
             "action": self._action.copy(),
             "pending": self._pending.copy(),
             "numbers": np.array([self._decided, self._loss, self._used]),
-            **{NETWORK + name: value for name, value in learned.items()},
+            **{NETWORK + name: value for name, value in self._learner.arrays().items()},
         }
 
     def _put(self, state: State) -> None:
         own = {name: value for name, value in state.items() if not name.startswith(NETWORK)}
-        widths = [part.shape[1] for part in self._memory]
         rows = len(own.get("memory.states", ()))
         check_state(
             {**own, "numbers": np.nan_to_num(own["numbers"])} if "numbers" in own else own,
             {
-                **{name: (rows, width) for name, width in zip(_MEMORY, widths, strict=True)},
+                **{n: (rows, p.shape[1]) for n, p in zip(_MEMORY, self._memory, strict=True)},
                 "features": self._features.shape,
                 "action": self._action.shape,
                 "pending": (3,),
@@ -260,10 +259,7 @@ def read_policy(path: Path, learner: Learner) -> State:
         found = {name.removeprefix(NETWORK): value for name, value in load_file(path).items()}
     except (OSError, SafetensorError) as error:
         raise refusal(f"can't be read: {error}") from None
-    here = learner.arrays()
-    if {name: value.shape for name, value in found.items()} != {
-        name: value.shape for name, value in here.items()
-    }:
+    if not learner.fits(found):
         raise refusal(
             "is of networks of another size: of other groups, another encoder, or not adaptive"
             " as this job is"

@@ -21,12 +21,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from fedpriv.controllers.base import Array, State
 from fedpriv.controllers.config import SacSection
-from fedpriv.controllers.interface import Array, State
 from fedpriv.errors import RunError
 
 LOWEST, HIGHEST = -5.0, 1.0  # logarithms of the deviation before tanh
 LONGEST = 1.0  # gradient of a step
+CRITICS = ("first", "second")
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
@@ -54,7 +55,7 @@ class Learner:
         self._target = settings.entropy * actions
         width = settings.encoder
         self.networks = nn.ModuleDict({"actor": _dense(states, width, 2 * actions, generator)})
-        for name in ("first", "second"):
+        for name in CRITICS:
             critic = _dense(states + actions, width, 1, generator)
             self.networks[name] = critic
             self.networks[f"slow_{name}"] = _dense(states + actions, width, 1, generator)
@@ -62,11 +63,7 @@ class Learner:
         self.temperature = nn.Parameter(torch.tensor(math.log(0.1)))  # its logarithm
         self._parts: dict[str, list[nn.Parameter]] = {
             "actor": [*self.networks["actor"].parameters()],
-            "critics": [
-                parameter
-                for name in ("first", "second")
-                for parameter in self.networks[name].parameters()
-            ],
+            "critics": [p for name in CRITICS for p in self.networks[name].parameters()],
             "temperature": [self.temperature],
         }
         self._optimizers = {
@@ -90,7 +87,7 @@ class Learner:
     def learn(self, batch: Batch, generator: torch.Generator) -> None:
         """Take one step of critics, actor and temperature."""
         worth = self._targets(batch, generator)
-        found = (self._value(name, batch.states, batch.actions) for name in ("first", "second"))
+        found = (self._value(name, batch.states, batch.actions) for name in CRITICS)
         self._step("critics", sum(((value - worth) ** 2).mean() for value in found))
         actions, log_chance = self._drawn(batch.states, generator)
         value = self._lower(batch.states, actions, "")
@@ -98,14 +95,10 @@ class Learner:
         surprise = (log_chance.detach() + self._target).mean()
         self._step("temperature", -self.temperature * surprise)
         with torch.no_grad():
-            for name in ("first", "second"):
-                pairs = zip(
-                    self.networks[f"slow_{name}"].parameters(),
-                    self.networks[name].parameters(),
-                    strict=True,
-                )
-                for slow, parameter in pairs:
-                    slow.lerp_(parameter, self._settings.tau)
+            for name in CRITICS:
+                slow, quick = self.networks[f"slow_{name}"], self.networks[name]
+                for one, other in zip(slow.parameters(), quick.parameters(), strict=True):
+                    one.lerp_(other, self._settings.tau)
 
     @torch.no_grad()
     def _targets(self, batch: Batch, generator: torch.Generator) -> Tensor:
@@ -128,9 +121,7 @@ class Learner:
         return found
 
     def _lower(self, states: Tensor, actions: Tensor, copy: str) -> Tensor:
-        first, second = (
-            self._value(f"{copy}{name}", states, actions) for name in ("first", "second")
-        )
+        first, second = (self._value(f"{copy}{name}", states, actions) for name in CRITICS)
         return torch.minimum(first, second)
 
     def _step(self, part: str, loss: Tensor | float) -> None:
@@ -152,12 +143,16 @@ class Learner:
         Raises:
             RunError: it is of other networks; nothing was changed.
         """
-        expected = {name: tuple(tensor.shape) for name, tensor in self._tensors()}
-        if {name: np.shape(value) for name, value in state.items()} != expected:
+        if not self.fits(state):
             raise RunError("The state of a controller is of other networks or other groups.")
         with torch.no_grad():
             for name, tensor in self._tensors():
                 tensor.copy_(torch.from_numpy(np.array(state[name])))
+
+    def fits(self, state: State) -> bool:
+        """Tell whether arrays have the names and shapes of what `arrays` returns."""
+        expected = {name: tuple(tensor.shape) for name, tensor in self._tensors()}
+        return {name: np.shape(value) for name, value in state.items()} == expected
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.networks.state_dict().items()

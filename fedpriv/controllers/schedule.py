@@ -18,14 +18,8 @@ import math
 from collections import Counter
 
 from fedpriv.config.groups import MIN_SHARE, Decision
-from fedpriv.controllers.base import (
-    ControllerBase,
-    decision_of,
-    least_noise,
-    start_clip_norms,
-)
+from fedpriv.controllers.base import Controller, Setting, decision_of, least_noise, start_clip_norms
 from fedpriv.controllers.config import ScheduleSection
-from fedpriv.controllers.interface import Setting
 from fedpriv.privacy.accounting.filter import RdpFilter
 
 STAGES = 100
@@ -33,7 +27,7 @@ MIN_NOISE, MAX_NOISE = 1e-3, 1e3  # relative to the plan's
 MARGIN = 1 - 1e-9  # of the budget, for whoever adds the debits up in another order
 
 
-class ScheduleController(ControllerBase):
+class ScheduleController(Controller):
     """Decides by the number of the round alone."""
 
     def __init__(self, settings: ScheduleSection, setting: Setting) -> None:
@@ -71,11 +65,9 @@ class ScheduleController(ControllerBase):
         rounds = Counter(self._stage(number) for number in range(1, self.setting.rounds + 1))
         shape = [self._factor(self._settings.end_noise, stage) for stage in range(self._stages)]
 
-        def noises(first: float) -> list[float]:
-            return [min(max(first * factor, MIN_NOISE), MAX_NOISE) for factor in shape]
-
         def shares(first: float) -> list[float]:
-            asked = zip(noises(first), self._rates, strict=True)
+            noises = (min(max(first * factor, MIN_NOISE), MAX_NOISE) for factor in shape)
+            asked = zip(noises, self._rates, strict=True)
             debits = (budget.debit(noise, rate) / budget.budget for noise, rate in asked)
             return [max(share, MIN_SHARE) for share in debits]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +21,11 @@ class GradientEngine(ABC):
     """Per-record gradients of all that is trained in a model.
 
     Attributes:
-        name: the name in ``compute.engine``.
         size: P, the number of trained parameters.
 
     Raises:
         NotPrivateError: a layer mixes records, or nothing is trained.
     """
-
-    name: ClassVar[str]
 
     def __init__(self, model: nn.Module) -> None:
         refuse_mixing(model)
@@ -123,3 +119,27 @@ def gradients_of(engine: GradientEngine, losses: Losses, batch_size: int) -> Ten
 
     engine.stream(losses, batch_size, take)
     return found
+
+
+Batches = Iterable[tuple[Losses, list[int]]]
+
+
+def weighted_gradient(engine: GradientEngine, batches: Batches, weights: Tensor) -> Tensor:
+    """Return Σᵢ wᵢ ∇ℓᵢ = Gᵀ w (P,), in the order of `TrainableVector`, in float64; never hold G.
+
+    Args:
+        batches: losses of a few records, and which of the N they are.
+        weights: (N,).
+
+    Privacy:
+        Post-processing, where the weights were released and the records are public.
+    """
+    flat = torch.zeros(engine.size, dtype=torch.float64, device=engine.device)
+    for losses, members in batches:
+        chosen = weights.double()[members].to(engine.device)
+
+        def take(start: int, part: Tensor, chosen: Tensor = chosen) -> None:
+            flat[start : start + part.shape[1]] += chosen @ part.double()
+
+        engine.stream(losses, len(members), take)
+    return flat

@@ -174,12 +174,11 @@ class GroupScaling:
 
     def _norms_of(self, rows: Tensor) -> Tensor:
         """Return the norm of each group of each row, (U, K) float64."""
-        found: list[Tensor | None] = [None] * len(self._groups)
+        found = rows.new_zeros(len(rows), len(self._groups), dtype=torch.float64)
         for start, end, group in self._groups.segments:
             norm = torch.linalg.vector_norm(rows[:, start:end], dim=1, dtype=torch.float64)
-            before = found[group]
-            found[group] = norm if before is None else torch.hypot(before, norm)
-        return torch.stack([norm for norm in found if norm is not None], dim=1)
+            found[:, group] = torch.hypot(found[:, group], norm)  # of 0, the other to the bit
+        return found
 
     def gradient(self, released: Vector) -> Vector:
         """Scale a mean of what was released back, (P,)."""

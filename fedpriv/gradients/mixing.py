@@ -63,9 +63,8 @@ def refuse_mixing(model: nn.Module) -> None:
             f"{kind} is quantised: how a record's activations are rounded may depend on the others"
             f" of its batch, as where 8 bits are chosen by their outliers. {_IN_FULL}"
         )
-    ropes = (value for key, value in said if key == "rope_type" and isinstance(value, str))
-    for rope in ropes:
-        if rope not in _CONSTANT_ROPE:
+    for key, rope in said:
+        if key == "rope_type" and isinstance(rope, str) and rope not in _CONSTANT_ROPE:
             raise NotPrivateError(
                 f"{kind}: rotary positions of type {rope!r} change with the longest record seen so"
                 f" far. Use a model with one of: {', '.join(_CONSTANT_ROPE)}."

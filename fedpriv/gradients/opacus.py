@@ -33,8 +33,6 @@ class OpacusGradients(GradientEngine):
         Yousefpour et al., "Opacus", 2021.
     """
 
-    name = "opacus"
-
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self._layers = []
@@ -115,10 +113,8 @@ class OpacusGradients(GradientEngine):
         return found.reshape(batch_size, -1).to(self.dtype)
 
     def _check(self, found: Tensor, summed: list[Tensor | None]) -> None:
-        sums = [
-            torch.zeros_like(p) if own is None else own
-            for p, own in zip(self._trained, summed, strict=True)
-        ]
+        pairs = zip(self._trained, summed, strict=True)
+        sums = [torch.zeros_like(p) if own is None else own for p, own in pairs]
         expected = torch.cat([part.reshape(-1) for part in sums]).to(found)
         off = (found.sum(0) - expected).norm()
         if not off <= TOLERANCE[found.dtype] * found.norm():

@@ -58,8 +58,6 @@ class PerSampleGradients(GradientEngine):
         NotPrivateError: something trainable is not a linear layer, or a layer mixes records.
     """
 
-    name = "fedpriv"
-
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         for missing, kind in unknown(model):
@@ -105,11 +103,11 @@ class PerSampleGradients(GradientEngine):
             if terms is not None:
                 within.update(module.modules())
                 own = [self._with_blocks(term, names) for term in terms]
-                self._replace(module, self._fused(module.base_layer, own))
+                self._replace(module, partial(self._fused, module.base_layer, own))
             elif name in self._blocks:
-                self._replace(module, self._recording(module, self._blocks[name]))
+                self._replace(module, partial(self._recording, module, self._blocks[name]))
             elif type(module) in (nn.Linear, Conv1D):
-                self._replace(module, self._frozen(module))
+                self._replace(module, partial(_frozen, module))
 
     def _with_blocks(self, term: Term[_Block], names: dict[nn.Module, str]) -> Term[_Block]:
         of_a, of_b = (self._blocks.get(names[layer]) for layer in (term.a, term.b))
@@ -119,29 +117,13 @@ class PerSampleGradients(GradientEngine):
         module.forward = forward
         self._patched.append(module)
 
-    def _recording(self, module: Any, block: _Block) -> Callable[[Tensor], Tensor]:
-        def forward(x: Tensor) -> Tensor:
-            weight, bias = module.weight, module.bias
-            return _apply(RecordingLinear, x, weight, bias, self._recorder(), block)
+    def _recording(self, module: Any, block: _Block, x: Tensor) -> Tensor:
+        return _apply(RecordingLinear, x, module.weight, module.bias, self._recorder(), block)
 
-        return forward
-
-    def _fused(self, base: Any, terms: list[Term[_Block]]) -> Callable[[Tensor], Tensor]:
-        layers = [layer for term in terms for layer in (term.a, term.b)]
-
-        def forward(x: Tensor) -> Tensor:
-            matrices = [layer.weight for layer in layers]
-            weight = weight_of(base)
-            record = self._recorder()
-            return _apply(RecordingLora, x, weight, base.bias, record, terms, *matrices)
-
-        return forward
-
-    def _frozen(self, module: Any) -> Callable[[Tensor], Tensor]:
-        def forward(x: Tensor) -> Tensor:
-            return _apply(FrozenLinear, x, weight_of(module), module.bias)
-
-        return forward
+    def _fused(self, base: Any, terms: list[Term[_Block]], x: Tensor) -> Tensor:
+        matrices = [layer.weight for term in terms for layer in (term.a, term.b)]
+        record, weight = self._recorder(), weight_of(base)
+        return _apply(RecordingLora, x, weight, base.bias, record, terms, *matrices)
 
     def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
         """Stream as `GradientEngine.stream` does; no more than one layer's gradients are held."""
@@ -206,6 +188,10 @@ def unknown(model: nn.Module) -> Iterator[tuple[str, str]]:
         trained = {k for k, p in module.named_parameters(recurse=False) if p.requires_grad}
         if trained and (type(module) is not nn.Linear or "weight" not in trained):
             yield f"{name}.{min(trained)}", type(module).__name__
+
+
+def _frozen(module: Any, x: Tensor) -> Tensor:
+    return _apply(FrozenLinear, x, weight_of(module), module.bias)
 
 
 def _by_its_numbers(module: Any, x: Tensor) -> Tensor:

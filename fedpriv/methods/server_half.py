@@ -32,8 +32,8 @@ class ServerMethod(Protocol):
     values: int
 
     def start(self, parameters: Vector) -> Vector:
-        """Start as `SiteMethod.start` does."""
-        ...
+        """Start as `SiteMethod.start` does; of itself, at the parameters."""
+        return parameters
 
     def change(self, held: str | None) -> SetChange | None:
         """Return what a request says about the public records; None without any.
@@ -41,11 +41,11 @@ class ServerMethod(Protocol):
         Args:
             held: digest of the site's records, if that is known.
         """
-        ...
+        return None
 
     def gradient(self, mean: Aggregate) -> Aggregate:
-        """Return the gradient (P,) that a mean of releases stands for."""
-        ...
+        """Return the gradient (P,) that a mean of releases stands for; of itself, the mean."""
+        return mean
 
     def advance(self, number: int) -> Evolved | None:
         """Advance the public records after the update of a round; it must not fail any more.
@@ -53,7 +53,7 @@ class ServerMethod(Protocol):
         Returns:
             What became of the public records; None where they stay.
         """
-        ...
+        return None
 
 
 @dataclass(frozen=True)

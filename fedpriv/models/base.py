@@ -15,13 +15,7 @@ from fedpriv.errors import ConfigError, FedprivError, ModelError, NotPrivateErro
 from fedpriv.kept import kept
 from fedpriv.models.attention import attend_alone, register_attention
 from fedpriv.models.config import ModelSection
-from fedpriv.models.digest import (
-    StoredBase,
-    base_digest,
-    find_base,
-    quantised_digest,
-    stored_type,
-)
+from fedpriv.models.digest import StoredBase, base_digest, find_base, quantised_digest, stored_type
 from fedpriv.models.outputs import check_problem, check_tokens, other_head, stored_names
 from fedpriv.plugins import load_part
 from fedpriv.proxy import through_hub
@@ -146,11 +140,8 @@ def load_base(
     check_tokens(model, tokenizer, settings.name)
     most = longest(model)
     if settings.max_length > most:
-        raise ConfigError(
-            f"is more than the {most} tokens that {settings.name!r} can read",
-            key="model.max_length",
-            value=settings.max_length,
-        )
+        problem = f"is more than the {most} tokens that {settings.name!r} can read"
+        raise ConfigError(problem, key="model.max_length", value=settings.max_length)
     base = Base(model, tokenizer, source, digest, frozenset(new))
     return base if settings.begin is None else load_part("model.begin").begun(base, settings)
 

@@ -21,12 +21,9 @@ def checkpoint_layers(model: Any) -> None:
     """
     layers = _repeated(model)
     if not layers:
-        raise ConfigError(
-            f"is not known for a {model.config.model_type} model",
-            key="compute.gradient_checkpointing",
-            value=True,
-            fix="Leave it out, and lower compute.microbatch.",
-        )
+        problem = f"is not known for a {model.config.model_type} model"
+        fix = "Leave it out, and lower compute.microbatch."
+        raise ConfigError(problem, key="compute.gradient_checkpointing", value=True, fix=fix)
     for layer in layers:
         layer.forward = _checkpointed(layer.forward)
 

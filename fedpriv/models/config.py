@@ -15,6 +15,7 @@ Layer = Annotated[str, Field(max_length=512)]  # its name, or its path in the mo
 Label = Annotated[str, Field(max_length=256)]
 MAX_LAYERS, MAX_LABELS = 4_096, 10_000  # that anybody lists; a job is sent to every site
 MAX_PATH = 4_096  # of Linux
+Place = Annotated[str, Field(min_length=1, max_length=MAX_PATH)]  # a folder, or a name at a hub
 Layers = Annotated[tuple[Layer, ...], Field(max_length=MAX_LAYERS)]
 HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
@@ -34,10 +35,8 @@ def check_distinct(names: Sequence[str], key: str) -> None:
 class ModelSection(Section):
     """The base model and its task."""
 
-    name: str = Field(
+    name: Place = Field(
         "embedded",
-        min_length=1,
-        max_length=MAX_PATH,
         description="The base model: embedded (part of the package), a folder, or a name at a hub.",
     )
     task: Task = Field(
@@ -60,10 +59,8 @@ class ModelSection(Section):
         description="Classification: the model's own head (own), or a linear layer on the mean"
         " token vector (mean).",
     )
-    begin: str | None = Field(
+    begin: Place | None = Field(
         None,
-        min_length=1,
-        max_length=MAX_PATH,
         description="Public or paid-for LoRA adapter of peft to start from: a folder or hub name"
         " ([models](models.md#beginning-at-an-adapter)).",
     )
@@ -118,6 +115,5 @@ class LoraSection(Section):
         " half as long.",
     )
     modules_to_save: Layers = Field(
-        (),
-        description="Layers to train whole, such as lm_head. A classifier's head always is.",
+        (), description="Layers to train whole, such as lm_head. A classifier's head always is."
     )

@@ -22,13 +22,7 @@ _MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 
 
 @without_hub_code()  # peft imports bitsandbytes where it is installed, now or later
-def attach_lora(
-    base: Base,
-    settings: LoraSection,
-    task: Task,
-    *,
-    seed: int,
-) -> PeftModel:
+def attach_lora(base: Base, settings: LoraSection, task: Task, *, seed: int) -> PeftModel:
     """Attach to a base an adapter that starts as the identity, drawn from the public `seed`.
 
     If `base.begin` has another adapter to continue, it starts at its values.
@@ -47,7 +41,8 @@ def attach_lora(
     import torch
     from peft import LoraConfig, TaskType, get_peft_model
 
-    _check_names(base, "modules_to_save", settings.modules_to_save, _named_modules(base))
+    named = [name for name, _ in base.model.named_modules() if name]
+    _check_names(base, "modules_to_save", settings.modules_to_save, named)
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]
@@ -64,11 +59,9 @@ def attach_lora(
         try:
             model = get_peft_model(base.model, config)
         except (ValueError, TypeError, AttributeError, NotImplementedError) as error:
+            problem = f"peft can't put an adapter there: {first_line(error)}"
             raise ConfigError(
-                f"peft can't put an adapter there: {first_line(error)}",
-                key="lora.target_modules",
-                value=settings.target_modules,
-                fix=fix,
+                problem, key="lora.target_modules", value=settings.target_modules, fix=fix
             ) from None
     if base.begin is not None:
         base.begin(model)
@@ -152,10 +145,6 @@ def _text_part(base: Base) -> str | None:
     return next(f"{name}." for name, module in model.named_modules() if module is part)
 
 
-def _named_modules(base: Base) -> list[str]:
-    return [name for name, _ in base.model.named_modules() if name]
-
-
 def _last_names(base: Base) -> list[str]:
     return sorted({name.rpartition(".")[2] for name, _ in layers(base)})
 
@@ -168,10 +157,9 @@ def matches(name: str, wanted: Iterable[str]) -> bool:
 def _check_names(base: Base, key: str, wanted: Sequence[str], known: Sequence[str]) -> None:
     for target in wanted:
         if not any(matches(name, [target]) for name in known):
-            raise ConfigError(
+            problem = (
                 f"matches no layer of this {base.model.config.model_type} model that can be"
-                f" {'given an adapter' if key == 'target_modules' else 'trained'}",
-                key=f"lora.{key}",
-                value=target,
-                fix=f"Name some of: {', '.join(_last_names(base))}.",
+                f" {'given an adapter' if key == 'target_modules' else 'trained'}"
             )
+            fix = f"Name some of: {', '.join(_last_names(base))}."
+            raise ConfigError(problem, key=f"lora.{key}", value=target, fix=fix)

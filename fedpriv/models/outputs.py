@@ -81,12 +81,9 @@ def _check_classes(model: Any, shape: tuple[int, ...], labels: Sequence[str]) ->
             " Load it with AutoModelForSequenceClassification, or leave the labels out."
         )
     if shape[1] != len(labels):
-        raise ConfigError(
-            f"are {len(labels)}, and the model has {shape[1]} outputs",
-            key="labels",
-            value=list(labels),
-            fix=f"Name a label for each output, or load the model with num_labels = {len(labels)}.",
-        )
+        problem = f"are {len(labels)}, and the model has {shape[1]} outputs"
+        fix = f"Name a label for each output, or load the model with num_labels = {len(labels)}."
+        raise ConfigError(problem, key="labels", value=list(labels), fix=fix)
     names = stored_names(model.config.id2label)
     if names and not agree(names, labels):
         raise ConfigError(
@@ -131,19 +128,12 @@ def agree(stored: Sequence[str], labels: Sequence[str]) -> bool:
     Raises:
         ConfigError: they are the same in another order.
     """
-    there, declared = ([_folded(name) for name in names] for names in (stored, labels))
+    there, declared = ([name.strip().casefold() for name in names] for names in (stored, labels))
     if there != declared and sorted(there) == sorted(declared):
-        raise ConfigError(
-            "are those of the model's own classifier, in another order than its outputs",
-            key="labels",
-            value=list(labels),
-            fix=f"Write them in its order: {list(stored)}.",
-        )
+        problem = "are those of the model's own classifier, in another order than its outputs"
+        fix = f"Write them in its order: {list(stored)}."
+        raise ConfigError(problem, key="labels", value=list(labels), fix=fix)
     return there == declared
-
-
-def _folded(name: str) -> str:
-    return name.strip().casefold()
 
 
 def other_head(

@@ -54,12 +54,9 @@ class PackedWeight(Packed):
         rows = (weight.t() if turned else weight).detach().cpu()  # the same codes for every site
         parts = [_codes(part.float(), bits) for part in torch.split(rows.reshape(-1), AT_ONCE)]
         codes, scales, tables = zip(*parts, strict=True)
-        for name, value in (
-            ("codes", torch.cat(codes)),
-            ("scales", torch.cat(scales)),
-            ("table", tables[0]),
-        ):
-            self.register_buffer(name, value.to(weight.device))
+        self.register_buffer("codes", torch.cat(codes).to(weight.device))
+        self.register_buffer("scales", torch.cat(scales).to(weight.device))
+        self.register_buffer("table", tables[0].to(weight.device))
 
     @property
     def device(self) -> torch.device:
@@ -158,11 +155,9 @@ def read_as_numbers(model: Any) -> Iterator[torch.dtype]:
     try:
         for parent, name, layer in kept:
             if getattr(getattr(layer.weight, "quant_state", None), "packing_format_for_cpu", False):
-                raise ConfigError(
-                    "has generated on this CPU, which put its codes into another order",
-                    key="model",
-                    fix="Load it again, and generate when the steps have ended.",
-                )
+                problem = "has generated on this CPU, which put its codes into another order"
+                fix = "Load it again, and generate when the steps have ended."
+                raise ConfigError(problem, key="model", fix=fix)
             plain: Any = nn.Linear(layer.in_features, layer.out_features, device="meta")
             del plain.weight
             vars(plain)["weight"] = weight = LoadedWeight(layer)  # a child would hide it from hooks
@@ -223,18 +218,14 @@ def bitsandbytes(bits: Bits) -> ModuleType:
     Raises:
         ConfigError: it is not installed.
     """
-    try:
-        return sys.modules["bitsandbytes.functional"]
-    except KeyError:
-        pass
+    known = sys.modules.get("bitsandbytes.functional")
+    if known is not None:
+        return known
     with without_hub_code():
         try:
             import bitsandbytes.functional
         except ImportError:
-            raise ConfigError(
-                "needs bitsandbytes, which is not installed",
-                key="model.quantize",
-                value=bits,
-                fix="Type: pip install 'fedpriv[quantized]'.",
-            ) from None
+            problem = "needs bitsandbytes, which is not installed"
+            fix = "Type: pip install 'fedpriv[quantized]'."
+            raise ConfigError(problem, key="model.quantize", value=bits, fix=fix) from None
     return bitsandbytes.functional

@@ -212,11 +212,10 @@ class Text:
     """Token ids (T,) with what the tokenizer puts before and after a text.
 
     Attributes:
-        first, last: places of the first and the last token of the text itself.
+        last: the place of the last token of the text itself.
     """
 
     ids: Tensor
-    first: int
     last: int
 
     def with_other(self, place: int, tokens: Tensor) -> Text:
@@ -251,7 +250,7 @@ def random_texts(model: Any, tokenizer: Any, lengths: Sequence[int]) -> list[Tex
         inner = max(length - len(before) - len(after), 3)
         drawn = tokens[torch.randint(len(tokens), (inner,), generator=generator)]
         ids = torch.tensor([*before, *drawn.tolist(), *after])
-        found.append(Text(ids, len(before), len(before) + inner - 1))
+        found.append(Text(ids, len(before) + inner - 1))
     return found
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fedpriv.data.batch import buckets
 from fedpriv.data.encode import Example
-from fedpriv.gradients.weighted import Batches, weighted_gradient
+from fedpriv.gradients.engine import Batches, weighted_gradient
 from fedpriv.models.vector import Vector
 from fedpriv.private_training.microbatch import public_microbatch
 from fedpriv.private_training.record_loss import record_losses

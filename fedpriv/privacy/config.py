@@ -61,6 +61,5 @@ class PrivacySection(Section):
         description="With secure-sum: steps paid in advance, to continue after a failed step.",
     )
     roster: Path | None = Field(
-        None,
-        description="With secure-sum over the network: the coordinator's copy of the roster.",
+        None, description="With secure-sum over the network: the coordinator's copy of the roster."
     )

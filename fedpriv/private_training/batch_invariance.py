@@ -25,7 +25,6 @@ from fedpriv.private_training.microbatch import (
     power_of_two,
     private_microbatch,
 )
-from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -61,13 +60,7 @@ class BatchInvariant:
         return torch.cat(found)
 
 
-def try_lengths(
-    worker: Worker,
-    records: float,
-    steps: int,
-    *,
-    ticks: bool = False,
-) -> None:
+def try_lengths(worker: Worker, records: float, steps: int, *, ticks: bool = False) -> None:
     """Try, where it pays, how many records of each padded length may be computed at once.
 
     What is found is kept for the next start, so that a model is tried once on a machine.
@@ -201,7 +194,7 @@ class _Trial:
         mask = torch.ones(most, length, dtype=torch.int64)
         for row in range(most):
             mask[row, max(1, length - row) :] = 0
-        self._worker, self._records = worker, random_batch(worker, mask, seed=3)
+        self._worker, self._records = worker, worker.random_batch(mask, seed=3)
         self._order = torch.arange(most)
         self._expected = self._gradients(self._order)
 

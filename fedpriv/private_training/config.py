@@ -33,8 +33,7 @@ class ComputeSection(Section):
         " or 32 on a GPU.",
     )
     gradient_checkpointing: bool = Field(
-        False,
-        description="Compute layers twice: less memory, more time.",
+        False, description="Compute layers twice: less memory, more time."
     )
     devices: int = Field(
         1,

@@ -29,7 +29,7 @@ from fedpriv.private_training.method import UnitSum
 from fedpriv.private_training.private_step import private_step
 from fedpriv.private_training.record_loss import record_scores
 from fedpriv.private_training.released import GradientSum, HeldOutSum
-from fedpriv.private_training.unit_sum import Unit, sum_of_units
+from fedpriv.private_training.unit_sum import Units, sum_of_units
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Centres
 
@@ -61,12 +61,7 @@ class Distances:
         return SIZE
 
     def clipped_sum(
-        self,
-        worker: Worker,
-        units: Sequence[Unit],
-        parameters: Vector,
-        clip_norm: float,
-        numerics: Numerics,
+        self, worker: Worker, units: Units, parameters: Vector, clip_norm: float, numerics: Numerics
     ) -> ClippedSum:
         """Sum the units' distances, (2,), of norm at most `clip_norm` each."""
         worker.vector.write(parameters)

@@ -15,12 +15,10 @@ from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, received
 from fedpriv.private_training.method import SiteMethod
 from fedpriv.private_training.private_step import private_step
-from fedpriv.private_training.released import GradientSum, Move
+from fedpriv.private_training.released import Move
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import LocalSteps
-from fedpriv.public_update.post_processing import denoise_of
-from fedpriv.public_update.schedule import learning_rate
-from fedpriv.public_update.update import Aggregate, Update
+from fedpriv.public_update.update import Aggregate, Update, denoise_of, learning_rate
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +62,11 @@ def local_steps(
             return _no_move(start, error)
         total = private_step(execution, method, worker, population, values, paid, csprng(paid.slot))
         try:
-            _move(update, settings, total, paid, expected_units, steps)
+            plan = paid.plan
+            gradient = post_process(lambda found: found.values / np.float32(expected_units), total)
+            noise = (plan.noise_multiplier * plan.clip_norm / expected_units) ** 2
+            rate = learning_rate(settings.optimizer, paid.slot + 1, steps)
+            update.move(Aggregate(gradient, noise, expected_units), lr=rate)
         except Exception as error:
             return _no_move(start, error)
     return post_process(_difference, start, update.vector)
@@ -83,21 +85,6 @@ def new_update(settings: LocalSteps, start: Vector, worker: Worker) -> Update:
     """
     denoise = denoise_of(settings.denoise, worker.vector.shapes)
     return Update(settings.optimizer, received(start), denoise)
-
-
-def _move(
-    update: Update,
-    settings: LocalSteps,
-    total: Privatised[GradientSum],
-    paid: Reservation,
-    expected_units: float,
-    steps: int,
-) -> None:
-    plan, number = paid.plan, paid.slot + 1
-    gradient = post_process(lambda found: found.values / np.float32(expected_units), total)
-    noise = (plan.noise_multiplier * plan.clip_norm / expected_units) ** 2
-    rate = learning_rate(settings.optimizer, number, steps)
-    update.move(Aggregate(gradient, noise, expected_units), lr=rate)
 
 
 def _difference(start: Vector, end: Vector) -> Move:

@@ -7,7 +7,6 @@ bring one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -18,7 +17,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.plugins import load_part
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.private_training.unit_sum import Unit
+from fedpriv.private_training.unit_sum import Units
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
 
@@ -38,22 +37,15 @@ class UnitSum(Protocol):
         Raises:
             FedprivError: it can't be computed; the site refuses, and has spent nothing.
         """
-        ...
 
     def clipped_sum(
-        self,
-        worker: Worker,
-        units: Sequence[Unit],
-        parameters: Vector,
-        clip_norm: float,
-        numerics: Numerics,
+        self, worker: Worker, units: Units, parameters: Vector, clip_norm: float, numerics: Numerics
     ) -> ClippedSum:
         """Sum over the units a vector of norm at most `clip_norm` each.
 
         It must not raise for what a unit holds: a unit that fails contributes 0. In strict numerics
         a unit's vector is computed alone, and the sum is on the grid of `grid_of`.
         """
-        ...
 
 
 class SiteMethod(UnitSum, Protocol):
@@ -71,15 +63,12 @@ class SiteMethod(UnitSum, Protocol):
         Raises:
             ProtocolError: such records are of no use for that model.
         """
-        ...
 
     def start(self, parameters: Vector) -> Vector:
         """Return what local steps' optimiser moves, as a round begins; as long as a release."""
-        ...
 
     def at(self, parameters: Vector, moved: Vector) -> Vector:
         """Return the trained vector that a moved start stands for."""
-        ...
 
 
 class GroupedMethod(SiteMethod, Protocol):
@@ -91,7 +80,6 @@ class GroupedMethod(SiteMethod, Protocol):
         Raises:
             ProtocolError: the job has no groups.
         """
-        ...
 
 
 class Method(Protocol):
@@ -106,7 +94,6 @@ class Method(Protocol):
     @property
     def needs_set(self) -> bool:
         """Whether sites need the records of the job's synthetic set."""
-        ...
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """Make the site's half, for a job that a server proposed.
@@ -117,7 +104,6 @@ class Method(Protocol):
         Raises:
             ProtocolError: the proposal can't be meant for this method.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from fedpriv import memory
-from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.worker import Worker
 
 ON_A_CPU = 16  # more are no faster: a core's caches are full by then
@@ -68,7 +67,7 @@ def rehearse(worker: Worker, count: int) -> int:
         Records have no part in it.
     """
     mask = torch.ones(count, worker.recipe.model.max_length, dtype=torch.int64)
-    batch = random_batch(worker, mask, seed=0)
+    batch = worker.random_batch(mask, seed=0)
     if worker.device != "cpu":
         torch.cuda.reset_peak_memory_stats(worker.device)
     worker.record_gradients(batch)

@@ -25,7 +25,6 @@ from fedpriv.models.stored import linear_sizes
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.microbatch import TRIED
 from fedpriv.private_training.pool import Inspect, WorkerPool
-from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.record_loss import record_losses
 from fedpriv.private_training.worker import ModelRecipe, computed_in, device_of
 
@@ -184,7 +183,7 @@ def _tried(
     with pool.borrow(replace(recipe, compute=compute), look) as worker:
         count = compute.microbatch or TRIED.get(worker.device, TRIED["other"])
         length = min(recipe.model.max_length, TOKENS)
-        batch = random_batch(worker, torch.ones(count, length, dtype=torch.int64), seed=0)
+        batch = worker.random_batch(torch.ones(count, length, dtype=torch.int64), seed=0)
         with torch.no_grad():
             found = record_losses(worker.model, batch).double().cpu()
         return _seconds(partial(worker.record_gradients, batch), worker.device), found

@@ -58,12 +58,9 @@ def _check_packed(compute: ComputeSection) -> None:
     found = compute.not_beside_quantised()
     if found is not None:
         key, value, known = found
-        raise ConfigError(
-            "can't read the job's quantised weights (model.quantize)",
-            key=f"compute.{key}",
-            value=value,
-            fix=f"Use {' or '.join(known)}.",
-        )
+        problem = "can't read the job's quantised weights (model.quantize)"
+        fix = f"Use {' or '.join(known)}."
+        raise ConfigError(problem, key=f"compute.{key}", value=value, fix=fix)
 
 
 def make_worker(
@@ -168,14 +165,10 @@ class WorkerPool:
             make = free.empty() and self._made.get(recipe, 0) < self.size
             if make:
                 self._drop_idle(recipe)
+                worker = make_worker(recipe, look, self._load)
+                worker.invariant_sizes = self._invariant.setdefault(recipe, {})
+                worker.microbatches = self._microbatches.setdefault(recipe, {})
                 self._made[recipe] = self._made.get(recipe, 0) + 1
-                try:
-                    worker = make_worker(recipe, look, self._load)
-                    worker.invariant_sizes = self._invariant.setdefault(recipe, {})
-                    worker.microbatches = self._microbatches.setdefault(recipe, {})
-                except BaseException:
-                    self._made[recipe] -= 1
-                    raise
         if not make:
             worker = free.get()
         try:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -17,14 +15,13 @@ from fedpriv.privacy.ledger.ledger import Reservation
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.mechanism.csprng import RandomSource
-from fedpriv.privacy.mechanism.execution import PlanExecution, SumOver
+from fedpriv.privacy.mechanism.execution import PlanExecution, Work
 from fedpriv.privacy.mechanism.noisy_share import NoisyShare
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.private_training.method import UnitSum
 from fedpriv.private_training.released import GradientSum
 from fedpriv.private_training.worker import Worker
 
-R = TypeVar("R")
 STEP_FAILED = "Steps fail, and release noise only"
 
 
@@ -49,10 +46,9 @@ def private_step(
         `PlanExecution`. A failure of the whole batch is retried inside `clipped_sum` with the same
         sample.
     """
-    step, plan = execution.step, execution.plan
     bound = csprng.bound(purpose_of(reservation, parameters))
-    total = _run(step, plan, method, worker, population, parameters, reservation, bound)
-    return post_process(GradientSum, total)
+    work = _work(execution.plan, method, worker, population, parameters)
+    return post_process(GradientSum, execution.step(reservation, work, bound))
 
 
 def purpose_of(reservation: Reservation, parameters: Vector, members: int = 1) -> bytes:
@@ -88,29 +84,19 @@ def shared_step(
     Privacy:
         Nothing leaves yet: see `PlanExecution.share`.
     """
-    step, plan = partial(execution.share, members=members), execution.plan
     bound = csprng.bound(purpose_of(reservation, parameters, members))
-    return _run(step, plan, method, worker, population, parameters, reservation, bound)
+    work = _work(execution.plan, method, worker, population, parameters)
+    return execution.share(reservation, work, bound, members)
 
 
-def _run(
-    step: Callable[[Reservation, int, SumOver, RandomSource, Callable[[Exception], None]], R],
-    plan: Plan,
-    method: UnitSum,
-    worker: Worker,
-    population: Population,
-    parameters: Vector,
-    reservation: Reservation,
-    csprng: RandomSource,
-) -> R:
+def _work(
+    plan: Plan, method: UnitSum, worker: Worker, population: Population, parameters: Vector
+) -> Work:
     def sum_over(sample: Sequence[int]) -> ClippedSum:
         units = SomeUnits(population.units, sample)  # read when they are computed
         return method.clipped_sum(worker, units, parameters, plan.clip_norm, plan.numerics)
 
-    return step(
-        reservation,
-        len(population),
-        sum_over,
-        csprng,
-        lambda error: worker.went_on_after(error, STEP_FAILED),
-    )
+    def told(error: Exception) -> None:
+        worker.went_on_after(error, STEP_FAILED)
+
+    return Work(len(population), sum_over, told)

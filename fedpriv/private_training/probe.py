@@ -15,7 +15,6 @@ from transformers.pytorch_utils import Conv1D
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.remembered import Remembered
-from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.record_loss import IGNORED
 from fedpriv.private_training.worker import Worker
 
@@ -42,7 +41,11 @@ def probe_gradients(worker: Worker) -> None:
         NotPrivateError: they differ; names the parameter.
     """
     gradients, before = worker.record_gradients, Remembered(worker.model, frozen=True)
-    batch = _three_records(worker)
+    longest = worker.recipe.model.max_length
+    mask = torch.ones(3, min(12, longest), dtype=torch.int64)
+    mask[0, mask.shape[1] // 2 :] = 0  # the first record is padded to its double
+    batch = worker.random_batch(mask, seed=0)
+    long = worker.random_batch(torch.ones(1, min(longest, LONGEST), dtype=torch.int64), seed=1)
     original = worker.vector.read()
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(worker.vector.size, generator=generator) * 0.02
@@ -53,7 +56,7 @@ def probe_gradients(worker: Worker) -> None:
         alone = _by_torch(worker, batch)
         seeds = range(DRAWS if worker.recipe.compute.dtype in ROUNDING else 0)
         moved = [_by_torch(worker, batch, seed) - alone for seed in seeds]
-        gradients(_long_record(worker))
+        gradients(long)
         again = gradients(batch)
         stays = np.array_equal(worker.vector.read(), written)
     finally:
@@ -126,12 +129,8 @@ def _by_torch(worker: Worker, batch: Batch, seed: int | None = None) -> Tensor:
                 loss = F.cross_entropy(logits, label)
             else:
                 loss = F.cross_entropy(logits[:-1], label[1:length], ignore_index=IGNORED)
-            parts = torch.autograd.grad(loss, trained, allow_unused=True)
-            flat = [
-                torch.zeros_like(p) if part is None else part
-                for p, part in zip(trained, parts, strict=True)
-            ]
-            found.append(torch.cat([part.reshape(-1) for part in flat]))
+            parts = torch.autograd.grad(loss, trained, materialize_grads=True)  # or 0
+            found.append(torch.cat([part.reshape(-1) for part in parts]))
     return torch.stack(found).to(worker.gradients.dtype)
 
 
@@ -149,16 +148,3 @@ def _rounded(worker: Worker, seed: int) -> Iterator[None]:
             hooks.enter_context(module.register_forward_pre_hook(move))
             hooks.enter_context(module.register_forward_hook(move))
         yield
-
-
-def _three_records(worker: Worker) -> Batch:
-    """Make three records, the first one padded to its double."""
-    mask = torch.ones(3, min(12, worker.recipe.model.max_length), dtype=torch.int64)
-    mask[0, mask.shape[1] // 2 :] = 0
-    return random_batch(worker, mask, seed=0)
-
-
-def _long_record(worker: Worker) -> Batch:
-    """Make a record as long as any may be, up to LONGEST."""
-    length = min(worker.recipe.model.max_length, LONGEST)
-    return random_batch(worker, torch.ones(1, length, dtype=torch.int64), seed=1)

@@ -12,13 +12,13 @@ import multiprocessing
 import signal
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import repeat
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Self
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,32 +31,12 @@ from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.method import SiteHalf, SiteMethod
 from fedpriv.private_training.pool import make_worker
-from fedpriv.private_training.unit_sum import UNIT_FAILED, Unit
+from fedpriv.private_training.unit_sum import UNIT_FAILED, Unit, Units
 from fedpriv.private_training.worker import ModelRecipe, Worker
 
 log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to end by itself
 _TEAMS: WeakKeyDictionary[Worker, Team] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """An error that a member sends instead of a result.
-
-    Attributes:
-        kind: the error's class. Only our own errors send their text: it holds nothing of a record.
-    """
-
-    kind: str
-    text: str | None
-
-    @classmethod
-    def of(cls, error: Exception) -> Self:
-        return cls(type(error).__name__, str(error) if isinstance(error, FedprivError) else None)
-
-    def again(self) -> Exception:
-        """Return the error to raise where the answer was waited for."""
-        return RuntimeError(self.kind) if self.text is None else FedprivError(self.text)
 
 
 class _Member:
@@ -92,8 +72,8 @@ class _Member:
         """
         result = self._pipe.recv()
         self._owes = False
-        if isinstance(result, _Failed):
-            raise result.again()
+        if isinstance(result, Exception):
+            raise result
         return result
 
     def close(self) -> None:
@@ -203,12 +183,7 @@ class Shared:
         return self._own.at(parameters, moved)
 
     def clipped_sum(
-        self,
-        worker: Worker,
-        units: Sequence[Unit],
-        parameters: Vector,
-        clip_norm: float,
-        numerics: Numerics,
+        self, worker: Worker, units: Units, parameters: Vector, clip_norm: float, numerics: Numerics
     ) -> ClippedSum:
         """Sum over the units a vector of norm at most `clip_norm` each.
 
@@ -239,14 +214,12 @@ class Shared:
         return total
 
 
-def start_team(worker: Worker) -> Team | None:
-    """Return the processes that share a worker's steps, started at first use; None if it is alone.
+def team_of(worker: Worker) -> Team:
+    """Return the processes that share a worker's steps, started at first use.
 
     Raises:
         ConfigError: there are fewer devices than ``compute.devices``.
     """
-    if worker.recipe.compute.devices == 1:
-        return None
     if worker not in _TEAMS:
         _TEAMS[worker] = team = Team(worker.recipe, worker.device)
 
@@ -259,13 +232,12 @@ def start_team(worker: Worker) -> Team | None:
 
 
 def with_team(worker: Worker, half: SiteHalf) -> SiteMethod:
-    """Make the site's half of a method as a worker computes it: with its team, if it has one.
+    """Make the site's half of a method, whose sums a worker makes with its team.
 
     Raises:
         ConfigError: there are fewer devices than ``compute.devices``.
     """
-    team, own = start_team(worker), half.make()
-    return own if team is None else Shared(own, team, half)
+    return Shared(half.make(), team_of(worker), half)
 
 
 def devices_after(first: str, count: int, there: int) -> list[str]:
@@ -278,18 +250,12 @@ def devices_after(first: str, count: int, there: int) -> list[str]:
         return ["cpu"] * (count - 1)
     begin = int(first.partition(":")[2] or 0)
     if begin + count > there:
-        raise ConfigError(
-            f"is more than the {max(0, there - begin)} GPUs from {first} on",
-            key="compute.devices",
-            value=count,
-            fix="Lower it.",
-        )
+        problem = f"is more than the {max(0, there - begin)} GPUs from {first} on"
+        raise ConfigError(problem, key="compute.devices", value=count, fix="Lower it.")
     return [f"cuda:{number}" for number in range(begin + 1, begin + count)]
 
 
-def dealt(
-    units: Sequence[Unit], count: int, failed: Callable[[Exception], None]
-) -> list[list[Unit]]:
+def dealt(units: Units, count: int, failed: Callable[[Exception], None]) -> list[list[Unit]]:
     """Deal units into `count` parts: which one a unit is in depends on that unit alone.
 
     Devices may round differently, and what a unit adds must not change with who else was drawn.
@@ -340,5 +306,6 @@ def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
                     failures = Counter(worker.failures) - before
                     result = value, found.sensitivity, found.grid, failures
             except Exception as error:
-                result = _Failed.of(error)
+                own = isinstance(error, FedprivError)  # another text may hold a record
+                result = FedprivError(str(error)) if own else RuntimeError(type(error).__name__)
             pipe.send(result)

@@ -20,6 +20,7 @@ from fedpriv.private_training.worker import Worker
 
 Member = TypeVar("Member")
 Unit = Sequence[Example]
+Units = Sequence[Unit]
 ValuesOf = Callable[[Sequence[Example], int], Tensor]  # of examples of one padded length
 Vectors = Callable[[Tensor], Tensor]
 UNIT_FAILED = "Units fail, and contribute 0"
@@ -27,7 +28,7 @@ UNIT_FAILED = "Units fail, and contribute 0"
 
 def sum_of_units(
     worker: Worker,
-    units: Sequence[Unit],
+    units: Units,
     clip_norm: float,
     numerics: Numerics,
     *,
@@ -90,7 +91,7 @@ def _one_by_one(vectors: Vectors, means: Tensor) -> Tensor:
     return torch.cat([vectors(mean.clone().unsqueeze(0)) for mean in means])
 
 
-def _means(worker: Worker, units: Sequence[Unit], together: int, values: ValuesOf) -> Tensor:
+def _means(worker: Worker, units: Units, together: int, values: ValuesOf) -> Tensor:
     """Compute the mean of each unit's records' values, (U, R)."""
     examples: list[Example] = [example for unit in units for example in unit]
     owner = [i for i, unit in enumerate(units) for _ in unit]
@@ -112,7 +113,7 @@ def _means(worker: Worker, units: Sequence[Unit], together: int, values: ValuesO
     return result
 
 
-def _by_length(worker: Worker, units: Sequence[Unit]) -> list[list[int]]:
+def _by_length(worker: Worker, units: Units) -> list[list[int]]:
     """Group the places of units that hold records by the padded length of their longest one.
 
     A unit without records, as it can't be read or is too long, contributes 0.

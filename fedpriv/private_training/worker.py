@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedpriv.data.batch import Batch, collate
@@ -24,9 +25,10 @@ from fedpriv.gradients.onlookers import hooks_of, refuse_onlookers
 from fedpriv.gradients.remembered import Remembered
 from fedpriv.models.base import Base
 from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.models.trial import around, ordinary_tokens
 from fedpriv.models.vector import TrainableVector
 from fedpriv.private_training.config import ComputeSection
-from fedpriv.private_training.record_loss import record_losses
+from fedpriv.private_training.record_loss import IGNORED, record_losses
 
 log = logging.getLogger(__name__)
 # Sizes of batches by the most records, the padded length, and the threads.
@@ -80,11 +82,7 @@ class Worker:
     """
 
     def __init__(
-        self,
-        recipe: ModelRecipe,
-        base: Base,
-        model: Any,
-        gradients: GradientEngine,
+        self, recipe: ModelRecipe, base: Base, model: Any, gradients: GradientEngine
     ) -> None:
         self.recipe, self.base, self.model, self.gradients = recipe, base, model, gradients
         self.device = str(gradients.device)
@@ -134,6 +132,30 @@ class Worker:
         tokenizer: Any = self.base.tokenizer
         return collate(examples, tokenizer.pad_token_id, length).to(self.device)
 
+    def random_batch(self, mask: Tensor, *, seed: int) -> Batch:
+        """Make one record for each row of a mask (B, T), with tokens where it is 1.
+
+        On them is tried what records must not be tried on.
+
+        Args:
+            seed: public; the same one gives the same records.
+
+        Privacy:
+            Made of public settings alone.
+        """
+        tokenizer: Any = self.base.tokenizer
+        tokens = ordinary_tokens(self.base.model, tokenizer)
+        generator = torch.Generator().manual_seed(seed)
+        ids = tokens[torch.randint(len(tokens), mask.shape, generator=generator)]
+        for last in around(tokenizer)[1][-1:]:  # by which some models find a text's end
+            ids[torch.arange(len(ids)), mask.sum(1) - 1] = last
+        ids = torch.where(mask == 1, ids, tokenizer.pad_token_id)
+        if self.recipe.model.task == "classification":
+            labels = torch.arange(len(mask)) % 2
+        else:
+            labels = torch.where(mask == 1, ids, IGNORED)
+        return Batch(ids, mask, labels).to(self.device)
+
     def record_gradients(self, batch: Batch) -> Tensor:
         """Return the gradient of each record's own loss, (B, P), at the values that were written.
 
@@ -164,17 +186,12 @@ def device_of(name: str) -> str:
     Raises:
         ConfigError: there is no such device.
     """
-    import torch
-
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"no such device here: {str(error).splitlines()[0]}",
-            key="compute.device",
-            value=name,
-            fix="Use auto or cpu.",
-        ) from None
+        problem = f"no such device here: {str(error).splitlines()[0]}"
+        fix = "Use auto or cpu."
+        raise ConfigError(problem, key="compute.device", value=name, fix=fix) from None
     return name

@@ -29,10 +29,7 @@ class OptimizerSection(Section):
         " (linear, cosine).",
     )
     warmup: int = Field(
-        0,
-        ge=0,
-        le=MAX_JOB_STEPS,
-        description="Steps in which the learning rate rises to lr.",
+        0, ge=0, le=MAX_JOB_STEPS, description="Steps in which the learning rate rises to lr."
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd.")
     betas: tuple[Beta, Beta] = Field(

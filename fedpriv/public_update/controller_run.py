@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.config.groups import Decision, GroupTerms
-from fedpriv.controllers.interface import Controller, Seen, State
+from fedpriv.controllers.base import Controller, Seen, State
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process

@@ -32,17 +32,19 @@ from fedpriv.public_update.config import DenoiseSection
 from fedpriv.public_update.edge import chance_above, edge_margin, noise_edge
 
 
-@dataclass(frozen=True, eq=False)
-class Denoised:
-    """A gradient without some of its noise.
+@dataclass(frozen=True)
+class Found:
+    """Matrices of a gradient in which a signal was found.
 
     Attributes:
-        vector: (P,).
-        on: the number of matrices whose first singular value was above κ times the edge.
+        on: the number whose first singular value was above κ times the edge.
+        matrices: the number of all.
+        by_chance: the average number if there is nothing but noise.
     """
 
-    vector: Vector
     on: int
+    matrices: int
+    by_chance: float
 
 
 class Denoiser:
@@ -57,6 +59,7 @@ class Denoiser:
         size: P.
         matrices: the number of matrices.
         by_chance: the average number denoised if there is nothing but noise.
+        found: what was found in the last gradient; None before there was one.
 
     Privacy:
         Post-processing of a released value: costs nothing. σ must be that of its noise, which is
@@ -67,6 +70,7 @@ class Denoiser:
         self._settings = settings
         self._groups: dict[tuple[int, int], list[_Matrix]] = {}
         self.size = self.matrices = 0
+        self.found: Found | None = None
         for shape in shapes:
             if len(shape) == 2 and all(shape):
                 rows, columns = shape
@@ -79,8 +83,8 @@ class Denoiser:
             for (m, n), group in self._groups.items()
         )
 
-    def __call__(self, gradient: Privatised[Vector], deviation: float) -> Privatised[Denoised]:
-        """Return the gradient without some of its noise.
+    def __call__(self, gradient: Privatised[Vector], deviation: float) -> Privatised[Vector]:
+        """Return the gradient (P,) without some of its noise.
 
         Args:
             gradient: (P,) float32.
@@ -92,7 +96,7 @@ class Denoiser:
         """
         return post_process(lambda vector: self._denoise(vector, deviation), gradient)
 
-    def _denoise(self, vector: Vector, deviation: float) -> Denoised:
+    def _denoise(self, vector: Vector, deviation: float) -> Vector:
         if vector.shape != (self.size,) or not np.isfinite(vector).all():
             raise ValueError(f"Expected {self.size} finite values, got {vector.shape}.")
         if not 0 <= deviation < float("inf"):
@@ -105,7 +109,8 @@ class Denoiser:
             for matrix, part in zip(group, denoised, strict=True):
                 matrix.lying(result).copy_(part)
             on += above
-        return Denoised(result.numpy(), on)
+        self.found = Found(on, self.matrices, self.by_chance)
+        return result.numpy()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ Privacy:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError, field_validator
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256, write_json
 from fedpriv.names import Digest, Name
-from fedpriv.pki.points import VerifyingKey
+from fedpriv.pki.points import VerifyingKey, in_groups
 from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.section import Section
 
@@ -122,9 +122,9 @@ def read(path: Path, digest: str | None = None) -> Roster:
     return roster
 
 
-def write(path: Path, roster: Roster) -> None:
-    """Replace `path` by `roster`, atomically."""
-    write_json(path, roster.model_dump(mode="json"))
+def write(path: Path, document: Roster | RosterEntry) -> None:
+    """Replace `path` by a roster or an entry, atomically."""
+    write_json(path, document.model_dump(mode="json"))
 
 
 def read_entry(path: Path) -> RosterEntry:
@@ -134,11 +134,6 @@ def read_entry(path: Path) -> RosterEntry:
         ConfigError: there is no entry, or it is malformed; names file, key and value.
     """
     return _read(path, RosterEntry)
-
-
-def write_entry(path: Path, entry: RosterEntry) -> None:
-    """Replace `path` by `entry`, atomically."""
-    write_json(path, entry.model_dump(mode="json"))
 
 
 def _read(path: Path, kind: type[File]) -> File:
@@ -158,3 +153,34 @@ def _read(path: Path, kind: type[File]) -> File:
 def _words(error: ValidationError) -> str:
     message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
     return message[0].lower() + message[1:]
+
+
+def successor(old: Roster, entries: Iterable[RosterEntry], without: Iterable[str] = ()) -> Roster:
+    """Return the roster that follows another.
+
+    Args:
+        entries: of sites that join, or have a new key.
+        without: names of sites that leave.
+
+    Raises:
+        ConfigError: somebody leaves who is not in it, or it is no roster; see `Roster.of`.
+    """
+    kept = {entry.name: entry for entry in old.entries}
+    for name in without:
+        if kept.pop(name, None) is None:
+            raise ConfigError("is not in the roster", key="--without", value=name)
+    kept |= {entry.name: entry for entry in entries}
+    return Roster.of(kept.values(), old.digest)
+
+
+def changes(old: Roster, new: Roster) -> Iterator[str]:
+    """Yield what people must compare before they approve a successor: these keys, no others."""
+    before = {entry.name: entry.public_key for entry in old.entries}
+    after = {entry.name: entry.public_key for entry in new.entries}
+    for name in sorted(before.keys() | after.keys()):
+        if name not in after:
+            yield f"{name} leaves"
+        elif name not in before:
+            yield f"{name} joins, with the key {in_groups(after[name])}"
+        elif before[name] != after[name]:
+            yield f"{name} has a new key, {in_groups(after[name])}"

@@ -27,8 +27,7 @@ from fedpriv.privacy.mechanism.sampling import poisson_sample
 from fedpriv.privacy.usual import MAX_CLIP
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
-from fedpriv.public_update.optimizer import VectorOptimizer
-from fedpriv.public_update.schedule import learning_rate
+from fedpriv.public_update.update import VectorOptimizer, learning_rate
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv_comparison.variants import UNTRAINED
 from fedpriv_server.evaluation import evaluation_records, hardest_of, scores

@@ -17,7 +17,7 @@ from fedpriv.files import replacing
 from fedpriv.names import MAX_JOB_STEPS
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised, restored
-from fedpriv.public_update.optimizer import Tensors
+from fedpriv.public_update.update import Tensors
 from fedpriv.synthetic.records import Record
 
 _ROUND: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=MAX_JOB_STEPS)])

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
+from fedpriv.controllers.base import Setting
 from fedpriv.controllers.config import ControllerSection
-from fedpriv.controllers.interface import Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError

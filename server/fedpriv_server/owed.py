@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fedpriv.errors import FedprivError
 from fedpriv.plain_training.adapter import read_facts
 from fedpriv.privacy.mechanism.privatised import post_process
-from fedpriv.public_update.optimizer import vector_of
+from fedpriv.public_update.update import vector_of
 from fedpriv.report.html import write_report
 from fedpriv_server.handover import hand_over
 from fedpriv_server.job_grid import JobGrid

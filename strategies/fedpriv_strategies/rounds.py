@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Message, Metadata
@@ -28,9 +29,7 @@ from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, Signed, StepReply, StepRequest
 from fedpriv.public_update.controller_run import ControllerRun
-from fedpriv.public_update.post_processing import Found
-from fedpriv.public_update.schedule import learning_rate
-from fedpriv.public_update.update import Aggregate, Update
+from fedpriv.public_update.update import Aggregate, Update, learning_rate
 from fedpriv.report.rundir import SiteRound, SiteState
 from fedpriv.synthetic.evolution import Evolved
 from fedpriv.wire import Blocks
@@ -47,6 +46,9 @@ from fedpriv_strategies.messages import (
     message,
     payload_bytes,
 )
+
+if TYPE_CHECKING:
+    from fedpriv.public_update.denoise import Found
 
 log = logging.getLogger(__name__)
 NAMED = 8  # sites in a line of the log; of more their number

@@ -25,8 +25,7 @@ from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
 from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
-from fedpriv.public_update.post_processing import denoise_of
-from fedpriv.public_update.update import Update
+from fedpriv.public_update.update import Update, denoise_of
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv_strategies.rounds import Rounds
 

@@ -25,7 +25,7 @@ def test_a_mean_of_gradients_has_the_deviation_that_it_is_denoised_with() -> Non
         def __call__(self, mean: Any, deviation: float) -> Any:
             told[step] = deviation
             vector = mean.value
-            return type("D", (), {"value": type("V", (), {"vector": vector})})
+            return type("D", (), {"value": vector})
 
     drawn = np.random.default_rng(0)
     for _ in range(60):

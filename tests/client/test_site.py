@@ -48,7 +48,7 @@ from fedpriv.private_training.released import GradientSum
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import FAILED, LocalSteps, Proposal, ReportRequest
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
-from fedpriv.public_update.optimizer import VectorOptimizer
+from fedpriv.public_update.update import VectorOptimizer
 from fedpriv.report import budget, received
 from fedpriv.report.ledger_export import verify_ledger
 from fedpriv.stored_adapter import find_adapter

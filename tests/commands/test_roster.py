@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from fedpriv.commands.roster import app
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.pki.points import in_groups
-from fedpriv.secure_sum.roster import read, write_entry
+from fedpriv.secure_sum.roster import read, write
 from tests.secure_sum.secure_sites import sites
 
 SITES = sites("cardiology", "radiology", "surgery")
@@ -29,7 +29,7 @@ def roster(*arguments: str | Path) -> Result:
 def entries(tmp_path: Path) -> list[Path]:
     paths = [tmp_path / f"{site.name}.roster.json" for site in SITES]
     for path, site in zip(paths, SITES, strict=True):
-        write_entry(path, site.entry)
+        write(path, site.entry)
     return paths
 
 

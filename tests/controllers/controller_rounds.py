@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedpriv.config.groups import Decision
+from fedpriv.controllers.base import Controller, Seen, Setting
 from fedpriv.controllers.config import ControllerSection
-from fedpriv.controllers.interface import Controller, Seen, Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.mechanism.privatised import received

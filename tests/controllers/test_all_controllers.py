@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 
 from fedpriv.config.groups import MIN_SHARE, Decision
+from fedpriv.controllers.base import Controller, Seen, Setting
 from fedpriv.controllers.config import ControllerSection
-from fedpriv.controllers.interface import Controller, Seen, Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import ConfigError, RawValueError, RunError
 from fedpriv.privacy.mechanism.privatised import TrustModel, public, received, restored

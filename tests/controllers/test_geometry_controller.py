@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from fedpriv.controllers.interface import Controller, Setting
+from fedpriv.controllers.base import Controller, Setting
 from tests.controllers.controller_rounds import make, scales, seen_of, setting_of
 from tests.example_counts import examples
 

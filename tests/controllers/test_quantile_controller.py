@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import lognorm
 
-from fedpriv.controllers.interface import Controller
+from fedpriv.controllers.base import Controller
 from tests.controllers.controller_rounds import make, seen_of, setting_of
 
 SPREAD = 0.5  # of the logarithms of the units' norms

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from fedpriv.controllers.interface import Controller, Setting
+from fedpriv.controllers.base import Controller, Setting
 from fedpriv.controllers.sac import policy_of
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.filter import RdpFilter

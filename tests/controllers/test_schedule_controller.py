@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.config.groups import Decision
-from fedpriv.controllers.interface import Setting
+from fedpriv.controllers.base import Setting
 from fedpriv.privacy.accounting.filter import RdpFilter
 from tests.controllers.controller_rounds import make, setting_of
 from tests.example_counts import examples

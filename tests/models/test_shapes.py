@@ -13,7 +13,7 @@ from fedpriv.errors import ConfigError, ModelError
 from fedpriv.models.base import load_base
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.lora import attach_lora
-from fedpriv.models.shapes import adapter_shapes
+from fedpriv.models.stored import adapter_shapes
 
 Make = Callable[..., Path]
 

@@ -20,7 +20,7 @@ from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.method import SiteHalf
-from fedpriv.private_training.team import Shared, Team, dealt, devices_after, start_team, with_team
+from fedpriv.private_training.team import Shared, dealt, devices_after, team_of
 from fedpriv.protocol import Proposal
 
 CLIP = 0.4
@@ -50,12 +50,6 @@ def units(count: int) -> list[tuple[Example, ...]]:
     return found
 
 
-def team_of(worker: Any) -> Team:
-    team = start_team(worker)
-    assert team is not None
-    return team
-
-
 @pytest.fixture
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -76,7 +70,7 @@ def sums(workers: tuple[Any, Any], count: int, numerics: Any = "default") -> lis
     found = []
     noise = np.random.default_rng(1).normal(size=alone.vector.size).astype(np.float32) / 10
     for worker in (alone, leader):
-        method = with_team(worker, HALF)
+        method = HALF.at(worker)
         values = worker.initial + noise
         assert method.prepare(worker, values) == worker.vector.size
         found.append(method.clipped_sum(worker, units(count), values, CLIP, numerics))
@@ -84,7 +78,7 @@ def sums(workers: tuple[Any, Any], count: int, numerics: Any = "default") -> lis
 
 
 def test_two_processes_make_the_sum_of_one(workers: tuple[Any, Any]) -> None:
-    assert start_team(workers[0]) is None
+    assert not isinstance(HALF.at(workers[0]), Shared)
     for count in (9, 1, 0):
         one, two = sums(workers, count)
         assert two.sensitivity == one.sensitivity == CLIP

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedpriv.config.groups import Decision, GroupTerms
+from fedpriv.controllers.base import Seen, Setting
 from fedpriv.controllers.config import ControllerSection
-from fedpriv.controllers.interface import Seen, Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import RawValueError
 from fedpriv.gradients.groups import Groups, GroupScaling

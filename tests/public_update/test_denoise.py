@@ -63,7 +63,7 @@ def planted(shape: tuple[int, int], strengths: list[float], seed: int) -> tuple[
 def denoise(x: Array, deviation: float = 1.0, **options: Any) -> tuple[Array, int]:
     made = Denoiser([x.shape], DenoiseSection(where="server", **options))
     found = made(received(x.astype(np.float32).ravel()), deviation).value
-    return found.vector.reshape(x.shape).astype(np.float64), found.on
+    return found.reshape(x.shape).astype(np.float64), made.found.on
 
 
 @settings(deadline=None, max_examples=examples(60))
@@ -109,10 +109,10 @@ def test_matrices_of_a_vector_are_denoised_each_by_itself() -> None:
     vector = np.concatenate([layer.ravel() for layer in layers]).astype(np.float32)
     made = Denoiser(shapes, DenoiseSection(where="server"))
     found = made(received(vector), 1.0).value
-    assert (found.on, made.matrices, made.size) == (5, 5, vector.size)
+    assert (made.found.on, made.matrices, made.size) == (5, 5, vector.size)
     start = 0
     for shape, layer in zip(shapes, layers, strict=True):
-        part = found.vector[start : start + layer.size].reshape(shape)
+        part = found[start : start + layer.size].reshape(shape)
         start += layer.size
         if len(shape) == 2:
             assert Rounded(lambda layer=layer: denoise(layer)[0]).off_by(part) <= 1
@@ -250,7 +250,10 @@ def test_what_is_found_by_chance_is_foretold() -> None:
     made = Denoiser(shapes, DenoiseSection(where="server"))
     generator = np.random.default_rng(0)
     drawn = generator.standard_normal((600, made.size)).astype(np.float32)
-    seen = [made(received(noise), 1.0).value.on for noise in drawn]
+    seen = []
+    for noise in drawn:
+        made(received(noise), 1.0)
+        seen.append(made.found.on)
     assert np.mean(seen) == pytest.approx(made.by_chance, abs=4 * np.std(seen) / math.sqrt(600))
     assert 0.02 < made.by_chance < 0.2
 

@@ -10,9 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedpriv.errors import RawValueError
 from fedpriv.privacy.mechanism.privatised import TrustModel, public, received, restored
-from fedpriv.public_update import optimizer as optimizer_module
+from fedpriv.public_update import update as optimizer_module
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.optimizer import VectorOptimizer
+from fedpriv.public_update.update import VectorOptimizer
 
 START = np.linspace(-1, 1, 5, dtype=np.float32)
 ADAMW = ("step", "exp_avg", "exp_avg_sq")

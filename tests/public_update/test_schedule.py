@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.schedule import learning_rate
+from fedpriv.public_update.update import learning_rate
 
 SCHEDULES: Any = ["constant", "linear", "cosine"]
 

@@ -12,13 +12,7 @@ import pytest
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.usual import MAX_MEMBERS
-from fedpriv.secure_sum.roster import (
-    Roster,
-    read,
-    read_entry,
-    write,
-    write_entry,
-)
+from fedpriv.secure_sum.roster import Roster, read, read_entry, write
 from tests.secure_sum.secure_sites import roster_of, sites
 
 SITES = sites("b", "a", "C")
@@ -142,7 +136,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_an_entry_comes_back_from_its_file(tmp_path: Path) -> None:
     entry = SITES[0].entry
-    write_entry(tmp_path / "b.roster.json", entry)
+    write(tmp_path / "b.roster.json", entry)
     assert read_entry(tmp_path / "b.roster.json") == entry
     assert json.loads((tmp_path / "b.roster.json").read_text()) == {
         "name": "b",

@@ -6,7 +6,7 @@ import pytest
 
 from fedpriv.errors import ConfigError
 from fedpriv.pki.points import in_groups
-from fedpriv.secure_sum.succession import changes, successor
+from fedpriv.secure_sum.roster import changes, successor
 from tests.secure_sum.secure_sites import roster_of, sites
 
 SITES = sites("a", "b", "c")

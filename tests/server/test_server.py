@@ -24,7 +24,7 @@ from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import FAILED
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.optimizer import VectorOptimizer
+from fedpriv.public_update.update import VectorOptimizer
 from fedpriv_client.app import client_app
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import evaluate

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpriv.config.groups import Decision, GroupTerms
-from fedpriv.controllers.interface import Seen
+from fedpriv.controllers.base import Seen
 from fedpriv.errors import RoundError
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.methods.dp_lora.server_half import DpLoraServer

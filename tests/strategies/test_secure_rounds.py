@@ -25,8 +25,7 @@ from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import Proposal, Ready, SetRequest, SharedNoise, StepRequest
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.schedule import learning_rate
-from fedpriv.public_update.update import Aggregate, Update
+from fedpriv.public_update.update import Aggregate, Update, learning_rate
 from fedpriv.secure_sum.ready import Ephemeral, SlotId, sign_member
 from fedpriv.secure_sum.roster import Roster
 from fedpriv_strategies.secure_rounds import TRIES, SecureRounds, SumState

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
+from fedpriv.controllers.base import Array, Controller, Seen, Setting
 from fedpriv.controllers.config import ControllerSection
-from fedpriv.controllers.interface import Array, Controller, Seen, Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import RawValueError
 from fedpriv.models.vector import Vector
@@ -27,7 +27,7 @@ from fedpriv.privacy.mechanism.privatised import (
     require_privatised,
 )
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.optimizer import Tensors, VectorOptimizer
+from fedpriv.public_update.update import Tensors, VectorOptimizer
 from fedpriv.wire import Blocks
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import evaluate
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 RAW: Vector = np.ones(3, dtype=np.float32)
 RAW_TENSORS: Tensors = {}
 WHOLE: Whole = np.ones(3, dtype=np.int64)
-SHARE = NoisyShare(WHOLE, 2)
+SHARE = NoisyShare(WHOLE)
 BLOCKS = Blocks(lambda name: b"", [], 3, "float32")
 SETTINGS = OptimizerSection(name="sgd", lr=0.1)
 WORKER = cast("Worker", None)  # what is refused does not get as far

@@ -5,15 +5,13 @@ In a job with a controller they are scaled and clipped group by group before (`G
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.errors import ProtocolError
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.private_training.unit_sum import Unit, sum_of_units
+from fedpriv.private_training.unit_sum import Units, sum_of_units
 from fedpriv.private_training.worker import Worker
 
 
@@ -26,8 +24,6 @@ class DpLora:
     """
 
     public_records = 0
-    _terms: GroupTerms | None = None
-    _decision: Decision | None = None
 
     def __init__(self, terms: GroupTerms | None = None, decision: Decision | None = None) -> None:
         self._terms, self._decision = terms, decision
@@ -57,24 +53,18 @@ class DpLora:
     def clipped_sum(
         self,
         worker: Worker,
-        units: Sequence[Unit],
+        units: Units,
         parameters: Vector,
         clip_norm: float,
         numerics: Numerics = "default",
     ) -> ClippedSum:
         """Sum over units clip(mean over the unit's records of ∇ℓ), (P,); see `sum_of_units`."""
         worker.vector.write(parameters)
-        size, vectors = worker.gradients.size, None
+        size, values, vectors = worker.gradients.size, worker.record_gradients, None
         if self._terms is not None and self._decision is not None:
             groups = Groups.of(worker.vector.names, worker.vector.shapes, self._terms.by)
             scaling = GroupScaling(groups, self._terms, self._decision, clip_norm)
             size, vectors = size + scaling.extra, scaling.vectors
         return sum_of_units(
-            worker,
-            units,
-            clip_norm,
-            numerics,
-            size=size,
-            values=worker.record_gradients,
-            vectors=vectors,
+            worker, units, clip_norm, numerics, size=size, values=values, vectors=vectors
         )

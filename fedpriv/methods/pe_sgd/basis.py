@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpriv import memory
-from fedpriv.gradients.engine import GradientEngine, Losses
-from fedpriv.gradients.weighted import Batches
+from fedpriv.gradients.engine import Batches, GradientEngine, Losses
 
 SHARE = 8  # a basis larger than one in so many of the device's bytes stays off it
 
@@ -48,15 +47,16 @@ class Basis:
             for start, columns in engine.blocks
         }
         for losses, members in batches:
-            self._hold(losses, members)
-        self.gram = self._gram()
 
-    def _hold(self, losses: Losses, members: list[int]) -> None:
-        def take(start: int, part: Tensor) -> None:
-            block = self._blocks[start]
-            block[members] += part.to(block.device)  # each row once: no order to add in
+            def take(start: int, part: Tensor, members: list[int] = members) -> None:
+                block = self._blocks[start]
+                block[members] += part.to(block.device)  # each row once: no order to add in
 
-        self._engine.stream(losses, len(members), take)
+            engine.stream(losses, len(members), take)
+        self.gram = torch.zeros(size, size, dtype=torch.float64, device=engine.device)
+        for block in self._blocks.values():
+            block = block.to(engine.device)
+            self.gram += (block @ block.T).double()
 
     def products(self, losses: Losses, batch_size: int) -> Tensor:
         """Compute c = H Gᵀ (B, N), of the gradients H (B, P) of each record's own loss.
@@ -85,14 +85,6 @@ class Basis:
         for start, block in self._blocks.items():
             found[:, start : start + block.shape[1]] = row @ block.to(row)
         return found[0]
-
-    def _gram(self) -> Tensor:
-        device = self._engine.device
-        gram = torch.zeros(self.size, self.size, dtype=torch.float64, device=device)
-        for block in self._blocks.values():
-            block = block.to(device)
-            gram += (block @ block.T).double()
-        return gram
 
 
 def _home(engine: GradientEngine, size: int) -> torch.device:

@@ -12,7 +12,7 @@ import torch
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.gradients.weighted import weighted_gradient
+from fedpriv.gradients.engine import weighted_gradient
 from fedpriv.methods.pe_sgd.span import as_vector
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
@@ -25,7 +25,6 @@ from fedpriv.synthetic.evolution import Evolution, Evolved
 from fedpriv.synthetic.records import SetChange
 
 log = logging.getLogger(__name__)
-Lifted = tuple[Vector, Vector]  # a gradient (P,), and its coefficients (N,)
 
 
 class PeSgdServer:
@@ -45,12 +44,10 @@ class PeSgdServer:
         assert config.synthetic is not None  # whoever calls has seen to it
         # What is lifted from coefficients has noise of another size in every direction.
         if config.denoise != DenoiseSection():
-            raise ConfigError(
-                "needs noise of one known size, which a gradient made of coefficients does not"
-                " have",
-                key="denoise",
-                fix="Leave it out.",
+            problem = (
+                "needs noise of one known size, which a gradient made of coefficients does not have"
             )
+            raise ConfigError(problem, key="denoise", fix="Leave it out.")
         if config.job.sync > 1 and config.optimizer.weight_decay:
             raise ConfigError(
                 "sites move coefficients, which are no weights",
@@ -75,20 +72,17 @@ class PeSgdServer:
             Post-processing: the set is public, the values and the mean were released.
         """
         with self.context.lend() as worker:
-            found = post_process(
-                partial(self.lifted, worker), self.context.parameters(), mean.gradient
-            )
-        self._coefficients = post_process(lambda pair: pair[1], found)
-        self._units = mean.units
-        gradient = post_process(lambda pair: pair[0], found)
+            lifted = partial(self.lifted, worker)
+            gradient = post_process(lifted, self.context.parameters(), mean.gradient)
+        self._coefficients, self._units = mean.gradient, mean.units
         return Aggregate(gradient, 0.0, mean.units)
 
-    def lifted(self, worker: Worker, parameters: Vector, mean: Vector) -> Lifted:
-        """Return the gradient (P,) of coefficients (N,) at these values, and the coefficients."""
+    def lifted(self, worker: Worker, parameters: Vector, mean: Vector) -> Vector:
+        """Return the gradient (P,) of coefficients (N,) at these values."""
         worker.vector.write(parameters)
         of_set = batches(worker, self.public_set.examples)
         weights = torch.from_numpy(mean).double()
-        return as_vector(weighted_gradient(worker.gradients, of_set, weights)), mean
+        return as_vector(weighted_gradient(worker.gradients, of_set, weights))
 
     def advance(self, number: int) -> Evolved | None:
         """Let the set evolve by the coefficients of the round."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from pydantic import ValidationError
@@ -17,7 +15,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.method import Records
-from fedpriv.private_training.unit_sum import Unit, sum_of_units
+from fedpriv.private_training.unit_sum import Units, sum_of_units
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
 
@@ -79,7 +77,7 @@ class PeSgd:
     def clipped_sum(
         self,
         worker: Worker,
-        units: Sequence[Unit],
+        units: Units,
         parameters: Vector,
         clip_norm: float,
         numerics: Numerics = "default",
@@ -88,22 +86,14 @@ class PeSgd:
         span = self.span
 
         def vectors(products: Tensor) -> Tensor:
-            return self.bounded(span.projection.coefficients(products), clip_norm)
+            found = span.projection.coefficients(products)
+            return normalised(found, clip_norm) if self.settings.bound == "normalised" else found
 
         worker.vector.write(parameters)
+        size, values = span.basis.size, span.products
         return sum_of_units(
-            worker,
-            units,
-            clip_norm,
-            numerics,
-            size=span.basis.size,
-            values=span.products,
-            vectors=vectors,
+            worker, units, clip_norm, numerics, size=size, values=values, vectors=vectors
         )
-
-    def bounded(self, vectors: Tensor, clip_norm: float) -> Tensor:
-        """Bring every row to that length; or leave it as it is, to be clipped."""
-        return normalised(vectors, clip_norm) if self.settings.bound == "normalised" else vectors
 
 
 def projection_of(proposal: Proposal) -> ProjectionSection:

@@ -33,24 +33,14 @@ def plan(
     Privacy:
         Reads public numbers alone.
     """
+    given = dict(locals())
     try:
-        return solve(
-            epsilon=epsilon,
-            delta=delta,
-            sample_rate=sample_rate,
-            steps=steps,
-            noise_multiplier=noise_multiplier,
-            batch=batch,
-            size=size,
-        )
+        return solve(**given)
     except ConfigError as error:
-        key = None if error.key is None else _as_arguments(error.key)
-        raise ConfigError(
-            _as_arguments(error.problem),
-            key=key,
-            value=error.value,
-            fix=_as_arguments(error.fix),
-        ) from None
+        problem, key, fix = (
+            _as_arguments(text) for text in (error.problem, error.key or "", error.fix)
+        )
+        raise ConfigError(problem, key=key or None, value=error.value, fix=fix) from None
 
 
 def _as_arguments(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,8 +22,13 @@ from fedpriv.privacy.accounting.accountant import (
     epsilon_replace_one,
     epsilon_upper,
 )
-from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.privacy.accounting.solving import calibrate_delta, calibrate_rate, calibrate_steps
+from fedpriv.privacy.accounting.calibration import (
+    calibrate_delta,
+    calibrate_noise,
+    calibrate_rate,
+    calibrate_steps,
+)
+from fedpriv.privacy.accounting.filter import RdpFilter, best_order, calibrate_filtered
 from fedpriv.privacy.usual import MAX_STEPS
 
 DEFAULT_RECORDS = (2, 3, 5)
@@ -44,15 +49,17 @@ _SOLVERS: dict[str, Callable[..., float]] = {  # each takes the other four by na
     "steps": calibrate_steps,
     "noise_multiplier": calibrate_noise,
 }
+
+
+def _whole(most: int) -> Callable[[float], bool]:
+    return lambda x: 1 <= x <= most and x == int(x)
+
+
 _LIMITS: dict[str, tuple[Callable[[float], bool], str, str]] = {
     "epsilon": (lambda x: 0 < x < math.inf, "must be above 0 and finite", "8"),
     "delta": (lambda x: 0 < x < 1, "must be between 0 and 1", "1e-5"),
     "sample_rate": (lambda x: 0 < x <= 1, "must be above 0 and at most 1", "0.05"),
-    "steps": (
-        lambda x: 1 <= x <= MAX_STEPS and x == int(x),
-        f"must be a whole number from 1 to {MAX_STEPS:g}",
-        "60",
-    ),
+    "steps": (_whole(MAX_STEPS), f"must be a whole number from 1 to {MAX_STEPS:g}", "60"),
     "noise_multiplier": (
         lambda x: 1e-3 <= x < math.inf,
         "must be at least 0.001, which is next to no noise, and finite",
@@ -60,15 +67,11 @@ _LIMITS: dict[str, tuple[Callable[[float], bool], str, str]] = {
     ),
     "batch": (lambda x: 0 < x < math.inf, "must be above 0 and finite", "16"),
     "size": (
-        lambda x: 1 <= x <= usual.MAX_UNITS and x == int(x),
+        _whole(usual.MAX_UNITS),
         f"must be a whole number of units, at most {usual.MAX_UNITS:g}",
         "250",
     ),
-    "records": (
-        lambda x: 1 <= x <= MAX_RECORDS and x == int(x),
-        f"must be a whole number from 1 to {MAX_RECORDS}",
-        "5",
-    ),
+    "records": (_whole(MAX_RECORDS), f"must be a whole number from 1 to {MAX_RECORDS}", "5"),
 }
 
 
@@ -99,16 +102,16 @@ class Planned:
 
     def curve(self) -> list[tuple[int, float]]:
         """Return (steps, ε) in tenths of the planned steps, up to half as many again."""
-        q, sigma, planned = self.event.sample_rate, self.event.noise_multiplier, self.event.count
-        counts = sorted({math.ceil(tenths * planned / 10) for tenths in range(1, 16)})
-        return [(count, epsilon_upper([Event(q, sigma, count)], self.delta)) for count in counts]
+        counts = sorted({math.ceil(tenths * self.event.count / 10) for tenths in range(1, 16)})
+        steps = (replace(self.event, count=count) for count in counts)
+        return [(event.count, epsilon_upper([event], self.delta)) for event in steps]
 
     def one_more_round(self) -> float:
         """Return ε(T + 1) − ε(T).
 
         Both are on one grid: two grids may differ by as much as a step costs.
         """
-        one = Event(self.event.sample_rate, self.event.noise_multiplier, 1)
+        one = replace(self.event, count=1)
         online = OnlineAccountant([self.event, one], self.delta)
         online.add(self.event)
         planned = online.epsilon()
@@ -141,10 +144,10 @@ class Planned:
             "expected_batch": None if self.size is None else q * self.size,
             "one_more_round": self.one_more_round(),
             "group": [
-                {"records": k, "epsilon": _finite(epsilon_of_group(self.event, self.delta, k))}
+                {"records": k, "epsilon": finite(epsilon_of_group(self.event, self.delta, k))}
                 for k in records
             ],
-            "replace_one_epsilon": _finite(epsilon_replace_one(self.event, self.delta)),
+            "replace_one_epsilon": finite(epsilon_replace_one(self.event, self.delta)),
             "curve": [{"steps": steps, "epsilon": epsilon} for steps, epsilon in self.curve()],
             "accountant": ACCOUNTANT,
             "assumptions": list(ASSUMPTIONS),
@@ -179,16 +182,11 @@ def solve(
     Source:
         `fedpriv.privacy.accounting.calibration`.
     """
-    given = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "sample_rate": sample_rate,
-        "steps": steps,
-        "noise_multiplier": noise_multiplier,
-    }
-    for name, value in {**given, "batch": batch, "size": size}.items():
+    given: dict[str, Any] = dict(locals())
+    for name, value in given.items():
         if value is not None:
             _check(name, value)
+    del given["batch"], given["size"]
     if batch is not None:
         given["sample_rate"] = _rate(batch, size, sample_rate)
     missing = [name for name, value in given.items() if value is None]
@@ -270,7 +268,7 @@ def solve_with_looks(
             f" {event.count} steps. Use fewer looks, more noise or a smaller rate."
         )
     target = planned.epsilon if planned.target_epsilon is None else planned.target_epsilon
-    without = epsilon_upper([Event(event.sample_rate, event.noise_multiplier, training)], delta)
+    without = epsilon_upper([replace(event, count=training)], delta)
     noise = calibrate_noise(target, delta, event.sample_rate, training)
     return planned, Looks(look_steps, training, without, noise)
 
@@ -284,12 +282,9 @@ def _too_few(missing: Sequence[str]) -> ConfigError:
 
 def _rate(batch: float, size: int | None, sample_rate: float | None) -> float:
     if sample_rate is not None:
-        raise ConfigError(
-            f"contradicts --batch {batch:g}, which says the rate too",
-            key="--sample-rate",
-            value=sample_rate,
-            fix="Leave one of them out.",
-        )
+        problem = f"contradicts --batch {batch:g}, which says the rate too"
+        fix = "Leave one of them out."
+        raise ConfigError(problem, key="--sample-rate", value=sample_rate, fix=fix)
     if size is None:
         raise ConfigError(
             "says no rate without the number of units it is drawn from",
@@ -306,13 +301,11 @@ def _rate(batch: float, size: int | None, sample_rate: float | None) -> float:
 
 def _check_delta(delta: float, size: int, is_default: bool) -> None:
     if delta >= 1 / size:
-        raise ConfigError(
-            f"must be below 1/size = {1 / size:.4g}"
-            + (", and its default is not" if is_default else ""),
-            key="--delta",
-            value=delta,
-            fix=f"Such as --delta 1e-{len(str(size)) + 1}.",
+        problem = f"must be below 1/size = {1 / size:.4g}" + (
+            ", and its default is not" if is_default else ""
         )
+        fix = f"Such as --delta 1e-{len(str(size)) + 1}."
+        raise ConfigError(problem, key="--delta", value=delta, fix=fix)
 
 
 def _check(name: str, value: float) -> None:
@@ -326,5 +319,49 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return a bound; None for one that is none."""
     return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """The cost of a plan with noise and rates chosen slot by slot, beside fixed noise.
+
+    Attributes:
+        order: α of the filter with the noise below.
+        noise_multiplier: the noise that the filter needs for the ε of the plan.
+        noise_percent: how much more that is than the plan's, in per cent.
+        epsilon: ε of a filter with the plan's own noise, at the best order for it or the one given;
+            infinite where there is no bound.
+        epsilon_percent: how much more that is than the ε of the plan, in per cent.
+
+    Privacy:
+        Public numbers. The price of choosing by what was released: the theorem that allows for it
+        adds up at one fixed order; see `fedpriv.privacy.accounting.filter`.
+    """
+
+    order: int
+    noise_multiplier: float
+    noise_percent: float
+    epsilon: float
+    epsilon_percent: float
+
+
+def filtered(planned: Planned, order: int | None = None) -> Filtered:
+    """Compute what the same steps cost as an adaptive plan.
+
+    Args:
+        order: α, where a ledger has fixed it; None for the best one.
+
+    Raises:
+        AccountingError: no order of that number, or no noise with which it meets the ε of the plan.
+    """
+    event, delta = planned.event, planned.delta
+    q, sigma, steps = event.sample_rate, event.noise_multiplier, int(event.count)
+    target = planned.epsilon if planned.target_epsilon is None else planned.target_epsilon
+    noise, found = calibrate_filtered(target, delta, q, steps, order)
+    at_best = best_order(q, sigma, steps, delta) if order is None else order
+    epsilon = RdpFilter(at_best, q, sigma, steps).epsilon(delta)
+    more = epsilon / planned.epsilon - 1 if planned.epsilon else math.inf
+    return Filtered(found, noise, 100 * (noise / sigma - 1), epsilon, 100 * more)

@@ -70,12 +70,9 @@ def alone(event: Event, delta: float, sites: int, max_colluding: int) -> Alone:
             fix="Such as --sites 4.",
         )
     if not 0 <= max_colluding < sites:
-        raise ConfigError(
-            f"must be a whole number from 0 to {sites - 1}, so that a site is left to protect",
-            key="--max-colluding",
-            value=max_colluding,
-            fix="Such as --max-colluding 1.",
-        )
+        problem = f"must be a whole number from 0 to {sites - 1}, so that a site is left to protect"
+        fix = "Such as --max-colluding 1."
+        raise ConfigError(problem, key="--max-colluding", value=max_colluding, fix=fix)
     shares = shares_of(sites, max_colluding)
     noise = share_of(event.noise_multiplier, shares)
     epsilon = epsilon_upper([Event(event.sample_rate, noise, event.count)], delta)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
@@ -15,8 +15,6 @@ from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.filter import rounded_up
 from fedpriv.privacy.accounting.rdp import epsilon_from_rdp
 from fedpriv.privacy.ledger.plan import Plan
-
-KEPT_APART = 100  # different events of a plan in an ε of what was spent; more are grouped
 
 
 @dataclass(frozen=True, order=True)
@@ -142,30 +140,3 @@ class Account:
             return math.inf
         curve = np.array([rounded_up(self.debited)])
         return epsilon_from_rdp(curve, delta, (self.plan.order,))[0]
-
-    def events(self) -> list[Event]:
-        """Return the reserved slots as events, one for each kind.
-
-        If very many differ, they are grouped. Each then counts as one with no more noise and no
-        lower rate, which costs no less.
-        """
-        if self.plan.filter is None:
-            return [self.plan.event(self.reserved)] if self.reserved else []
-        choices, width = self.choices, 0.01
-        while len(choices) > KEPT_APART:
-            choices, width = _grouped(self.choices, width), 2 * width
-        return [
-            replace(choice.event(self.plan), count=count)
-            for choice, count in sorted(choices.items())
-        ]
-
-
-def _grouped(choices: Counter[SlotChoice], width: float) -> Counter[SlotChoice]:
-    """Round each slot's noise down and its rate up, to multiples of `width` of logarithms."""
-    grouped: Counter[SlotChoice] = Counter()
-    for choice, count in choices.items():
-        noise = math.exp(width * math.floor(math.log(choice.noise) / width))
-        rate = math.exp(width * math.ceil(math.log(choice.rate) / width))
-        least, most = min(noise, choice.noise), min(max(rate, choice.rate), 1.0)
-        grouped[SlotChoice(least, most)] += count
-    return grouped

@@ -16,9 +16,9 @@ from typing import Any
 
 from fedpriv.errors import LedgerError, SlotError, shown
 from fedpriv.privacy.accounting.filter import rounded_up
-from fedpriv.privacy.ledger.chain import Chain, Head
+from fedpriv.privacy.ledger.chain import Chain, Head, on_error
 from fedpriv.privacy.ledger.history import History, budgets, limit_of
-from fedpriv.privacy.ledger.ledger import Ledger, closed_on_error
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import PlanRule
 from fedpriv.privacy.ledger.witness import Sighting, Witness, seal_key
 
@@ -142,33 +142,40 @@ def recover(path: Path, witness: Path) -> Ledger:
     """
     held = Witness.read(witness)
     held.hold()  # or the newest ledger may go on while this reads
-    with closing(held), closed_on_error(Ledger(Chain.open(path))) as ledger:
-        seen, rows = Witness.read(witness, seal_key(path, new=False)), ledger.rows()
-        common = [s for s, row in zip(seen.seen, rows, strict=False) if s.hash == row.hash]
-        if seen.dataset_id != ledger.terms.dataset_id or not common:
-            raise LedgerError(
-                f"{witness}: is of population {seen.dataset_id}, {path} of"
-                f" {ledger.terms.dataset_id}. Nothing was changed."
-            )
-        if seen.sealed < len(seen.seen):
-            raise LedgerError(
-                f"{witness}: line {seen.sealed + 2} is not sealed with the key that lies beside"
-                f" {path}, so nobody vouches for what it says was taken. Nothing was changed."
-                " Put back the witness that the ledger left, and witness.key from the newest"
-                " backup of the ledger's folder. If there are none, this ledger has to rest."
-            )
-        if any(len(s.used) != len(ledger.history.limit) for s in seen.seen):
-            raise LedgerError(
-                f"{witness}: is not of the rule {ledger.terms.rule.name!r}, or is damaged."
-                " Nothing was changed."
-            )
-        newest, fork = seen.seen[-1], common[-1]
-        if newest == fork:
-            raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
-        if newest.head not in ledger.history.lost:  # else only the witness was not told
-            _restore(ledger, seen.seen, fork, forked=fork.rows < len(rows))
-        ledger.start_witness(witness)
+    with closing(held):
+        ledger = Ledger(Chain.open(path))
+        with on_error(ledger.close):
+            _count_what_was_lost(ledger, path, witness)
     return ledger
+
+
+def _count_what_was_lost(ledger: Ledger, path: Path, witness: Path) -> None:
+    """Count what the witness, if it is to be believed, saw taken and this copy can't know of."""
+    seen, rows = Witness.read(witness, seal_key(path, new=False)), ledger.rows()
+    common = [s for s, row in zip(seen.seen, rows, strict=False) if s.hash == row.hash]
+    if seen.dataset_id != ledger.terms.dataset_id or not common:
+        raise LedgerError(
+            f"{witness}: is of population {seen.dataset_id}, {path} of {ledger.terms.dataset_id}."
+            " Nothing was changed."
+        )
+    if seen.sealed < len(seen.seen):
+        raise LedgerError(
+            f"{witness}: line {seen.sealed + 2} is not sealed with the key that lies beside"
+            f" {path}, so nobody vouches for what it says was taken. Nothing was changed."
+            " Put back the witness that the ledger left, and witness.key from the newest"
+            " backup of the ledger's folder. If there are none, this ledger has to rest."
+        )
+    if any(len(s.used) != len(ledger.history.limit) for s in seen.seen):
+        raise LedgerError(
+            f"{witness}: is not of the rule {ledger.terms.rule.name!r}, or is damaged."
+            " Nothing was changed."
+        )
+    newest, fork = seen.seen[-1], common[-1]
+    if newest == fork:
+        raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
+    if newest.head not in ledger.history.lost:  # else only the witness was not told
+        _restore(ledger, seen.seen, fork, forked=fork.rows < len(rows))
+    ledger.start_witness(witness)
 
 
 def _restore(ledger: Ledger, seen: Sequence[Sighting], fork: Sighting, *, forked: bool) -> None:
@@ -213,7 +220,8 @@ def witness_anew(path: Path, witness: Path, seen: Sequence[Head] = ()) -> Ledger
             f"{witness}: is there. If it is the witness of {path}, it is not lost; nothing was"
             " changed."
         )
-    with closed_on_error(Ledger(Chain.open(path))) as ledger:
+    ledger = Ledger(Chain.open(path))
+    with on_error(ledger.close):
         if not ledger.terms.witnessed:
             raise LedgerError(f"{path}: was made without a witness. Leave it out.")
         for head in seen:

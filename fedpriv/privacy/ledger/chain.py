@@ -19,10 +19,11 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,10 @@ class Chain:
         self._reading = reading
         self._hashes = [GENESIS]
         self._file = _lock(path, reading=reading)
-        try:
+        with on_error(partial(os.close, self._file)):
             if new and os.fstat(self._file).st_size:  # looked at under the lock
                 raise LedgerError(f"{path}: already exists. Open it, or choose another path.")
             self._connection = _connect(path, reading=reading)
-        except BaseException:
-            os.close(self._file)
-            raise
 
     @classmethod
     def create(cls, path: Path, kind: str, body: dict[str, Any]) -> Chain:
@@ -97,15 +95,11 @@ class Chain:
                 used.)
         """
         chain = cls(path, new=True)
-        try:
-            with chain.transaction():
-                for statement in _SCHEMA:
-                    chain._connection.execute(statement)
-                chain.append(kind, body, dated=True)
-        except BaseException:
-            path.unlink()  # while the lock is held: it is this call's file
-            chain.close()
-            raise
+        # The file goes while the lock is held: it is this call's.
+        with on_error(chain.close), on_error(path.unlink), chain.transaction():
+            for statement in _SCHEMA:
+                chain._connection.execute(statement)
+            chain.append(kind, body, dated=True)
         return chain
 
     @classmethod
@@ -124,14 +118,8 @@ class Chain:
             raise LedgerError(f"{path}: no such ledger.")
         _check_header(path)
         chain = cls(path, reading=reading)
-        try:
+        with on_error(chain.close), _reading(path):
             chain._check()
-        except _UNREADABLE as error:
-            chain.close()
-            raise _unreadable(path, error) from None
-        except BaseException:
-            chain.close()
-            raise
         return chain
 
     def close(self) -> None:
@@ -178,17 +166,12 @@ class Chain:
             LedgerCorruptError: one has no fields, or can't be read any more.
         """
         query = "SELECT number, kind, body, hash FROM rows WHERE number > ? ORDER BY number"
-        with self.lock:
-            try:
-                found = self._connection.execute(query, (after,)).fetchall()
-            except _UNREADABLE as error:
-                raise _unreadable(self.path, error) from None
+        with self.lock, _reading(self.path):
+            found = self._connection.execute(query, (after,)).fetchall()
         try:
-            return [
-                Row(number, kind, _fields(body), digest) for number, kind, body, digest in found
-            ]
+            return [Row(n, kind, json.loads(body), digest) for n, kind, body, digest in found]
         except (ValueError, RecursionError) as error:
-            raise corrupt(self.path, f"a row is no JSON object ({error})") from None
+            raise corrupt(self.path, f"a row is no JSON ({error})") from None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -210,22 +193,15 @@ class Chain:
             except BaseException as error:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-                if rows > 1:
-                    self._reload()  # a commit that failed may have taken effect
+                if rows > 1:  # a commit that failed may have taken effect
+                    with on_error(self.close):
+                        self._hashes = [GENESIS]
+                        self._check()
                 if isinstance(error, sqlite3.Error):
                     raise LedgerError(
                         f"{self.path}: can't be written ({error}). Nothing was released."
                     ) from None
                 raise
-
-    def _reload(self) -> None:
-        """Read the file again after a fault; close a file that can't be read."""
-        try:
-            self._hashes = [GENESIS]
-            self._check()
-        except BaseException:
-            self.close()
-            raise
 
     def append(self, kind: str, body: dict[str, Any], *, dated: bool) -> None:
         """Write a row, inside a transaction.
@@ -262,11 +238,8 @@ class Chain:
             LedgerCorruptError: it can't be read, or is no reply.
         """
         query = "SELECT reply FROM outbox WHERE job = ? AND slot = ?"
-        with self.lock:
-            try:
-                row = self._connection.execute(query, (job, slot)).fetchone()
-            except _UNREADABLE as error:
-                raise _unreadable(self.path, error) from None
+        with self.lock, _reading(self.path):
+            row = self._connection.execute(query, (job, slot)).fetchone()
         if row is not None and not isinstance(row[0], bytes):
             raise corrupt(self.path, f"the stored reply of slot {slot} is no reply")
         return None if row is None else row[0]
@@ -304,18 +277,26 @@ class Chain:
             raise corrupt(self.path, f"row {len(self._hashes)} is missing")
 
 
-def _fields(body: str) -> dict[str, Any]:
-    found = json.loads(body)
-    if not isinstance(found, dict):
-        raise ValueError(f"a {type(found).__name__}")
-    return found
+@contextmanager
+def on_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Undo something if the block ends by an error of any kind."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
 
 
-def _unreadable(path: Path, error: Exception) -> LedgerCorruptError:
-    return LedgerCorruptError(
-        f"{path}: can't be read as a ledger ({error})."
-        " Restore it together with its newest head, or close the population."
-    )
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Say of a file that can't be read what to do with it."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise LedgerCorruptError(
+            f"{path}: can't be read as a ledger ({error})."
+            " Restore it together with its newest head, or close the population."
+        ) from None
 
 
 def corrupt(path: Path, what: str) -> LedgerCorruptError:
@@ -378,17 +359,15 @@ def _lock(path: Path, *, reading: bool) -> int:
     except OSError as error:
         raise LedgerError(f"{path}: can't be opened ({error.strerror}).") from None
     until = time.monotonic() + GLANCE
-    try:
-        while not try_lock(file, fcntl.LOCK_SH if reading else fcntl.LOCK_EX):
-            if reading or time.monotonic() > until or not try_lock(file, fcntl.LOCK_SH):
-                raise _in_use(path)
-            fcntl.flock(file, fcntl.LOCK_UN)  # there are only readers: let the next of us try, too
-            time.sleep(0.05)
-    except BaseException as error:
-        os.close(file)
-        if isinstance(error, OSError):
+    with on_error(partial(os.close, file)):
+        try:
+            while not try_lock(file, fcntl.LOCK_SH if reading else fcntl.LOCK_EX):
+                if reading or time.monotonic() > until or not try_lock(file, fcntl.LOCK_SH):
+                    raise _in_use(path)
+                fcntl.flock(file, fcntl.LOCK_UN)  # there are only readers: let the next one try
+                time.sleep(0.05)
+        except OSError as error:
             raise LedgerError(f"{path}: can't be locked ({error.strerror}).") from None
-        raise
     return file
 
 
@@ -409,31 +388,27 @@ def _connect(path: Path, *, reading: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
         uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=0
     )  # a statement that is kept holds the reply that was last bound to it
-    try:
-        if reading:
-            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-            return connection
-        path.chmod(0o600)
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode = DELETE")
-        connection.execute("PRAGMA synchronous = EXTRA")
-        connection.execute("PRAGMA temp_store = MEMORY")  # another disk may be full
-        connection.execute("BEGIN EXCLUSIVE")
-        connection.execute("COMMIT")
-    except sqlite3.OperationalError as error:
-        connection.close()
-        if "locked" in str(error):
-            raise _in_use(path) from None
-        if error.sqlite_errorcode == sqlite3.SQLITE_READONLY_ROLLBACK:
-            raise LedgerError(
-                f"{path}: was being written to when its process or its machine stopped. Nothing is"
-                " lost: the next start of the site completes it."
-            ) from None
-        raise LedgerError(f"{path}: can't be opened ({error}).") from None
-    except _UNREADABLE as error:
-        connection.close()
-        raise LedgerCorruptError(f"{path}: is not a fedpriv ledger ({error}).") from None
-    except BaseException:
-        connection.close()
-        raise
+    with on_error(connection.close):
+        try:
+            if reading:
+                connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+                return connection
+            path.chmod(0o600)
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("PRAGMA journal_mode = DELETE")
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute("PRAGMA temp_store = MEMORY")  # another disk may be full
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise _in_use(path) from None
+            if error.sqlite_errorcode == sqlite3.SQLITE_READONLY_ROLLBACK:
+                raise LedgerError(
+                    f"{path}: was being written to when its process or its machine stopped. Nothing"
+                    " is lost: the next start of the site completes it."
+                ) from None
+            raise LedgerError(f"{path}: can't be opened ({error}).") from None
+        except _UNREADABLE as error:
+            raise LedgerCorruptError(f"{path}: is not a fedpriv ledger ({error}).") from None
     return connection

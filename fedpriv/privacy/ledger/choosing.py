@@ -6,11 +6,11 @@ Everything here is at the rate and the noise of the job, so steps add up as thos
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.privacy.accounting.planning import Planned
+from fedpriv.privacy.accounting.accountant import epsilon_upper
+from fedpriv.privacy.accounting.planning import Planned, finite
 from fedpriv.privacy.ledger.life import MANY
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import RdpRule
@@ -87,8 +87,7 @@ def price_choosing(planned: Planned, slots: int | None, budget: float | None = N
 
     def priced(steps: int, others: int) -> Priced:
         def epsilon(count: int) -> float | None:
-            of = epsilon_upper([Event(event.sample_rate, event.noise_multiplier, count)], delta)
-            return of if math.isfinite(of) else None
+            return finite(epsilon_upper([replace(event, count=count)], delta))
 
         share = None if share_of_step is None else share_of_step * steps
         return Priced(steps, epsilon(steps), epsilon(steps + others), share)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fedpriv.errors import BudgetError
-from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.account import Account
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import Amounts, EnvelopeRule, RdpRule, Rule
@@ -113,7 +113,8 @@ class Claim:
         """
         held = [account for account in accounts if account.reserved]
         if all(account.plan.order is None for account in held):
-            return epsilon_upper(self.events(held), self.delta)
+            events = [self._charged(account.plan).event(account.reserved) for account in held]
+            return epsilon_upper(events, self.delta)
         if len(held) == 1:
             return held[0].epsilon_debited(self.delta)
         costs = [
@@ -123,14 +124,6 @@ class Claim:
             for account in held
         ]
         return self.allocated(tuple(map(math.fsum, zip(*costs, strict=True))))
-
-    def events(self, accounts: Iterable[Account]) -> list[Event]:
-        """Return the reserved slots as events: one per plan, or per choice of an adaptive one."""
-        return [
-            event
-            for account in accounts
-            for event in replace(account, plan=self._charged(account.plan)).events()
-        ]
 
     @property
     def words(self) -> str:

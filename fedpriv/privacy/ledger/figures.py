@@ -42,7 +42,6 @@ class Figures:
     epsilon_alone_allocated: float | None = _of_history("epsilon_alone_allocated")
     epsilon_alone_spent: float | None = _of_history("epsilon_alone_spent")
     max_colluding: int | None = _of_history("max_colluding")
-    spent_events: list[Event] = _of_history("spent_events")
     distinct: list[tuple[str, str]] = _of_history("distinct")
     grown: bool = _of_history("grown")
 

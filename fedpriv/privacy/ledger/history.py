@@ -133,9 +133,8 @@ class History:
         if job not in self.accounts or job in self.approvals or not approvals:
             raise ValueError
         for one in approvals:
-            if not {"person", "reason"} <= one.keys() <= {"person", "reason", "name", "text"}:
-                raise ValueError
-            if not all(type(text) is str for text in one.values()):
+            known = {"person", "reason"} <= one.keys() <= {"person", "reason", "name", "text"}
+            if not (known and all(type(text) is str for text in one.values())):
                 raise ValueError
         self.approvals[job] = approvals
 
@@ -164,11 +163,9 @@ class History:
 
     def _reserve(self, job: str, slot: int, request: str, **chosen: float) -> None:
         account, key = self.accounts[job], (job, slot)
-        if account.closed or key in self.requests or type(slot) is not int:
+        if account.closed or key in self.requests or type(request) is not str:
             raise ValueError
-        if type(request) is not str:
-            raise ValueError
-        if not 0 <= slot < account.plan.steps:
+        if type(slot) is not int or not 0 <= slot < account.plan.steps:
             raise ValueError
         if set(chosen) != ({"noise", "rate"} if account.plan.filter else set()):
             raise ValueError
@@ -267,15 +264,14 @@ class History:
                 f" {held}, and job {plan.job!r} would be another. Stopped or finished slots stay"
                 " charged. Adding records does not make a fresh budget."
             )
-        rule, allocated = self.terms.rule.name, f"ε = {self.epsilon_allocated:.3f}"
+        allocated = f"ε = {self.epsilon_allocated:.3f}"
         if self.epsilon_alone_allocated is not None:
             allocated += f", and alone ε = {self.epsilon_alone_allocated:.3f},"
         return (
-            f"{plan.steps} steps at rate {plan.sample_rate:g} and noise"
-            f" {plan.noise_multiplier:g} are more than what is left under the rule"
-            f" {rule!r}: {allocated} is allocated of the budget"
-            f" {budgets(self.terms)}. Use more noise, a lower rate or fewer steps, or close plans"
-            " that will not go on."
+            f"{plan.steps} steps at rate {plan.sample_rate:g} and noise {plan.noise_multiplier:g}"
+            f" are more than what is left under the rule {self.terms.rule.name!r}: {allocated} is"
+            f" allocated of the budget {budgets(self.terms)}. Use more noise, a lower rate or fewer"
+            " steps, or close plans that will not go on."
         )
 
     @property
@@ -405,11 +401,6 @@ class History:
             )
         return self.terms.rule.guarantee
 
-    @property
-    def spent_events(self) -> list[Event]:
-        """The reserved slots as events: one per plan, or per choice of an adaptive one."""
-        return self.terms.claims[0].events(self.accounts.values())
-
     def slots(self, job: str) -> list[tuple[int, bool]]:
         """Return the reserved slots of a job in order, each with whether it was released."""
         return sorted((s, (j, s) in self.releases) for j, s in self.requests if j == job)
@@ -422,10 +413,9 @@ class History:
     def filter_use(self, job: str) -> dict[str, Any] | None:
         """Return what an adaptive plan may take at its order, in nats, and what its slots took."""
         account = self.accounts[job]
-        found = account.plan.filter
+        found, debited = account.plan.filter, rounded_up(account.debited)
         if found is None:
             return None
-        debited = rounded_up(account.debited)
         return {"order": found.order, "budget": found.budget, "debited": debited}
 
     @property
@@ -436,7 +426,6 @@ class History:
     def figures(self) -> dict[str, Any]:
         """Return what the rows add up to, each number with what it means. Public."""
         released = Counter(job for job, _ in self.releases)
-        second = self._alone is not None
         return {
             **asdict(self.terms),
             "rule": self.terms.as_row()["rule"],
@@ -447,7 +436,7 @@ class History:
                 "epsilon_spent": SPENT,
                 "epsilon_allocated": ALLOCATED,
                 "epsilon_committed": self.guarantee,
-                **(_means_alone(self.guarantee) if second else {}),
+                **({} if self._alone is None else _means_alone(self.guarantee)),
             },
             "plans": [
                 {

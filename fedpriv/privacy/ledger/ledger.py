@@ -26,7 +26,7 @@ from typing import Any
 from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError
 from fedpriv.files import replacing
 from fedpriv.privacy.ledger.account import AS_PLANNED, Account, SlotChoice
-from fedpriv.privacy.ledger.chain import Chain, Head, Row, corrupt
+from fedpriv.privacy.ledger.chain import Chain, Head, Row, corrupt, on_error
 from fedpriv.privacy.ledger.figures import Figures
 from fedpriv.privacy.ledger.history import History, Slot
 from fedpriv.privacy.ledger.plan import Plan
@@ -151,7 +151,8 @@ class Ledger(Figures):
             LedgerCorruptError: a row was edited or is missing, or the witness has seen rows
                 that are not in it.
         """
-        with closed_on_error(cls(Chain.open(path, reading=reading))) as ledger:
+        ledger = cls(Chain.open(path, reading=reading))
+        with on_error(ledger.close):
             if not reading:
                 ledger._take_witness(witness)
             elif witness is not None and (known := ledger._known_witness(witness)) is not None:
@@ -298,9 +299,9 @@ class Ledger(Figures):
                 Account(plan).check(choice, len(slots))
             else:
                 self._known(plan.job, slots, request_digest, choice)
-                if (plan.job, slots[0]) in self._history.releases:
-                    self._check_open(plan, slots)
-                    return StoredReply(self._stored((plan.job, slots[0])))
+                reply = self._answer(plan, slots)
+                if reply is not None:
+                    return StoredReply(reply)
         return OpenSlots(self, plan, slots, request_digest, choice)
 
     def reserve(
@@ -333,9 +334,9 @@ class Ledger(Figures):
         with self._chain.lock:
             self._check_and_tell_witness()
             plan = self._known(job, slots, request_digest, choice)
-            if (job, slots[0]) in self._history.releases:
-                self._check_open(plan, slots)
-                return self._stored((job, slots[0]))
+            reply = self._answer(plan, slots)
+            if reply is not None:
+                return reply
             if (job, slots[0]) not in self._history.requests:
                 with self._transaction():
                     for slot in slots:
@@ -375,13 +376,21 @@ class Ledger(Figures):
             account.check(choice, len(slots))
         return account.plan
 
-    def _check_open(self, plan: Plan, slots: range) -> None:
-        """Check that no set holds the slots' share; else the request must name that set."""
+    def _answer(self, plan: Plan, slots: range) -> bytes | None:
+        """Return the reply that was released for slots that are known; None before that.
+
+        Raises:
+            SlotError: a set holds their share, and the request must name that set; or the reply is
+                not kept any more.
+        """
+        if (plan.job, slots[0]) not in self._history.releases:
+            return None
         if plan.is_shared:
             raise SlotError(
                 f"{self.path}: {_named(slots)} of job {plan.job!r} has given its share to a sum."
                 " It is asked for again with that sum's set."
             )
+        return self._stored((plan.job, slots[0]))
 
     def release(self, reservation: Reservation, reply: bytes, tag: str | None = None) -> Head:
         """Release one slot, as `release_all` does."""
@@ -494,12 +503,8 @@ class Ledger(Figures):
     @contextmanager
     def _transaction(self, reply: int = 0) -> Iterator[None]:
         """Change rows and what they add up to together or not at all; then tell the witness."""
-        try:
-            with self.room(reply), self._chain.transaction():
-                yield
-        except BaseException:
-            self._read()
-            raise
+        with on_error(self._read), self.room(reply), self._chain.transaction():
+            yield
         self._check_and_tell_witness()
 
     def _append(self, kind: str, body: dict[str, Any]) -> None:
@@ -522,19 +527,13 @@ class Ledger(Figures):
 
     def _sightings(self, after: int) -> list[Sighting]:
         """Return the rows after the first `after`, as a witness is told of them."""
-        found = []
-        for row in self._chain.rows(after):
-            snapshot = self._history.snapshot(row.number)
-            found.append(Sighting(row.number, row.hash, *snapshot[1:]))
-        return found
+        rows, history = self._chain.rows(after), self._history
+        return [Sighting(row.number, row.hash, *history.snapshot(row.number)[1:]) for row in rows]
 
     def _read(self) -> None:
         """Rebuild what is remembered from the rows; a ledger that can't be read is closed."""
-        try:
+        with on_error(self._chain.close):  # half of a memory would sell the same slots again
             self._history = read_history(self._chain.rows(), self.path)
-        except BaseException:
-            self._chain.close()  # half of a memory would sell the same slots again
-            raise
 
 
 def _named(slots: range) -> str:
@@ -555,16 +554,6 @@ def read_history(rows: list[Row], path: Path) -> History:
     except ValueError as error:
         raise corrupt(path, str(error)) from None
     return history
-
-
-@contextmanager
-def closed_on_error(ledger: Ledger) -> Iterator[Ledger]:
-    """Keep a ledger open, unless the block fails."""
-    try:
-        yield ledger
-    except BaseException:
-        ledger.close()
-        raise
 
 
 def _forget(witness: Path, dataset_id: str) -> None:

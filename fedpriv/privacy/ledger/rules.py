@@ -44,12 +44,28 @@ Amounts = tuple[float, ...]
 MAX_PLANS = 10**6  # that share δ
 
 
+class _Rule:
+    """What most rules say."""
+
+    refunds = False
+
+    def check(self, plan: Plan, budget: float, delta: float) -> None:
+        """Raise BudgetError for a plan that by itself can't be held, whatever else is."""
+
+    def allocated(self, used: Amounts, delta: float) -> float:
+        """Return ε of the plans accepted so far, if all their slots are used."""
+        return used[0]
+
+    def claim(self, used: Amounts, budget: float, delta: float) -> float:
+        """Return ε for life."""
+        return budget
+
+
 @dataclass(frozen=True)
-class PlanRule:
+class PlanRule(_Rule):
     """One plan, whose (q, σ) and number of slots are fixed before its first release."""
 
     name: Literal["plan"] = "plan"
-    refunds = False
     guarantee = (
         "the one plan of this ledger in full, whatever the server asked in its slots and whenever"
         " it stopped"
@@ -62,13 +78,11 @@ class PlanRule:
         return (1.0, plan.epsilon(delta)) if steps else (0.0, 0.0)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
-        """Raise BudgetError for a plan that by itself can't be held."""
         epsilon = plan.epsilon(delta)
         if epsilon > budget:
             raise too_dear(plan, epsilon, budget, delta)
 
     def allocated(self, used: Amounts, delta: float) -> float:
-        """Return ε of the plans accepted so far, if all their slots are used."""
         return used[1]
 
     def claim(self, used: Amounts, budget: float, delta: float) -> float:
@@ -77,7 +91,7 @@ class PlanRule:
 
 
 @dataclass(frozen=True)
-class EnvelopeRule:
+class EnvelopeRule(_Rule):
     """`slots` slots at (sample_rate, noise_multiplier), filled by dominated events only.
 
     An event of a lower rate or more noise is dominated, so the composition of the envelope
@@ -129,7 +143,7 @@ class EnvelopeRule:
 
 
 @dataclass(frozen=True)
-class RdpRule:
+class RdpRule(_Rule):
     """A privacy filter: Rényi ε at one fixed order α, debited for each plan before it runs.
 
     The order is fixed when the ledger is made; plans, their noise and when they stop may
@@ -182,20 +196,14 @@ class RdpRule:
         step = float(rdp(plan.sample_rate, plan.noise_multiplier, (self.order,))[0])
         return (steps * step * ULP,)
 
-    def check(self, plan: Plan, budget: float, delta: float) -> None:
-        """Accept every plan: a filter holds any."""
-
     def allocated(self, used: Amounts, delta: float) -> float:
         if not used[0]:
             return 0.0
         return epsilon_from_rdp(np.array(used), delta, (self.order,))[0]
 
-    def claim(self, used: Amounts, budget: float, delta: float) -> float:
-        return budget
-
 
 @dataclass(frozen=True)
-class SumRule:
+class SumRule(_Rule):
     """Basic composition of plans, each accounted for by itself at `delta_per_plan`.
 
     A sum of (ε, δ) is a filter too: plans may be chosen by what was released, and run by turns
@@ -206,7 +214,6 @@ class SumRule:
 
     delta_per_plan: float
     name: Literal["sum"] = "sum"
-    refunds = False
     guarantee = "the sums of ε and of δ over all plans for life, however they were chosen"
 
     def __post_init__(self) -> None:
@@ -240,30 +247,12 @@ class SumRule:
             return (0.0, 0.0)
         return (plan.epsilon(self.delta_per_plan), self.delta_per_plan)
 
-    def check(self, plan: Plan, budget: float, delta: float) -> None:
-        """Accept every plan: its cost is checked with all the others."""
-
-    def allocated(self, used: Amounts, delta: float) -> float:
-        return used[0]
-
-    def claim(self, used: Amounts, budget: float, delta: float) -> float:
-        return budget
-
 
 Rule = PlanRule | EnvelopeRule | RdpRule | SumRule
 RULES: dict[str, type[Rule]] = {
-    "plan": PlanRule,
-    "envelope": EnvelopeRule,
-    "rdp": RdpRule,
-    "sum": SumRule,
+    rule.name: rule for rule in (PlanRule, EnvelopeRule, RdpRule, SumRule)
 }
-
-
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "plan": (),
-    "rdp": ("order",),
-    "sum": ("plans",),
-}
+OPTIONS: dict[str, tuple[str, ...]] = {"plan": (), "rdp": ("order",), "sum": ("plans",)}
 
 
 def new_rule(

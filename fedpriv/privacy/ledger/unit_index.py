@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError, OverlapError
 from fedpriv.files import sync_folder
+from fedpriv.privacy.ledger.chain import on_error
 from fedpriv.secret import load_or_create_secret
 
 APPLICATION = 0x66707675  # "fpvu", in the file's header
@@ -49,6 +50,8 @@ _SCHEMA = (
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {FORMAT}",
 )
+_LEDGER = "SELECT file FROM ledgers WHERE dataset_id = ?"
+_REFUSAL = "SELECT stated_by FROM refusals WHERE (dataset_id, other, matches) = (?, ?, ?)"
 CODE_DIGITS = 12  # of the code of what matched
 TEMPLATE_UNITS, TEMPLATE_SHARE = 2, 0.1  # a text that more units than that have names nobody
 _OF_THE_KEY = b""  # the identity of no unit: its tag tells which key the others were made with
@@ -141,8 +144,7 @@ class UnitIndex:
             LedgerError: as `claim`.
         """
         with self._typed_errors(), self._opened() as connection:
-            query = "SELECT 1 FROM ledgers WHERE dataset_id = ?"
-            return connection.execute(query, (dataset_id,)).fetchone() is not None
+            return connection.execute(_LEDGER, (dataset_id,)).fetchone() is not None
 
     def covers(self, dataset_id: str, units: Iterable[Sequence[Identity]]) -> bool:
         """Tell a ledger's administrator whether at least half of these units were claimed for it.
@@ -164,10 +166,7 @@ class UnitIndex:
             LedgerError: none was.
         """
         with self._typed_errors(), self._opened() as connection:
-            found = connection.execute(
-                "SELECT 1 FROM refusals WHERE (dataset_id, other, matches) = (?, ?, ?)",
-                (dataset_id, other, matches),
-            ).fetchone()
+            found = connection.execute(_REFUSAL, (dataset_id, other, matches)).fetchone()
         if found is None:
             raise LedgerError(
                 f"{self.path}: no start of data set {dataset_id} was refused for {matches!r} of"
@@ -227,9 +226,7 @@ class UnitIndex:
     def _claim_ledger(
         self, connection: sqlite3.Connection, dataset_id: str, file: str, begun: bool
     ) -> None:
-        known = connection.execute(
-            "SELECT file FROM ledgers WHERE dataset_id = ?", (dataset_id,)
-        ).fetchone()
+        known = connection.execute(_LEDGER, (dataset_id,)).fetchone()
         if known is None and begun:
             raise self._corrupt(f"does not know the ledger {file}, whose units paid before")
         if known is not None and known[0] != file:
@@ -270,12 +267,8 @@ class UnitIndex:
         refused = []
         for (other,) in others:
             matches = self._matches(connection, key, other)
-            stated = connection.execute(
-                "SELECT 1 FROM refusals WHERE (dataset_id, other, matches) = (?, ?, ?)"
-                " AND stated_by IS NOT NULL",
-                (dataset_id, other, matches),
-            ).fetchone()
-            if stated is None:
+            found = connection.execute(_REFUSAL, (dataset_id, other, matches)).fetchone()
+            if found is None or found[0] is None:  # nobody states that they are others
                 refused.append((other, matches, _counted(connection, other)))
         if refused:
             raise _RefusedError(refused)
@@ -399,13 +392,10 @@ def _tag(key: bytes, identity: bytes) -> bytes:
 def _connect(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
-    try:
+    with on_error(connection.close):
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA temp_store = MEMORY")
         path.chmod(0o600)
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -413,10 +403,6 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _exclusive(connection: sqlite3.Connection) -> Iterator[None]:
     """Write all of a `with` block or none, while no other process reads or writes."""
     connection.execute("BEGIN EXCLUSIVE")
-    try:
+    with on_error(connection.rollback):
         yield
         connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise

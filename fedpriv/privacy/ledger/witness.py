@@ -240,11 +240,9 @@ def _sighting(line: bytes) -> Sighting:
 
 
 def _amount(stated: object) -> float:
-    match stated:
-        case int() | float() if 0 <= stated <= sys.float_info.max:
-            return float(stated)
-        case _:
-            raise ValueError("amounts")
+    if not isinstance(stated, int | float) or not 0 <= stated <= sys.float_info.max:
+        raise ValueError("amounts")
+    return float(stated)
 
 
 def _unwritable(path: Path, error: OSError) -> LedgerError:

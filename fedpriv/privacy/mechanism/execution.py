@@ -8,6 +8,7 @@ from there, so that what runs is what is accounted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,22 @@ SumOver = Callable[[Sequence[int]], ClippedSum]
 
 _MOST = 2.0**62  # steps in a sum, so that int64 has room for noise
 _IN_CACHE = 2**15  # values at a time
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step computes of whoever is sampled.
+
+    Attributes:
+        population: how many units there are.
+        sum_over: the sum over the units at these places, at most `clip_norm` for each, on the
+            plan's grid in strict numerics.
+        went_on_after: told, within the site, of an error that leaves noise alone.
+    """
+
+    population: int
+    sum_over: SumOver
+    went_on_after: Callable[[Exception], None]
 
 
 class PlanExecution:
@@ -80,11 +97,6 @@ class PlanExecution:
         self.check(plan.event(1))
         self._shared = shared_grid(plan, size) if plan.is_shared else None
 
-    @property
-    def event(self) -> Event:
-        """The cost of one step, as planned."""
-        return self.plan.event(1)
-
     def check(self, event: Event) -> None:
         """Check that the noise of a step can be drawn, before the step is paid for.
 
@@ -97,21 +109,12 @@ class PlanExecution:
         return deviation(event.noise_multiplier, self.plan.clip_norm, self._step)
 
     def step(
-        self,
-        reservation: Reservation,
-        population: int,
-        sum_over: SumOver,
-        csprng: RandomSource,
-        went_on_after: Callable[[Exception], None],
+        self, reservation: Reservation, work: Work, csprng: RandomSource
     ) -> Privatised[Values]:
         """Run one step: sample, sum, add noise.
 
         Args:
-            population: how many units there are.
-            sum_over: the sum over the units at these places, at most `clip_norm` for each, on the
-                plan's grid in strict numerics.
             csprng: of the sample and the noise, secret.
-            went_on_after: told, within the site, of an error that leaves noise alone.
 
         Raises:
             AccountingError: the reservation paid for another plan, or for secret randomness only;
@@ -119,17 +122,11 @@ class PlanExecution:
             SlotError: the reservation has bought a release before.
         """
         event = self._use(reservation, csprng)
-        total = self._sum(event, population, sum_over, csprng, went_on_after)
+        total = self._sum(event, work, csprng)
         return self._noised(event, total, csprng)
 
     def share(
-        self,
-        reservation: Reservation,
-        population: int,
-        sum_over: SumOver,
-        csprng: RandomSource,
-        went_on_after: Callable[[Exception], None],
-        members: int,
+        self, reservation: Reservation, work: Work, csprng: RandomSource, members: int
     ) -> NoisyShare:
         """Run one step of a shared plan: sample, sum, add this site's share of the noise.
 
@@ -148,22 +145,9 @@ class PlanExecution:
             raise AccountingError("Expected a plan whose noise is shared.")
         shares = plan_shares(self.plan, members)
         event = self._use(reservation, csprng, shared=True)
-        total = self._sum(event, population, sum_over, csprng, went_on_after)
+        total = self._sum(event, work, csprng)
         whole = self._whole(total).astype(np.int64)
-        return NoisyShare(add_share(whole, self._shared, shares, csprng), members)
-
-    def release(
-        self, total: ClippedSum, reservation: Reservation, csprng: RandomSource
-    ) -> Privatised[Values]:
-        """Add the plan's noise to a sum over a sample that the caller drew.
-
-        Raises:
-            AccountingError: as of `step`; or the sum was not clipped to the plan's norm, is not on
-                its grid, or is not finite: a NaN would tell that a unit was sampled.
-            SlotError: the reservation has bought a release before.
-        """
-        event = self._use(reservation, csprng)
-        return self._noised(event, self._checked(total), csprng)
+        return NoisyShare(add_share(whole, self._shared, shares, csprng))
 
     def _use(self, reservation: Reservation, csprng: RandomSource, shared: bool = False) -> Event:
         """Use what was paid for, once: return the rate and the noise that the step must have."""
@@ -175,20 +159,13 @@ class PlanExecution:
             raise AccountingError("The reservation paid for another plan.")
         return reservation.event
 
-    def _sum(
-        self,
-        event: Event,
-        population: int,
-        sum_over: SumOver,
-        csprng: RandomSource,
-        went_on_after: Callable[[Exception], None],
-    ) -> ClippedSum:
-        sample = poisson_sample(population, event.sample_rate, csprng)
+    def _sum(self, event: Event, work: Work, csprng: RandomSource) -> ClippedSum:
+        sample = poisson_sample(work.population, event.sample_rate, csprng)
         try:
-            return self._checked(sum_over(sample.tolist()))
+            return self._checked(work.sum_over(sample.tolist()))
         except Exception as error:
             # No answer at all would tell something of the sample; noise around 0 does not.
-            went_on_after(error)
+            work.went_on_after(error)
             return ClippedSum(zeros(self.size, self.grid), 0.0, self.grid)
 
     def _checked(self, total: ClippedSum) -> ClippedSum:

@@ -13,7 +13,6 @@ class NoisyShare(Secret):
 
     Attributes:
         values: z, (P,) int64.
-        members: |U|, the size of the set for which the noise was drawn.
 
     Privacy:
         Not privatised: the noise is a share of what was paid for, and the others add the rest.
@@ -21,7 +20,7 @@ class NoisyShare(Secret):
         share has all of the noise, and it is masked all the same.
     """
 
-    __slots__ = ("members", "values")
+    __slots__ = ("values",)
 
-    def __init__(self, values: Whole, members: int) -> None:
-        self.values, self.members = values, members
+    def __init__(self, values: Whole) -> None:
+        self.values = values

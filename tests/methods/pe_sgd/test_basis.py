@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from fedpriv.data.batch import Batch
-from fedpriv.gradients.engine import gradients_of
-from fedpriv.gradients.weighted import weighted_gradient
+from fedpriv.gradients.engine import gradients_of, weighted_gradient
 from fedpriv.methods.pe_sgd.basis import Basis, _home
 from fedpriv.methods.pe_sgd.projection import Projection
 from fedpriv.private_training.record_loss import record_losses

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.filter import RdpFilter
-from fedpriv.privacy.accounting.filter_price import filtered
-from fedpriv.privacy.accounting.planning import solve
+from fedpriv.privacy.accounting.planning import filtered, solve
 from tests.example_counts import examples
 
 DELTA = 1e-5

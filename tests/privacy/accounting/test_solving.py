@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.privacy.accounting.solving import calibrate_delta, calibrate_rate, calibrate_steps
+from fedpriv.privacy.accounting.calibration import calibrate_delta, calibrate_rate, calibrate_steps
 from tests.example_counts import examples
 
 DELTA = 1e-5

@@ -31,7 +31,6 @@ from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.accounting.rdp import epsilon_from_rdp
 from fedpriv.privacy.ledger import administration, chain
-from fedpriv.privacy.ledger.account import KEPT_APART
 from fedpriv.privacy.ledger.ledger import (
     AS_PLANNED,
     Ledger,
@@ -98,7 +97,7 @@ def test_a_slot_is_debited_for_what_it_asks_when_it_is_reserved(opened: Ledger) 
     assert bodies(opened, "reserve") == [
         {"job": "job-1", "slot": 0, "request": DIGEST, "noise": 2.0, "rate": 0.5}
     ]
-    assert opened.spent_events == [Event(0.05, 3.0, 1)]
+    assert opened.slot_events("job-1") == [(0, Event(0.05, 3.0, 1))]
     debit = np.array([budget_of().debit(2.0, 0.5)])
     assert opened.epsilon_spent == epsilon_from_rdp(debit, DELTA, (ORDER,))[0]
     opened.release(paid, b"reply")
@@ -633,24 +632,6 @@ def test_jobs_by_turns_stay_within_a_ledger_for_life(
                 administration.close_job(opened, plan.job)
         assert total <= limit * (1 + Fraction(1, 10**9))
         assert opened.epsilon_spent <= BUDGET
-
-
-def test_very_many_different_slots_are_grouped_on_the_safe_side(tmp_path: Path) -> None:
-    """They are then a little dearer than each by itself, and never cheaper."""
-    plan = replace(PLAN, sample_rate=0.02, noise_multiplier=1.2, steps=KEPT_APART + 20)
-    with Ledger.create(tmp_path / "l.db", terms(RdpRule(ORDER))) as opened:
-        opened.commit(plan)
-        exact = []
-        for slot in range(plan.steps):
-            choice = SlotChoice(noise=1.0 + slot / plan.steps, rate=1.0 - slot / plan.steps / 2)
-            exact.append(take(opened, slot, choice).event)
-        grouped = opened.spent_events
-        assert len(grouped) <= KEPT_APART < len(exact)
-        assert sum(event.count for event in grouped) == plan.steps
-        numerical, shown = epsilon_upper(exact, DELTA), epsilon_upper(grouped, DELTA)
-        assert numerical <= shown * 1.001  # the grid's jitter
-        assert shown <= 1.1 * numerical
-        assert numerical <= opened.epsilon_spent <= budget_of(plan).epsilon(DELTA)
 
 
 def test_a_choice_is_what_its_row_says() -> None:

@@ -16,7 +16,7 @@ from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.ledger.ledger import AS_PLANNED, Plan, Reservation, SlotChoice
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
-from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.execution import PlanExecution, Work
 from fedpriv.privacy.mechanism.grid import Grid, deviation, grid_of, sum_step
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.noise_share import add_share, shared_grid
@@ -40,7 +40,12 @@ def accepts(noise: np.ndarray, sigma: float) -> bool:
 
 def release(total: ClippedSum, paid: Reservation, csprng: Any) -> Any:
     """What leaves of a sum over a sample that was drawn already."""
-    return PlanExecution(paid.plan, total.value.numel()).release(total, paid, csprng)
+    execution = PlanExecution(paid.plan, total.value.numel())
+    return execution.step(paid, Work(0, lambda _: total, _raised), csprng)
+
+
+def _raised(error: Exception) -> None:
+    raise error
 
 
 def released(pay: Pay, plan: Plan = PLAN) -> np.ndarray:
@@ -71,15 +76,10 @@ def test_the_noise_of_a_slot_is_the_one_that_it_paid_for(
     plan = replace(ADAPTIVE, numerics=numerics)
     execution, sigma = PlanExecution(plan, SIZE), noise * plan.noise_multiplier * plan.clip_norm
     zero = ClippedSum(zeros(SIZE, execution.grid), plan.clip_norm, execution.grid)
-    for step in (False, True):
-        paid, csprng = pay(plan, choice=SlotChoice(noise=noise)), SystemCsprng()
-        if step:
-            value = execution.step(paid, 9, lambda _: zero, csprng, _never).value
-        else:
-            value = execution.release(zero, paid, csprng).value
-        drawn = value.astype(np.float64)
-        assert accepts(drawn, sigma)
-        assert not accepts(drawn, sigma * 2 / 3) and not accepts(drawn, sigma * 3 / 2)
+    paid, csprng = pay(plan, choice=SlotChoice(noise=noise)), SystemCsprng()
+    drawn = execution.step(paid, Work(9, lambda _: zero, _never), csprng).value.astype(np.float64)
+    assert accepts(drawn, sigma)
+    assert not accepts(drawn, sigma * 2 / 3) and not accepts(drawn, sigma * 3 / 2)
 
 
 def test_a_slot_samples_at_the_rate_that_it_paid_for(pay: Pay) -> None:
@@ -92,7 +92,7 @@ def test_a_slot_samples_at_the_rate_that_it_paid_for(pay: Pay) -> None:
 
     execution = PlanExecution(ADAPTIVE, 3)
     for choice in (AS_PLANNED, SlotChoice(rate=0.2), SlotChoice(noise=4.0, rate=1.0)):
-        execution.step(pay(ADAPTIVE, choice=choice), 10**5, sum_over, SystemCsprng(), _never)
+        execution.step(pay(ADAPTIVE, choice=choice), Work(10**5, sum_over, _never), SystemCsprng())
     planned, fewer, same = seen
     assert abs(planned - 10_000) < 600 and abs(same - 10_000) < 600
     assert abs(fewer - 2_000) < 300
@@ -105,7 +105,7 @@ def test_noise_of_a_slot_that_cannot_be_drawn_is_refused_before_it_is_sampled(pa
         execution.check(choice.event(ADAPTIVE))
     execution.check(Event(0.1, 3.0, 1))
     with pytest.raises(AccountingError, match="noise_multiplier"):
-        execution.step(pay(ADAPTIVE, choice=choice), 9, _never, SystemCsprng(), _never)
+        execution.step(pay(ADAPTIVE, choice=choice), Work(9, _never, _never), SystemCsprng())
 
 
 def test_a_grid_is_the_plans_whatever_a_slot_asks(pay: Pay) -> None:
@@ -115,7 +115,7 @@ def test_a_grid_is_the_plans_whatever_a_slot_asks(pay: Pay) -> None:
     for noise in (0.5, 1.0, 8.0):
         total = ClippedSum(zeros(1000, grid), 2.0, grid)
         paid = pay(plan, choice=SlotChoice(noise=noise))
-        values.append(PlanExecution(plan, 1000).release(total, paid, SystemCsprng()).value)
+        values.append(release(total, paid, SystemCsprng()).value)
     for value in values:
         near = value[np.abs(value) < 2**24 * grid.step].astype(np.float64) / grid.step
         assert near.size and np.array_equal(near, np.rint(near))
@@ -246,7 +246,7 @@ def test_a_reservation_is_made_by_a_ledger_alone() -> None:
 def share(total: ClippedSum, paid: Reservation, members: int = 4, csprng: Any = None) -> NoisyShare:
     """A step whose sum is given."""
     execution, source = PlanExecution(paid.plan, total.value.numel()), csprng or SystemCsprng()
-    return execution.share(paid, 9, lambda _: total, source, lambda error: None, members)
+    return execution.share(paid, Work(9, lambda _: total, lambda error: None), source, members)
 
 
 def ones(plan: Plan = SHARED) -> ClippedSum:
@@ -275,7 +275,7 @@ def test_a_share_has_the_noise_of_its_set(pay: Pay, members: int, shares: int) -
     made = share(ones(), pay(SHARED), members)
     grid = shared_grid(SHARED, SIZE)
     noise = made.values * grid.step - 1
-    assert made.members == members and made.values.dtype == np.int64
+    assert made.values.dtype == np.int64
     assert accepts(noise, 3.0 / shares**0.5)
     assert not accepts(noise, 2.0 / shares**0.5) and not accepts(noise, 4.5 / shares**0.5)
     assert abs(noise.mean()) < 6 * 3.0 / SIZE**0.5
@@ -291,9 +291,7 @@ def test_a_reservation_buys_one_share(pay: Pay) -> None:
 def test_a_shared_plan_releases_nothing_by_itself(pay: Pay) -> None:
     execution = PlanExecution(SHARED, SIZE)
     with pytest.raises(AccountingError, match="to be shared"):
-        execution.release(ones(), pay(SHARED), SystemCsprng())
-    with pytest.raises(AccountingError, match="to be shared"):
-        execution.step(pay(SHARED), 9, lambda _: ones(), SystemCsprng(), lambda error: None)
+        execution.step(pay(SHARED), Work(9, lambda _: ones(), lambda error: None), SystemCsprng())
 
 
 def test_a_local_plan_shares_nothing(pay: Pay) -> None:
@@ -323,13 +321,13 @@ def test_a_sum_that_is_none_is_shared_as_zeros(pay: Pay) -> None:
         total = ClippedSum(torch.tensor(values, dtype=torch.float64), 2.0)
         execution, told = PlanExecution(SHARED, SIZE), []
         found = execution.share(
-            pay(SHARED), 9, lambda _, total=total: total, SystemCsprng(), told.append, 4
+            pay(SHARED), Work(9, lambda _, total=total: total, told.append), SystemCsprng(), 4
         )
         assert accepts(found.values * grid.step, 3.0 / 3**0.5) and len(told) == 1
 
 
 def test_what_must_not_leave_shows_nothing_and_can_not_be_copied() -> None:
-    secret = NoisyShare(np.ones(3, dtype=np.int64), 2)
+    secret = NoisyShare(np.ones(3, dtype=np.int64))
     assert repr(secret) == "NoisyShare()"
     assert not hasattr(secret, "__dict__")
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
