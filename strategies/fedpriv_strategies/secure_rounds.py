@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
 from flwr.app import Message
-from flwr.serverapp import Grid
 
 from fedpriv.errors import FedprivError, ProtocolError, RoundError
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.protocol import (
-    VECTOR,
     Offer,
     Ready,
     Refusal,
@@ -30,13 +28,16 @@ from fedpriv.secure_sum.ready import Member, SlotId, check_member
 from fedpriv.secure_sum.roster import Roster
 from fedpriv_strategies.messages import (
     TRAIN_SET,
+    Nodes,
     answer_of,
+    arrays_of,
     as_masked,
+    ask,
     body_bytes,
     message,
     payload_bytes,
 )
-from fedpriv_strategies.rounds import WAITING, RoundOutcome, Rounds, state_of
+from fedpriv_strategies.rounds import WAITING, Rounds, state_of
 from fedpriv_strategies.sum_of_set import SumOfSet
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class SecureRounds(Rounds):
         """All sites have the same."""
         return self._shared.noise_multiplier
 
-    def run(self, number: int, grid: Grid) -> None:
+    def run(self, number: int, grid: Nodes) -> None:
         """Run one round: find who is ready, take their sum, and move along it.
 
         Raises:
@@ -107,17 +108,14 @@ class SecureRounds(Rounds):
         """
         while True:
             self.propose(grid)
-            self._begin(number)
+            if self._state.round != number:
+                self._failed.clear()
+                self._set_state(SumState(number, self._state.slot + 1))
             try:
                 self._sum(number, grid)
                 return
             except _VoidError as error:
                 self._skip(number, str(error))
-
-    def _begin(self, number: int) -> None:
-        if self._state.round != number:
-            self._failed.clear()
-            self._set_state(SumState(number, self._state.slot + 1))
 
     def _set_state(self, state: SumState) -> None:
         self._keep(state)
@@ -144,37 +142,23 @@ class SecureRounds(Rounds):
         rounds_left = self.proposal.rounds - number
         return self._state.slot + 1 + rounds_left < self.proposal.training_steps
 
-    def _sum(self, number: int, grid: Grid) -> None:
+    def _sum(self, number: int, grid: Nodes) -> None:
         request = self._state.request
         if request is None:
             request = self._form_set(number, grid)
             self._set_state(replace(self._state, request=request))
         else:
-            self._start_outcome((), number)
+            self._begin_outcome(number, ())
         self._add_up(number, request, grid)
 
-    def _start_outcome(self, messages: Sequence[Message], number: int) -> None:
-        """Begin the outcome of a round in which nobody has answered yet."""
-        self.outcome = RoundOutcome(
-            bytes_down=payload_bytes(messages), decision=self._decision(number)
-        )
-        for offer in self.offers.values():
-            self._note(offer, SiteState.ABSENT)
-
-    def _form_set(self, number: int, grid: Grid) -> SetRequest:
+    def _form_set(self, number: int, grid: Nodes) -> SetRequest:
         """Return all who are ready, as the set of the slot.
 
         Raises:
             RoundError: fewer than `min_sites` are ready.
         """
-        asked = self.requests(number, grid)
-        self._start_outcome(asked, number)
+        replies = ask(grid, self.requests(number, grid), self._timeout)
         slot_id = self._slot_id(number)
-        replies = grid.send_and_receive(asked, timeout=self._timeout)
-        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
-        del asked  # with their vectors
-        for node in nodes.values():
-            self._note(self.offers[node], SiteState.NO_REPLY)
         ready: dict[str, Member] = {}
 
         def use(offer: Offer, answer: Ready, reply: Message) -> None:
@@ -182,9 +166,10 @@ class SecureRounds(Rounds):
             self._note(offer, SiteState.READY)
             ready[offer.site] = answer.member
 
-        hopeless = self._hear(replies, nodes, Ready, use)
-        self._check_enough(f"Round {number}: {len(ready)} sites are ready", len(ready), hopeless)
-        chosen = set(ready) - self._failed  # who failed at once may fail again
+        hopeless = self._hear(replies, Ready, use)
+        count, states = len(ready), self._states()
+        self._check_enough(f"Round {number}: {count} sites are ready", count, hopeless, states)
+        chosen = ready.keys() - self._failed  # who failed at once may fail again
         if len(chosen) < self._min_sites:
             chosen = set(ready)
         members = tuple(ready[name] for name in sorted(chosen))
@@ -215,7 +200,7 @@ class SecureRounds(Rounds):
         units = sum(rate * offers[name].declared_size for name in names)
         return SumOfSet(self.proposal, self._values, len(names), units, bits)
 
-    def _add_up(self, number: int, request: SetRequest, grid: Grid) -> None:
+    def _add_up(self, number: int, request: SetRequest, grid: Nodes) -> None:
         """Ask for the shares of a set, and move along their sum.
 
         Raises:
@@ -235,10 +220,8 @@ class SecureRounds(Rounds):
         ]
         self.outcome.bytes_down += payload_bytes(asked)
         log.info("Round %d: waiting for the shares of %s.", number, self._names(nodes))
-        replies = grid.send_and_receive(asked, timeout=self._timeout)
-        of = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
-        for reply in replies:
-            offer = nodes[of[reply.metadata.reply_to_message_id]]
+        for node, reply in ask(grid, asked, self._timeout):
+            offer = nodes[node]
             try:
                 self._take_share(total, offer, reply, number)
             except ProtocolError as error:
@@ -272,10 +255,9 @@ class SecureRounds(Rounds):
             if answer.refused in WAITING:  # a share may still come
                 return
             raise ProtocolError(f"It refused its share: {answer.reason}.")
-        arrays = reply.content.array_records.get(VECTOR)
-        if arrays is None or (answer.kind, answer.slot) != ("masked-share", self._slot(number)):
+        if (answer.kind, answer.slot) != ("masked-share", self._slot(number)):
             raise ProtocolError("It sent something else than its share.")
-        masked = as_masked(arrays, total.size, total.bits)
+        masked = as_masked(arrays_of(reply), total.size, total.bits)
         try:
             total.add(masked)
         finally:
