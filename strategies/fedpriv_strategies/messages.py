@@ -32,7 +32,7 @@ class Nodes(Protocol):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages, which numbers them, and give the replies that come in `timeout` seconds."""
+        """Send messages, which numbers them, and give the replies that come in time."""
 
 
 def ask(nodes: Nodes, messages: Sequence[Message], timeout: float) -> Iterable[tuple[int, Message]]:
