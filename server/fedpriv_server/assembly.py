@@ -69,17 +69,17 @@ class Assembly:
         """Wait until `min_sites` are there; the first time also for the others, for a while."""
         config = self._config
         assert config.server is not None
-        started = time.monotonic()
-        patience = 0.0 if self._begun else seconds(config.server.wait)
-        reminded = started
+        patient = remind = time.monotonic()
+        if not self._begun:
+            patient += seconds(config.server.wait)
         while True:
             self._between()
             there, missing = len(self._grid.get_node_ids()), self.missing()
-            waited = time.monotonic() - started
-            if not missing or (there >= config.job.min_sites and waited >= patience):
+            now = time.monotonic()
+            if not missing or (there >= config.job.min_sites and now >= patient):
                 break
-            if time.monotonic() - reminded >= REMIND or reminded == started:
-                reminded = time.monotonic() + 1e-9
+            if now >= remind:
+                remind = now + REMIND
                 text = f"Waiting for {', '.join(map(self._door.named, missing))}; {there} there."
                 log.info(text)
                 self.tell(state="waiting", problem=text)
@@ -88,8 +88,8 @@ class Assembly:
 
     def missing(self) -> list[str]:
         """Return the names of the sites that are not there."""
-        names = self._door.broker.names
-        there = {names[node] for node in self._grid.get_node_ids() if node in names}
+        names = self._grid.names
+        there = {names.get(node) for node in self._grid.get_node_ids()}
         return sorted({site.name for site in self._config.sites} - there)
 
     def tell(self, states: dict[str, str] | None = None, **facts: Any) -> None:
@@ -100,7 +100,13 @@ class Assembly:
         """
         with self._lock:
             self._states |= states or {}
-            self._status.update(sites=self._sites(), **facts)
+            heads, said = self._job.strategy.heads, self.said()
+            shown = self._door.seen(said)
+            for name, row in shown.items():
+                head = heads.get(name)
+                ledger = "" if head is None else f"{head.rows}:{head.hash}"  # as `--head` reads
+                row |= {"last": said[name], "ledger": ledger}
+            self._status.update(sites=shown, **facts)
 
     def said(self) -> dict[str, str]:
         """Return what is known of each site: how it answered last, or why it refused."""
@@ -109,12 +115,3 @@ class Assembly:
         answers = [*strategy.waiting.items(), *strategy.refused.items()]
         known = accepted | self._states | {names.get(node): state_of(one) for node, one in answers}
         return {site.name: known.get(site.name, SiteState.NOT_ASKED) for site in self._config.sites}
-
-    def _sites(self) -> dict[str, Any]:
-        heads, said = self._job.strategy.heads, self.said()
-        shown = {}
-        for name, seen in self._door.seen(said).items():
-            head = heads.get(name)
-            ledger = "" if head is None else f"{head.rows}:{head.hash}"  # as `--head` reads
-            shown[name] = {**seen, "last": said[name], "ledger": ledger}
-        return shown

@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from pathlib import Path
 from typing import Protocol
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 
 from fedpriv import logs
 from fedpriv_server.flower.messages import APP_FAILED, replying
@@ -103,9 +103,7 @@ class MessageBroker:
         Args:
             public_key: PEM, as Flower's node authentication compares it.
         """
-        node = self.state.node_of(public_key)
-        if node is None:
-            node = self.state.add_node(name, public_key)
+        node = self.state.node_of(public_key) or self.state.add_node(name, public_key)
         self._names[node] = name
         return node
 
@@ -122,14 +120,6 @@ class MessageBroker:
         return self.state.node_of(public_key) in self._names
 
     # Messages
-
-    def keep(self, content: RecordDict) -> Kept:
-        """Put the content of messages into the store, until it is released."""
-        return self.state.keep(content)
-
-    def release(self, kept: Kept) -> None:
-        """Let a content go when the last message that carries it is gone."""
-        self.state.release(kept)
 
     def expect(self, node: int, limits: UploadLimits) -> Upload:
         """Make the place for a node's reply to one request; remove it after use."""
@@ -150,17 +140,6 @@ class MessageBroker:
     def was_told(self, node: int, message_id: str) -> bool:
         """Tell whether a message was put into that node's mailbox, not too long ago."""
         return message_id in self._posted.get(node, ())
-
-    def replies(self, message_ids: set[str]) -> list[Message]:
-        """Return the replies that came since the last call; their content may still be on its way.
-
-        Each reply is given once. Its upload knows whether all of its content is there.
-        """
-        return self.state.replies(message_ids)
-
-    def discard(self, message_ids: set[str]) -> None:
-        """Remove messages, and the replies to them but for what was uploaded."""
-        self.state.discard(message_ids)
 
 
 def read_reply(reply: Message, upload: Upload, reply_to: str) -> Message:

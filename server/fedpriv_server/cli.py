@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from fedpriv import __version__
+from fedpriv import __version__, logs
 from fedpriv.command_line import run
+from fedpriv.config.load import load_job
+from fedpriv.config.server import ServerSection
 from fedpriv.environment import set_environment
 from fedpriv.errors import RunningError
+from fedpriv.process import read_status, stop_on_terminate
 from fedpriv_server import queue_commands
-from fedpriv_server.queue_commands import State
-
-if TYPE_CHECKING:
-    from fedpriv.config.server import ServerSection
+from fedpriv_server.consortium import load_consortium
+from fedpriv_server.queue_commands import AsJson, Replaced, State
+from fedpriv_server.status import facts_of, facts_of_lasting, listens, show
 
 Plain = Annotated[bool, typer.Option("--plain", help="Use HTTP without TLS, on this machine only.")]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write log lines as JSON.")]
@@ -35,10 +37,7 @@ def serve(
     out: Annotated[
         Path | None, typer.Option(help="The run directory.", show_default="runs/<name>")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the file."),
-    ] = None,
+    set_: Replaced = None,
     plain: Plain = False,
     json_logs: JsonLogs = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
@@ -51,8 +50,6 @@ def serve(
         return
     if config is None:
         raise typer.BadParameter("give the federation file", param_hint="--config")
-    from fedpriv.config.load import load_job
-
     job = load_job(config, set_ or [])
     out = out or Path("runs") / job.job.name
     section = job.server if job.job.engine == "network" else None
@@ -70,11 +67,8 @@ def serve_sites(
     json_logs: JsonLogs = False,
 ) -> None:
     """Serve a consortium for years: run the submitted jobs one after the other."""
-    from fedpriv_server.consortium import load_consortium
-
-    _prepare(
-        load_consortium(consortium).server, consortium, state, plain=plain, json_logs=json_logs
-    )
+    section = load_consortium(consortium).server
+    _prepare(section, consortium, state, plain=plain, json_logs=json_logs)
     from fedpriv_server.lasting import serve_consortium
 
     serve_consortium(consortium, state, plain=plain)
@@ -84,9 +78,6 @@ def _prepare(
     section: ServerSection | None, source: Path, folder: Path, *, plain: bool, json_logs: bool
 ) -> None:
     """Refuse at once what can't be used, because the code that serves takes long to load."""
-    from fedpriv import logs
-    from fedpriv.process import read_status, stop_on_terminate
-
     logs.configure(as_json=json_logs)
     stop_on_terminate()
     if section is None:
@@ -106,7 +97,7 @@ def _prepare(
 def status(
     out: Annotated[Path | None, typer.Option(help="The run directory of one job.")] = None,
     state: Annotated[Path | None, typer.Option(help="The folder of a lasting server.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     probe: Annotated[
         bool,
         typer.Option(
@@ -115,12 +106,9 @@ def status(
     ] = False,
 ) -> None:
     """Show whether a server runs, the state of its job, and which site it waits for."""
-    from fedpriv_server.status import facts_of, facts_of_lasting, listens, show
-
-    if (out is None) == (state is None):
-        raise typer.BadParameter("give exactly one of the two", param_hint="--out or --state")
     folder = out or state
-    assert folder is not None
+    if folder is None or (out and state):
+        raise typer.BadParameter("give exactly one of the two", param_hint="--out or --state")
     if probe:
         raise typer.Exit(0 if listens(folder) else 1)
     facts = facts_of(folder) if state is None else facts_of_lasting(folder)

@@ -6,21 +6,19 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from flwr.serverapp import Grid
-
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
 from fedpriv.protocol import Handover, Proposal, Received, Refusal, values_digest
 from fedpriv_server.reports import PATIENCE
-from fedpriv_strategies.messages import ADAPTER, answer_of, as_arrays, message
+from fedpriv_strategies.messages import ADAPTER, Nodes, answer_of, as_arrays, ask, message
 
 log = logging.getLogger(__name__)
 SLOWEST = 1e6  # bytes a second, to all sites together, that are waited for
 
 
 def hand_over(
-    grid: Grid,
+    grid: Nodes,
     names: Mapping[int, str],
     proposal: Proposal,
     vector: Privatised[Vector],
@@ -48,7 +46,7 @@ def hand_over(
 
 
 def _heard(
-    grid: Grid, names: Mapping[int, str], proposal: Proposal, vector: Privatised[Vector]
+    grid: Nodes, names: Mapping[int, str], proposal: Proposal, vector: Privatised[Vector]
 ) -> set[str]:
     values = require_privatised(vector, "vector")
     body = Handover(proposal=proposal, values_digest=values_digest(values))
@@ -56,16 +54,13 @@ def _heard(
     there = [node for node in grid.get_node_ids() if node in names]
     messages = [message(body, node, ADAPTER, "adapter", arrays) for node in there]
     patience = PATIENCE + len(messages) * values.nbytes / SLOWEST
-    replies = grid.send_and_receive(messages, timeout=patience)
-    nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
     heard = set()
-    for reply in replies:
-        name = names[nodes[reply.metadata.reply_to_message_id]]
+    for node, reply in ask(grid, messages, patience):
         try:
             answer = answer_of(reply, Received)
             if isinstance(answer, Refusal):
                 raise ProtocolError(answer.reason)
-            heard.add(name)
+            heard.add(names[node])
         except FedprivError as error:
-            log.warning("Site %s did not take the adapter: %s", name, error)
+            log.warning("Site %s did not take the adapter: %s", names[node], error)
     return heard

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.serverapp import Grid
-
 from fedpriv.base_model import BEGIN, CONFIG, EMBEDDED, WEIGHTS
 from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
@@ -51,18 +49,31 @@ from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.synthetic import evolution_of
 from fedpriv_server.tracking.tracking import Tracking
 from fedpriv_strategies.looks import look
+from fedpriv_strategies.messages import Nodes
 from fedpriv_strategies.rounds import Rounds
 from fedpriv_strategies.secure_rounds import SecureRounds
 from fedpriv_strategies.strategy import rounds_of, update_of
 
 log = logging.getLogger(__name__)
 Listener = Callable[[dict[str, Any]], None]
+Gather = Callable[[RoundError | None], None]
 
 
 def _raise(error: RoundError | None) -> None:
     """Ask once: what is missing in one process stays missing."""
     if error is not None:
         raise error
+
+
+def _persist(ask: Callable[[], None], gather: Gather) -> None:
+    """Ask the sites until enough have answered, for as long as `gather` sees any use in it."""
+    gather(None)
+    while True:
+        try:
+            ask()
+            return
+        except RoundError as error:
+            gather(error)
 
 
 class Job:
@@ -190,9 +201,7 @@ class Job:
             None if self._control is None else self._control.state(),
         )
 
-    def execute(
-        self, grid: Grid, listener: Listener, gather: Callable[[RoundError | None], None] = _raise
-    ) -> None:
+    def execute(self, grid: Nodes, listener: Listener, gather: Gather = _raise) -> None:
         """Run the rounds that are left; every one of them ends in a checkpoint.
 
         A round that has too few replies changes nothing and is asked again, under the same slots,
@@ -208,7 +217,7 @@ class Job:
                 the run can be resumed.
         """
         run = self.run
-        self._agree(grid, gather)
+        _persist(lambda: self.strategy.propose(grid), gather)
         if run.info["status"] == "preparing":
             run.ready(model=self.model_facts, baseline=self.baseline.as_dict())
         else:
@@ -223,7 +232,7 @@ class Job:
                 if "ended_early" in run.info:
                     break
                 started = time.monotonic()
-                self._round(number, grid, gather)
+                _persist(partial(self.strategy.run, number, grid), gather)
                 metrics = self._metrics(number, started)
                 run.save(metrics, self._checkpoint(number, self.strategy.heads))
                 self.rounds.append(metrics)
@@ -246,27 +255,7 @@ class Job:
         run.stop("finished")
         tracking.close(finished=True)
 
-    def _agree(self, grid: Grid, gather: Callable[[RoundError | None], None]) -> None:
-        """Ask the sites for their terms until enough have accepted."""
-        gather(None)
-        while True:
-            try:
-                self.strategy.propose(grid)
-                return
-            except RoundError as error:
-                gather(error)
-
-    def _round(self, number: int, grid: Grid, gather: Callable[[RoundError | None], None]) -> None:
-        """Run one round, asked until enough sites have answered it."""
-        gather(None)
-        while True:
-            try:
-                self.strategy.run(number, grid)
-                return
-            except RoundError as error:
-                gather(error)
-
-    def _look(self, grid: Grid) -> None:
+    def _look(self, grid: Nodes) -> None:
         """Look at the sites' held-out records, if that is due after the last round and not done.
 
         The round is kept before anything is asked: from what was kept, an interrupted look is
@@ -308,16 +297,13 @@ class Job:
         looks = self.config.evaluation.sites
         return 0 if looks is None else looks.due(number, self.config.job.rounds)
 
-    def _is_due(self, number: int) -> bool:
-        if self._looks_due(number) > self._looks:
-            return True  # its centres are the scores of the round
-        return number % self.config.evaluation.every == 0 or number == self.config.job.rounds
-
     def _metrics(self, number: int, started: float) -> dict[str, Any]:
         """Return what is written of a round; the scores are taken here."""
         outcome, vector = self.strategy.outcome, self.update.vector
         shown: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
-        if self._is_due(number):
+        is_last, every = number == self.config.job.rounds, self.config.evaluation.every
+        is_looked_at = self._looks_due(number) > self._looks  # the scores are a look's centres
+        if is_last or is_looked_at or number % every == 0:
             with self._pool.borrow(self.recipe) as worker:
                 shown = dict(scores(worker, vector, self.examples, self.tuning, self.hardest))
         public = self.config.job.data_is_public

@@ -1,4 +1,4 @@
-"""The grid of one job, at a server to which sites of other jobs are connected, too."""
+"""The nodes of one job, at a server to which sites of other jobs are connected, too."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from flwr.app import Message
 
 from fedpriv_server.door import Door
 from fedpriv_server.grid import NetworkGrid
-from fedpriv_server.one_run import OneRunGrid
 
 
-class JobGrid(OneRunGrid):
+class JobGrid:
     """Knows the nodes of a job's own sites, and no others.
 
     Args:
@@ -36,13 +35,6 @@ class JobGrid(OneRunGrid):
         """Return the nodes that connected since the last call, for the first time or anew."""
         return self._grid.newcomers()
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        return list(self._grid.push_messages(messages))
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return list(self._grid.pull_messages(message_ids))
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterator[Message]:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> Iterator[Message]:
+        """Send to these and receive from them, as the grid of all does."""
         return self._grid.send_and_receive(messages, timeout=timeout)

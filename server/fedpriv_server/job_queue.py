@@ -9,7 +9,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -180,11 +180,11 @@ class Queue:
 
     def jobs(self) -> list[QueuedJob]:
         """Return all: those that ended in order of their numbers, then the running, the waiting."""
-        jobs = self._rows("true")
-        waiting = [job for job in jobs if job.state == "waiting"]
-        running = [job for job in jobs if job.state == "running"]
-        ended = [job for job in jobs if job.state in ENDED]
-        return [*sorted(ended, key=lambda job: job.id), *running, *waiting]
+        ranks = {"running": 1, "waiting": 2}  # in which their places count
+        return sorted(
+            self._rows("true"),
+            key=lambda job: (ranks.get(job.state, 0), job.id if job.state in ENDED else 0),
+        )
 
     def job(self, number: int) -> QueuedJob:
         """Return a job by its number. Raises RunError if there is no such job."""
@@ -194,14 +194,13 @@ class Queue:
         return found[0]
 
     def _rows(self, where: str, *values: object) -> list[QueuedJob]:
-        found = self._database.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY place", values)
+        columns = ", ".join(one.name for one in fields(QueuedJob))
+        found = self._database.execute(
+            f"SELECT {columns} FROM jobs WHERE {where} ORDER BY place", values
+        )
         return [
-            QueuedJob(
-                **{key: row[key] for key in row.keys() if key not in ("place", "sites", "abort")},  # noqa: SIM118
-                sites=json.loads(row["sites"]),
-                abort=bool(row["abort"]),
-            )
-            for row in found
+            QueuedJob(**{**row, "sites": json.loads(row["sites"]), "abort": bool(row["abort"])})
+            for row in map(dict, found)
         ]
 
     def begin(self) -> QueuedJob | None:

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from fedpriv_server.job_queue import QueuedJob
+from fedpriv import logs
+from fedpriv.config.load import load_job
+from fedpriv.process import stop_on_terminate
+from fedpriv_server.consortium import server_of
+from fedpriv_server.job_queue import Queue, QueuedJob
 
 State = Annotated[Path, typer.Option(help="A lasting server's folder, with queue and runs.")]
 Number = Annotated[int, typer.Argument(help="The job's number; list shows it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Replaced = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the file."),
+]
 
 
 def submit(
@@ -23,23 +33,17 @@ def submit(
     token: Annotated[
         str | None, typer.Option(help="A word of yours: a job with the same token is queued once.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the file."),
-    ] = None,
+    set_: Replaced = None,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Queue it even if, by their reports, sites can't pay.")
     ] = False,
 ) -> None:
     """Queue a federation file's job as it is now; later changes of the file do not count."""
-    from fedpriv.config.load import load_job
-    from fedpriv_server.affordable import check_affordable, last_reports
-    from fedpriv_server.consortium import server_of
-    from fedpriv_server.job_queue import Queue
-
     config = load_job(file, set_ or [])
     server_of(config, file)
     if not anyway:
+        from fedpriv_server.affordable import check_affordable, last_reports
+
         check_affordable(config, last_reports(state).values())
     with Queue.open(state) as queue:
         number, is_new = queue.submit(config, file.resolve(), token)
@@ -49,12 +53,6 @@ def submit(
 
 def jobs(state: State, as_json: AsJson = False) -> None:
     """List the jobs in order: the ended ones, the running one, and the waiting ones."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from fedpriv_server.job_queue import Queue
-
     with Queue.open(state) as queue:
         found = queue.jobs()
     if as_json:
@@ -68,8 +66,6 @@ def jobs(state: State, as_json: AsJson = False) -> None:
 
 def show(job: Number, state: State, as_json: AsJson = False) -> None:
     """Show how a job ended and why, which sites took part, and which did not."""
-    from fedpriv_server.job_queue import Queue
-
     with Queue.open(state) as queue:
         found = queue.job(job)
     if as_json:
@@ -93,8 +89,6 @@ def _shown(job: QueuedJob, state: Path) -> dict[str, object]:
 
 def abort(job: Number, state: State) -> None:
     """Abort a job: at once if it waits, when its round is over if it runs."""
-    from fedpriv_server.job_queue import Queue
-
     with Queue.open(state) as queue:
         found = queue.abort(job)
     said = "aborted" if found.state == "aborted" else "aborted when its round is over"
@@ -103,8 +97,6 @@ def abort(job: Number, state: State) -> None:
 
 def retry(job: Number, state: State) -> None:
     """Queue a failed or aborted job again, behind all others; it goes on where it was."""
-    from fedpriv_server.job_queue import Queue
-
     with Queue.open(state) as queue:
         queue.retry(job)
 
@@ -118,8 +110,6 @@ def reorder(
     ] = None,
 ) -> None:
     """Move a waiting job before another waiting job."""
-    from fedpriv_server.job_queue import Queue
-
     if first == (before is not None):
         raise typer.BadParameter("give exactly one of the two", param_hint="--first or --before")
     with Queue.open(state) as queue:
@@ -131,9 +121,7 @@ def serve_page(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Local port; 0: any.")] = 8641,
 ) -> None:
     """Serve a page with queue, sites and history to this machine alone."""
-    from fedpriv import logs
     from fedpriv.local_page import serve_locally
-    from fedpriv.process import stop_on_terminate
     from fedpriv_server.page import coordinator_app, page
 
     logs.configure(as_json=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from flwr.serverapp import Grid
 from pydantic import ValidationError
 
 from fedpriv.errors import FedprivError, ProtocolError
@@ -13,13 +12,13 @@ from fedpriv.protocol import MAX_EPSILON, ReportRequest
 from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_strategies.messages import REPORT, body_of, message
+from fedpriv_strategies.messages import REPORT, Nodes, ask, body_of, message
 
 log = logging.getLogger(__name__)
 PATIENCE = 30.0  # seconds
 
 
-def collect_reports(grid: Grid, run: RunDirectory, names: Mapping[int, str]) -> list[str]:
+def collect_reports(grid: Nodes, run: RunDirectory, names: Mapping[int, str]) -> list[str]:
     """Write ``sites/NAME/budget.json`` of every site that is there; gives those it has none of.
 
     A report is the site's word: that it is whole and of this job is checked, not that it is true.
@@ -29,11 +28,8 @@ def collect_reports(grid: Grid, run: RunDirectory, names: Mapping[int, str]) -> 
     for life in (True, None):  # sites of an older version refuse the first
         asked = ReportRequest(job_id=job, life=life)
         messages = [message(asked, node, REPORT, "report") for node in there]
-        replies = grid.send_and_receive(messages, timeout=PATIENCE)  # which numbers them
-        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
         there = []
-        for reply in replies:
-            node = nodes[reply.metadata.reply_to_message_id]
+        for node, reply in ask(grid, messages, PATIENCE):
             name = names[node]
             try:
                 report = _report(body_of(reply), name, job)
@@ -59,9 +55,8 @@ def _report(body: object, name: str, job: str) -> BudgetReport:
         raise ProtocolError("It is not a budget report.") from None
     if report.site != name or report.job != job:
         raise ProtocolError("It is of another site or job.")
-    if not all(
-        figure <= MAX_EPSILON for claim in received.claims_of(report) for figure in claim[1:]
-    ):
+    figures = (figure for claim in received.claims_of(report) for figure in claim[1:])
+    if not all(figure <= MAX_EPSILON for figure in figures):
         raise ProtocolError("It states an ε that nobody has.")
     received.verify(report)
     return report

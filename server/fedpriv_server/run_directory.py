@@ -113,10 +113,7 @@ class RunDirectory:
             "config": settings_of(config),
             "versions": {"fedpriv": __version__} | {n: version(n) for n in _SHOWN},
             "software": {name: one.model_dump() for name, one in software().items()},
-            "seeds": {
-                "public": config.job.seed,
-                "noise": _noise_of(insecure_seed),
-            },
+            "seeds": {"public": config.job.seed, "noise": _noise_of(insecure_seed)},
             "private": insecure_seed is None,
         }
         run = cls(path, info)
@@ -168,10 +165,8 @@ class RunDirectory:
         seeds = info.get("seeds")
         noise = seeds.get("noise") if isinstance(seeds, dict) else None
         if noise != _noise_of(insecure_seed) or info["private"] != (insecure_seed is None):
-            option = "without --insecure-seed"
-            if not info["private"]:
-                option = f"with --insecure-seed {noise}"
-            raise RunError(f"{path}: was started {option}; resume it the same way.")
+            how = "without --insecure-seed" if info["private"] else f"with --insecure-seed {noise}"
+            raise RunError(f"{path}: was started {how}; resume it the same way.")
         return cls(path, info)
 
     def ready(self, **facts: Any) -> None:
@@ -289,7 +284,7 @@ class RunDirectory:
             RunError: there is no room, or the disk fails.
         """
         with self._keeping("A look"):
-            write_atomic(self._metrics_path, "".join(json.dumps(row) + "\n" for row in rounds))
+            _write_lines(self._metrics_path, rounds)
             checkpoint.write(self._checkpoint_path)
 
     @contextlib.contextmanager
@@ -323,13 +318,12 @@ class RunDirectory:
             if row["round"] <= last:
                 kept.append(row)
         if len(kept) < len(lines):
-            write_atomic(path, "".join(json.dumps(row) + "\n" for row in kept))
+            _write_lines(path, kept)
         return kept
 
     def write_synthetic(self, records: Sequence[Mapping[str, str]]) -> None:
         """Keep a synthetic set as records are kept, with a job's fields as columns."""
-        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        write_atomic(self.path / "synthetic.jsonl", "".join(lines))
+        _write_lines(self.path / "synthetic.jsonl", records, ensure_ascii=False)
 
     def _write(self) -> None:
         write_json(self.path / "run.json", self.info)
@@ -347,6 +341,10 @@ def _metrics(line: bytes) -> dict[str, Any] | None:
         return None
     is_ours = isinstance(row, dict) and type(row.get("round")) is int
     return row if is_ours else None
+
+
+def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]], **options: bool) -> None:
+    write_atomic(path, "".join(json.dumps(row, **options) + "\n" for row in rows))  # type: ignore[arg-type]
 
 
 def _empty(path: Path, spared: Collection[str] = (LOCK,)) -> None:
@@ -368,12 +366,12 @@ def _now() -> str:
 
 def _read_info(path: Path) -> dict[str, Any] | None:
     file = path / "run.json"
-    if not file.exists():
-        return None
     try:
         info = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, ValueError, RecursionError):
-        raise RunError(f"{file}: can't be read as the record of a run.") from None
+        info = None
     if not isinstance(info, dict):
         raise RunError(f"{file}: can't be read as the record of a run.")
     return info if info.keys() >= _NEEDED else None
@@ -381,16 +379,12 @@ def _read_info(path: Path) -> dict[str, Any] | None:
 
 def _differences(old: Any, new: Any, key: str = "") -> list[str]:
     """Return the dotted keys whose values differ."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
         return [
             found
             for name in sorted(old.keys() | new.keys())
             for found in _differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
-        ]
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [
-            found
-            for index, (a, b) in enumerate(zip(old, new, strict=True))
-            for found in _differences(a, b, f"{key}.{index}")
         ]
     return [] if old == new else [key]

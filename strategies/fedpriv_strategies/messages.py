@@ -29,9 +29,7 @@ class Nodes(Protocol):
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes that are there now."""
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> Iterable[Message]:
         """Send messages, which numbers them, and give the replies that come in time."""
 
 

@@ -365,7 +365,8 @@ def _requests(data: bytes) -> None:
     served = service()
     activate(served)
     content = RecordDict({"fedpriv": ConfigRecord({"body": "{}"}), "arrays": arrays("float32")})
-    (key,) = served.grid.push_messages([Message(content, served.node, "train", group_id="1")])
+    message = Message(content, served.node, "train", group_id="1")
+    key = served.grid._push(message, timeout=86_400.0).key
     try:
         (posted,) = served.grid._open[key].posted
         texts = {"message": posted, "node": str(served.node), "run": str(served.broker.state.run)}
@@ -389,7 +390,8 @@ def _requests(data: bytes) -> None:
                 continue
             path = str(shown.get("path", ""))
             _send(served, path, _body_of(path, shown.get("body"), objects, texts), shown)
-        for answer in served.grid.pull_messages([key]):
+        for request, came in served.grid._taken({key: served.grid._open[key]}):
+            answer = read_reply(came, request.upload, key)
             with suppress(FedprivError):
                 _use(answer)
     finally:

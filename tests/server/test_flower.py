@@ -247,9 +247,9 @@ def test_a_message_and_its_reply_pass_through_flower(network: Network) -> None:
     announced = site.announce(reply)  # its answer may have been lost
     assert set(announced.objects_to_push) == set(reply.objects), "what is missing is asked for"
     assert all(site.push(announced.session_id, reply.objects))
-    (came,) = network.grid.pull_messages([key])
+    (came,) = network.replies(key)
     assert came.content["fedpriv"]["body"] == "hello"
-    assert not network.grid.pull_messages([key]), "a reply is given once"
+    assert not network.replies(key), "a reply is given once"
     site.call.deactivate(node)
     assert not network.broker.presence.is_there(node)
     site.activate()
