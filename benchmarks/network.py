@@ -177,12 +177,11 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv.public_update.update import Update
     from fedpriv_server.bounds import Bounds
     from fedpriv_server.broker import MessageBroker
-    from fedpriv_server.checkpoint import Checkpoint
+    from fedpriv_server.checkpoint import Checkpoint, SumFile
     from fedpriv_server.fleet_api import fleet_api
     from fedpriv_server.garbage import look_seldom
     from fedpriv_server.grid import NetworkGrid
     from fedpriv_server.listen import ServerTls, serving
-    from fedpriv_server.sum_state import SumFile
     from fedpriv_strategies.rounds import Rounds
     from fedpriv_strategies.secure_rounds import SecureRounds
 

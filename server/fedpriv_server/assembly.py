@@ -14,8 +14,8 @@ from fedpriv.errors import RoundError
 from fedpriv.process import Status
 from fedpriv.report.rundir import SiteState
 from fedpriv_server.door import Door
+from fedpriv_server.grid import JobGrid
 from fedpriv_server.job import Job
-from fedpriv_server.job_grid import JobGrid
 from fedpriv_strategies.rounds import state_of
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""One file that a job can go on from: written whole or not at all, after every round."""
+"""What a job can go on from: the files are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedpriv.errors import RunError
-from fedpriv.files import replacing
+from fedpriv.files import replacing, write_atomic
 from fedpriv.names import MAX_JOB_STEPS
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised, restored
 from fedpriv.public_update.optimizer import Tensors
 from fedpriv.synthetic.records import Record
+from fedpriv_strategies.secure_rounds import SumState
 
 _ROUND: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=MAX_JOB_STEPS)])
 _HEADS: TypeAdapter[dict[str, tuple[int, str]]] = TypeAdapter(
     dict[str, tuple[Annotated[int, Field(ge=0)], str]]
 )
 _RECORDS: TypeAdapter[Sequence[Record]] = TypeAdapter(list[dict[str, str]])
+_SUM: TypeAdapter[SumState] = TypeAdapter(SumState)
 _SET = "synthetic set"  # of the tensors' names: a JSON text as bytes
 _CONTROL = "controller: "  # begins the names of those of a controller
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -118,6 +120,44 @@ class Checkpoint:
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"{path}: is not a checkpoint ({_first_line(error)}). Put the newest one back."
+            ) from None
+
+
+@dataclass(frozen=True)
+class SumFile:
+    """The file of a run that says which set the sites were told last. Public."""
+
+    path: Path
+
+    def read(self) -> SumState | None:
+        """Read the state that was kept; None before anything was.
+
+        Raises:
+            RunError: the file can't be read.
+        """
+        try:
+            return _SUM.validate_json(self.path.read_bytes(), strict=True)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise RunError(
+                f"{self.path}: does not say which sites were to be added up"
+                f" ({_first_line(error)}). Put the newest one back."
+            ) from None
+
+    def write(self, state: SumState) -> None:
+        """Keep it, before a site is told.
+
+        Raises:
+            RunError: there is no room, or the disk fails.
+        """
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            write_atomic(self.path, _SUM.dump_json(state))
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: The set of slot {state.slot} can't be kept ({error}). Make room and"
+                " start again."
             ) from None
 
 

@@ -26,11 +26,11 @@ from fedpriv.pki.certificates import SOON
 from fedpriv.pki.keys import is_encrypted
 from fedpriv.private_training.pool import load_model, with_gradients
 from fedpriv.private_training.worker import Worker
+from fedpriv_server.consortium import roster_of
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.listen import checked_certificate, side_ports
 from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.provision_options import server_names
-from fedpriv_server.roster import roster_of
 from fedpriv_server.site_keys import SiteKeys
 
 _VECTORS = 6  # of a run directory: of the moment, a checkpoint and its successor with moments

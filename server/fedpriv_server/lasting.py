@@ -13,7 +13,7 @@ from fedpriv.errors import FedprivError, RoundError
 from fedpriv.heap import share_heap
 from fedpriv.process import Status, only_process
 from fedpriv_server.consortium import load_consortium
-from fedpriv_server.job_grid import JobGrid
+from fedpriv_server.grid import JobGrid
 from fedpriv_server.job_queue import ENDED, Queue, QueuedJob, State
 from fedpriv_server.owed import Owed
 from fedpriv_server.run_directory import RunDirectory, only_run

@@ -11,8 +11,8 @@ from fedpriv.plain_training.adapter import read_facts
 from fedpriv.privacy.mechanism.privatised import post_process
 from fedpriv.public_update.optimizer import vector_of
 from fedpriv.report.html import write_report
+from fedpriv_server.grid import JobGrid
 from fedpriv_server.handover import hand_over
-from fedpriv_server.job_grid import JobGrid
 from fedpriv_server.reports import collect_reports
 from fedpriv_server.run_directory import RunDirectory
 

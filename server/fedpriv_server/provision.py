@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +40,7 @@ from fedpriv_server.provision_options import (
     server_names,
 )
 from fedpriv_server.site_file import site_file
-from fedpriv_server.site_keys import Site, SiteKeys
+from fedpriv_server.site_keys import Site
 
 
 @dataclass
@@ -85,19 +85,16 @@ def provision(
         if Authority.exists(server.pki):
             authority, done = Authority(server.pki, passphrase), []
         else:
+            name, encrypt = config.job.name, options.encrypt
             authority = Authority.create(
-                server.pki,
-                config.job.name,
-                passphrase=passphrase,
-                encrypt=options.encrypt,
-                now=now,
+                server.pki, name, passphrase=passphrase, encrypt=encrypt, now=now
             )
             done = [f"Made the authority of federation {authority.name!r}."]
-        if now > authority.certificate.not_valid_after_utc:
+        expires = authority.certificate.not_valid_after_utc
+        if now > expires:
             raise EnrolmentError(
-                f"{server.pki}: the authority expired on"
-                f" {authority.certificate.not_valid_after_utc:%Y-%m-%d}, and all certificates with"
-                " it. Provision into a new folder."
+                f"{server.pki}: the authority expired on {expires:%Y-%m-%d}, and all certificates"
+                " with it. Provision into a new folder."
             )
         check_options([site.name for site in config.sites], options, requests, authority.site_keys)
         if options.encrypt and not authority.is_encrypted:
@@ -130,21 +127,20 @@ class _Work:
 
     def revoke(self, site: Site) -> None:
         if site.revoked is None:
-            self._site_keys.write(replace(site, revoked=self.now.replace(microsecond=0)))
+            self.authority.site_keys.write(replace(site, revoked=self.now.replace(microsecond=0)))
             self.done.append(f"{site.name}: revoked; the server refuses it.")
 
     def site(self, name: str) -> None:
         """Certify a site of the file, if it is new, has sent a request, or is to be renewed."""
-        before, request = self._site_keys.sites.get(name), self.requests.get(name)
-        if before is not None and request is not None:
-            self._approve(before, request)
+        site_keys, request = self.authority.site_keys, self.requests.get(name)
+        before = site_keys.sites.get(name)
+        if request is not None:
+            self._approve(before or Site(name, "site"), request)
         elif before is not None:
             if name in self.options.renew:
                 self._renew(before)
-        elif request is not None:
-            self._certify(Site(name, "site"), request)
         elif self.options.keys_at_sites:
-            self._site_keys.write(Site(name, "site"))
+            site_keys.write(Site(name, "site"))
             self.done.append(f"{name}: waits for the request that fedpriv-client enroll makes.")
         else:
             self._certify(Site(name, "here"), _own_key(self._folder(name) / "site.key"))
@@ -189,7 +185,7 @@ class _Work:
         certificate = self.authority.certify_site(
             key, site.name, days=self.options.days, now=self.now
         )
-        self._site_keys.write(Site(site.name, site.key_made, certificate, None, retired))
+        self.authority.site_keys.write(Site(site.name, site.key_made, certificate, None, retired))
         self.done.append(
             f"{site.name}: certified its key {in_groups(fingerprint(key))}, made"
             f" {'here' if site.key_made == 'here' else 'at the site'}."
@@ -201,28 +197,19 @@ class _Work:
         if SERVER in self.options.renew:
             write_key(folder / "server.key", new_key(), replace=True)
         key, path = _own_key(folder / "server.key"), folder / "server.crt"
-        found = self._server_certificate(path, key) if path.exists() else None
-        if found is None or found.names != self.names:
-            made = self.authority.certify_server(
-                key, self.names, days=self.options.days, now=self.now
-            )
-            write_atomic(path, certificate_pem(made))
-            found = describe(made)
-            self.done.append(
-                f"server: certified for {', '.join(self.names)}. A server that runs takes it up"
-                " when it is started again."
-            )
-        return found
-
-    def _server_certificate(self, path: Path, key: PublicKey) -> Description | None:
-        """Read the certificate in `path`; None if it is damaged or of another key or authority."""
-        ca = self.authority.certificate
-        try:
-            found = load_certificate(path)
-            starts = describe(found).starts  # one that expired is replaced by --renew alone
-            return check_certificate(found, ca, use="server", path=path, key=key, now=starts)
-        except EnrolmentError:
-            return None
+        with suppress(EnrolmentError):  # missing, damaged, or of another key or authority
+            kept, ca = load_certificate(path), self.authority.certificate
+            starts = describe(kept).starts  # one that expired is replaced by --renew alone
+            found = check_certificate(kept, ca, use="server", path=path, key=key, now=starts)
+            if found.names == self.names:
+                return found
+        made = self.authority.certify_server(key, self.names, days=self.options.days, now=self.now)
+        write_atomic(path, certificate_pem(made))
+        self.done.append(
+            f"server: certified for {', '.join(self.names)}. A server that runs takes it up"
+            " when it is started again."
+        )
+        return describe(made)
 
     def enrolment(self, site: Site, certificate: x509.Certificate) -> None:
         """Complete what a site is sent. Its own file is written once, and then left alone."""
@@ -240,6 +227,7 @@ class _Work:
         self._manifest(folder / "enrolment.json", certificate)
 
     def _manifest(self, path: Path, certificate: x509.Certificate) -> None:
+        """Write a site's manifest, unless what is there says the same and is signed."""
         manifest = new_manifest(
             self.authority.certificate,
             certificate,
@@ -249,31 +237,17 @@ class _Work:
             names=self.names,
             now=self.now,
         )
-        old = _read_manifest(path)
-        unchanged = {"issued": manifest.issued, "signature": ""}
-        if (
-            old is not None
-            and old.model_copy(update=unchanged) == manifest
-            and is_signed(old, self.authority.certificate)
-        ):
-            return
+        with suppress(EnrolmentError):
+            old = read_document(path, Manifest, fix="")
+            same = old.model_copy(update={"issued": manifest.issued, "signature": ""}) == manifest
+            if same and is_signed(old, self.authority.certificate):
+                return
         write_document(path, self.authority.sign(manifest))
         privately = " privately: its key is in there" if path.with_name("site.key").exists() else ""
         self.done.append(f"{manifest.site}: wrote its enrolment. Send it {path.parent}{privately}.")
 
-    @property
-    def _site_keys(self) -> SiteKeys:
-        return self.authority.site_keys
-
     def _folder(self, name: str) -> Path:
         return self.authority.folder / "enrolments" / name
-
-
-def _read_manifest(path: Path) -> Manifest | None:
-    try:
-        return read_document(path, Manifest, fix="")
-    except EnrolmentError:
-        return None
 
 
 def _own_key(path: Path) -> PublicKey:

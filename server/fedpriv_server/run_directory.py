@@ -33,8 +33,7 @@ from fedpriv.errors import RunError
 from fedpriv.files import write_atomic, write_json
 from fedpriv.process import LOCK, STATUS, only_process
 from fedpriv.software import software
-from fedpriv_server.checkpoint import Checkpoint
-from fedpriv_server.sum_state import SumFile
+from fedpriv_server.checkpoint import Checkpoint, SumFile
 
 PRIVATE = "private"  # the folder of a run directory that is not to be handed on
 

@@ -29,20 +29,18 @@ from fedpriv.report.html import write_report
 from fedpriv.report.rundir import SiteState
 from fedpriv_server.assembly import LOOK, Assembly
 from fedpriv_server.broker import MessageBroker
-from fedpriv_server.consortium import server_of
+from fedpriv_server.consortium import roster_of, server_of
 from fedpriv_server.door import Door
 from fedpriv_server.fleet_api import fleet_api
 from fedpriv_server.garbage import look_seldom
-from fedpriv_server.grid import NetworkGrid
+from fedpriv_server.grid import JobGrid, NetworkGrid
 from fedpriv_server.handover import hand_over
 from fedpriv_server.job import Job
-from fedpriv_server.job_grid import JobGrid
 from fedpriv_server.listen import ServerTls, address_of, checked_certificate, serving
 from fedpriv_server.metrics import RunFigures
 from fedpriv_server.number_format import settle
 from fedpriv_server.owed import Owed
 from fedpriv_server.reports import collect_reports
-from fedpriv_server.roster import roster_of
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.signed import signature_of
 from fedpriv_server.site_keys import SiteKeys
