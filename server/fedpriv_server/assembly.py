@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +108,14 @@ class Assembly:
                 ledger = "" if head is None else f"{head.rows}:{head.hash}"  # as `--head` reads
                 row |= {"last": said[name], "ledger": ledger}
             self._status.update(sites=shown, **facts)
+
+    def account(self) -> dict[str, dict[str, Any]]:
+        """Return of each site in how many rounds it took part, and how it answered last."""
+        rows = [row["sites"].items() for row in self._job.rounds]
+        took = Counter(name for row in rows for name, one in row if one["status"] == "ok")
+        said = self.said().items()
+        lasts = {name: last.replace(SiteState.NOT_ASKED, SiteState.AWAY) for name, last in said}
+        return {name: {"rounds": took[name], "last": last} for name, last in lasts.items()}
 
     def said(self) -> dict[str, str]:
         """Return what is known of each site: how it answered last, or why it refused."""

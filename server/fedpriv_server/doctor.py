@@ -30,7 +30,7 @@ from fedpriv_server.consortium import roster_of
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.listen import checked_certificate, side_ports
 from fedpriv_server.own_records import read_site, spec_of
-from fedpriv_server.provision_options import server_names
+from fedpriv_server.provision import server_names
 from fedpriv_server.site_keys import SiteKeys
 
 _VECTORS = 6  # of a run directory: of the moment, a checkpoint and its successor with moments
@@ -216,10 +216,10 @@ def _model(config: JobConfig) -> tuple[int, list[Finding]]:
     findings = [look("model", load)]
     if not loaded:
         return 0, findings
+    base, model = loaded[0]
     findings += [look("privacy", private), look("evaluation", records)]
     if config.job.engine != "network":
-        tokenizer = loaded[0][0].tokenizer
-        findings.append(look("records", lambda: _records(config, tokenizer)))
+        findings.append(look("records", lambda: _records(config, base.tokenizer)))
         if workers:
             findings.append(look("step", lambda: memory.step(workers[0])))
-    return TrainableVector(loaded[0][1]).size, findings
+    return TrainableVector(model).size, findings

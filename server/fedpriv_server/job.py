@@ -105,7 +105,6 @@ class Job:
         self.config, self.run, self._pool = config, run, pool
         self.recipe = job_recipe(config)
         method_settings(config)  # refuses what the method has no use for
-        method = find_method(config.job.method)
         with pool.borrow(self.recipe) as worker:
             initial, shapes = public(worker.initial), worker.vector.shapes
             tokenizer = worker.base.tokenizer
@@ -133,11 +132,11 @@ class Job:
             self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
         if begin is not None and config.model.begin_as == "merged":  # is a part of this model
             (run.path / BEGIN).mkdir(exist_ok=True)
-            weights = find_adapter(begin).weights
+            folder = find_adapter(begin).weights.parent
             for name in (CONFIG, WEIGHTS):
-                shutil.copyfile(weights.with_name(name), run.path / BEGIN / name)
+                shutil.copyfile(folder / name, run.path / BEGIN / name)
         # Refuses a set that is of no use for this model.
-        method.at_site(self.proposal).held_bytes(initial.value.size)
+        find_method(config.job.method).at_site(self.proposal).held_bytes(initial.value.size)
         self.update = update = update_of(config, initial, shapes)
         kept = run.checkpoint()
         begun = kept or Checkpoint(run.info["job_id"], 0, update.state(), {})
@@ -155,10 +154,9 @@ class Job:
         self.strategy = self._strategy(roster, site_of, begun.heads)
         with pool.borrow(self.recipe) as worker:
             self.hardest = hardest_of(worker, self.examples, config.evaluation.hardest, initial)
-            if "baseline" in run.info:
-                self.baseline = Scores(**run.info["baseline"])
-            else:
-                self.baseline = Scores(**scores(worker, initial, self.examples, (), self.hardest))
+            found = run.info.get("baseline")
+            found = found or scores(worker, initial, self.examples, (), self.hardest)
+            self.baseline = Scores(**found)
 
     def _strategy(
         self,

@@ -23,8 +23,7 @@ from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.metrics import HOST
 from fedpriv.pki.certificates import Description, check_certificate, load_certificate
 from fedpriv.pki.keys import load_key
-from fedpriv_server.handshake import Refusals, watch
-from fedpriv_server.prompt import PromptProtocol
+from fedpriv_server.connections import PromptProtocol, Refusals, watch
 
 STARTING = 30.0  # seconds
 
@@ -140,7 +139,7 @@ def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> It
     config = uvicorn.Config(
         app,
         http=PromptProtocol,
-        loop="fedpriv_server.prompt:PromptLoop",
+        loop="fedpriv_server.connections:PromptLoop",
         log_config=None,
         access_log=False,
         server_header=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
@@ -22,7 +21,7 @@ class LongPoll:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bells: dict[int, asyncio.Event] = {}
         self._visits: defaultdict[int, int] = defaultdict(int)
-        self._stopping = threading.Event()
+        self._is_closed = False
 
     def ring(self, node: int) -> None:
         """Wake a node's request: there may be a message, or it is to be answered without one."""
@@ -36,7 +35,7 @@ class LongPoll:
 
     def close(self) -> None:
         """Let every question be answered, from now on at once."""
-        self._stopping.set()
+        self._is_closed = True
         for node in list(self._bells):
             self.ring(node)
 
@@ -57,7 +56,7 @@ class LongPoll:
             gone: returns when the one who asks is gone.
         """
         bell = self._bells[node]
-        if bell.is_set() or self._stopping.is_set():
+        if bell.is_set() or self._is_closed:
             return
         waiting = [asyncio.ensure_future(bell.wait()), asyncio.ensure_future(gone())]
         try:

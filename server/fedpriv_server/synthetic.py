@@ -53,13 +53,13 @@ def evolution_of(
         DataError, ConfigError: the records to begin with can't be read, or are too few.
         RoundError: the generator made too little.
     """
-    settings, recipe = config.synthetic, job_recipe(config)
+    settings = config.synthetic
     if settings is None:
         return None
 
     @contextmanager
     def trained() -> Iterator[Model]:
-        with pool.borrow(recipe) as worker:
+        with pool.borrow(job_recipe(config)) as worker:
             worker.vector.write(vector().value)
             yield worker.model, worker.base.tokenizer
 
@@ -104,20 +104,16 @@ def generator_of(
             value=settings.prompt,
             fix="Leave it out, or name both columns in data.columns.",
         )
+    lend, instructed = trained, settings.kind == "endpoint"
     if settings.kind == "local":
-        base = load_base(
-            ModelSection(name=str(settings.model)), dtype=compute.dtype, seed=config.job.seed
-        )
-        model: Any = base.model
-        model.to(device_of(compute.device))
-        frozen: Model = (model, base.tokenizer)
+        model = ModelSection(name=str(settings.model))
+        base: Any = load_base(model, dtype=compute.dtype, seed=config.job.seed)
+        base.model.to(device_of(compute.device))
 
-        def lend() -> AbstractContextManager[Model]:
-            return nullcontext(frozen)
+        def frozen() -> AbstractContextManager[Model]:
+            return nullcontext((base.model, base.tokenizer))
 
-        instructed = bool(base.tokenizer.chat_template)
-    else:
-        lend, instructed = trained, settings.kind == "endpoint"
+        lend, instructed = frozen, bool(base.tokenizer.chat_template)
     if not instructed and config.model.task == "classification":
         raise ConfigError(
             "makes texts without a label",

@@ -26,7 +26,7 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
-from fedpriv.protocol import Kind, Offer, Proposal, Refusal, Signed, StepReply, StepRequest
+from fedpriv.protocol import Offer, Proposal, Refusal, Signed, StepReply, StepRequest
 from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.post_processing import Found
 from fedpriv.public_update.schedule import learning_rate
@@ -149,8 +149,7 @@ class Rounds:
         Raises:
             RoundError: fewer than `min_sites` accept.
         """
-        for node in [node for node in self.refused if self._is_dismissed(node)]:
-            del self.refused[node]
+        self.refused = {n: why for n, why in self.refused.items() if not self._is_dismissed(n)}
         there = set(grid.get_node_ids())
         self.waiting = {node: told for node, told in self.waiting.items() if node in there}
         new = self._to_ask(sorted(there))
@@ -166,7 +165,9 @@ class Rounds:
                 answer = answer_of(reply, Offer)
                 if isinstance(answer, Offer):
                     self._check(answer, node)
-                    self._accept(node, answer)
+                    # A site with a new key is another node; the old node loses the name.
+                    others = {n: one for n, one in self.offers.items() if one.site != answer.site}
+                    self.offers = {**others, node: answer}
                     continue
             except ProtocolError as error:
                 log.warning("Site %s made no usable offer: %s", self._name(node), error)
@@ -191,11 +192,6 @@ class Rounds:
         """Return the names of sites, or of many their number."""
         names = sorted(map(self._name, nodes))
         return ", ".join(names) if len(names) <= NAMED else f"{len(names)} sites"
-
-    def _accept(self, node: int, offer: Offer) -> None:
-        """Accept an offer. A site with a new key is another node; the old node loses the name."""
-        others = {other: one for other, one in self.offers.items() if one.site != offer.site}
-        self.offers = {**others, node: offer}
 
     def _to_ask(self, there: Iterable[int]) -> list[int]:
         """Return the nodes that said neither yes nor no; a silent node is asked ever less often."""
@@ -309,7 +305,11 @@ class Rounds:
         mean = WeightedMean(self._values)
 
         def use(offer: Offer, answer: StepReply, reply: Message) -> None:
-            self._add(mean, offer, answer, reply, number)
+            blocks = as_blocks(arrays_of(reply), self._values, self.proposal.wire)
+            try:
+                mean.add(self._released(answer, blocks, offer, number))
+            finally:
+                self.outcome.bytes_up += blocks.value.bytes_read
             self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
             self._note(offer, SiteState.OK, answer, self._noise_and_rate(offer, number)[0])
 
@@ -388,33 +388,22 @@ class Rounds:
         outcome.denoised = update.denoised
         outcome.evolved = self.method.advance(number)
 
-    def _add(
-        self, mean: WeightedMean, offer: Offer, answer: StepReply, reply: Message, number: int
-    ) -> None:
-        slot = self._slot(number)
-        if answer.slot != slot:
-            raise ProtocolError(f"Expected slot {slot}, got {answer.slot}.")
-        blocks = as_blocks(arrays_of(reply), self._values, self.proposal.wire)
-        try:
-            mean.add(self._released(answer.kind, blocks, offer, number))
-        finally:
-            self.outcome.bytes_up += blocks.value.bytes_read
-
     def _released(
-        self, kind: Kind, blocks: Privatised[Blocks], offer: Offer, number: int
+        self, answer: StepReply, blocks: Privatised[Blocks], offer: Offer, number: int
     ) -> SiteSum:
         """Return the sum that a site says it released, with the public figures that weight it.
 
         Raises:
             ProtocolError: the job asked for something else.
         """
-        proposal, privacy = self.proposal, self.proposal.privacy
-        if kind != proposal.released:
-            raise ProtocolError(f"Expected a {proposal.released}, got a {kind}.")
+        proposal, slot, local = self.proposal, self._slot(number), self.proposal.local
+        if answer.slot != slot:
+            raise ProtocolError(f"Expected slot {slot}, got {answer.slot}.")
+        if answer.kind != proposal.released:
+            raise ProtocolError(f"Expected a {proposal.released}, got a {answer.kind}.")
         noise, rate = self._noise_and_rate(offer, number)
-        figures = (blocks, noise, rate * offer.declared_size, privacy.clip_norm)
-        local = proposal.local
-        if kind == "gradient-sum" or local is None:
+        figures = (blocks, noise, rate * offer.declared_size, proposal.privacy.clip_norm)
+        if answer.kind == "gradient-sum" or local is None:
             return SiteSum(*figures)
         start = float(np.linalg.norm(self.method.start(self.update.vector.value)))
         return SiteMove(*figures, start=start, steps=local.count, optimizer=local.optimizer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
@@ -162,7 +162,9 @@ class SecureRounds(Rounds):
         ready: dict[str, Member] = {}
 
         def use(offer: Offer, answer: Ready, reply: Message) -> None:
-            self._check_ready(answer, offer, slot_id)
+            if (answer.slot, answer.member.name) != (slot_id.slot, offer.site):
+                raise ProtocolError("It is ready for another slot, or in another's name.")
+            check_member(answer.member, self._roster, slot_id)
             self._note(offer, SiteState.READY)
             ready[offer.site] = answer.member
 
@@ -173,8 +175,8 @@ class SecureRounds(Rounds):
         if len(chosen) < self._min_sites:
             chosen = set(ready)
         members = tuple(ready[name] for name in sorted(chosen))
-        bits, slot = self._sum_of(members).bits, self._slot(number)
-        return SetRequest(job_id=self.proposal.job_id, slot=slot, bits=bits, members=members)
+        bits, job = self._sum_of(members).bits, self.proposal.job_id
+        return SetRequest(job_id=job, slot=slot_id.slot, bits=bits, members=members)
 
     def _slot_id(self, number: int) -> SlotId:
         """Return what the sum is about: the same request to every site, except the witness."""
@@ -187,18 +189,12 @@ class SecureRounds(Rounds):
         ).digest(self.update.vector.value)
         return SlotId(proposal=self.proposal.digest(), slot=slot, request=request)
 
-    def _check_ready(self, answer: Ready, offer: Offer, slot_id: SlotId) -> None:
-        if (answer.slot, answer.member.name) != (slot_id.slot, offer.site):
-            raise ProtocolError("It is ready for another slot, or in another's name.")
-        check_member(answer.member, self._roster, slot_id)
-
-    def _sum_of(self, members: Iterable[Member], bits: Bits | None = None) -> SumOfSet:
+    def _sum_of(self, members: Sequence[Member], bits: Bits | None = None) -> SumOfSet:
         """Make the empty sum of a set of sites whose terms are known."""
-        offers = {offer.site: offer for offer in self.offers.values()}
-        names = [member.name for member in members]
+        sizes = {offer.site: offer.declared_size for offer in self.offers.values()}
         rate = self.proposal.privacy.sample_rate
-        units = sum(rate * offers[name].declared_size for name in names)
-        return SumOfSet(self.proposal, self._values, len(names), units, bits)
+        units = sum(rate * sizes[member.name] for member in members)
+        return SumOfSet(self.proposal, self._values, len(members), units, bits)
 
     def _add_up(self, number: int, request: SetRequest, grid: Nodes) -> None:
         """Ask for the shares of a set, and move along their sum.
@@ -214,10 +210,8 @@ class SecureRounds(Rounds):
         total = self._sum_of(request.members, request.bits)
         there = set(grid.get_node_ids())
         nodes = {n: o for n, o in self.offers.items() if o.site in wanted and n in there}
-        asked = [
-            message(request, node, TRAIN_SET, str(number), reply_bytes=total.share_bytes)
-            for node in nodes
-        ]
+        group, share = str(number), total.share_bytes
+        asked = [message(request, n, TRAIN_SET, group, reply_bytes=share) for n in nodes]
         self.outcome.bytes_down += payload_bytes(asked)
         log.info("Round %d: waiting for the shares of %s.", number, self._names(nodes))
         for node, reply in ask(grid, asked, self._timeout):

@@ -26,7 +26,7 @@ from fedpriv.errors import ProtocolError
 from fedpriv.pki.keys import new_key
 from fedpriv.wire import BLOCK, WHOLE, encode
 from fedpriv_client.fleet import FleetClient
-from fedpriv_server import bounds, grid, long_poll, prompt
+from fedpriv_server import bounds, connections, grid, long_poll
 from fedpriv_server.shape import LARGEST_WHOLE
 from fedpriv_strategies.messages import as_blocks
 from tests.network.network_by_hand import Network, Reply, Site, content_of
@@ -395,8 +395,8 @@ def test_connections_leave_files_for_the_rest(
 ) -> None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert files == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    monkeypatch.setattr(prompt, "RESERVE", files - 2)
-    monkeypatch.setattr(prompt, "HEADS", CEILING)
+    monkeypatch.setattr(connections, "RESERVE", files - 2)
+    monkeypatch.setattr(connections, "HEADS", CEILING)
     taken = [socket.create_connection(("127.0.0.1", network.port), CEILING) for _ in range(4)]
     for connection in taken[2:]:
         with suppress(ConnectionResetError):
@@ -414,7 +414,7 @@ def test_bodies_and_heads_are_waited_for_a_while(
     fresh = _signed_head(network.site())
     monkeypatch.setattr(bounds, "PROMPTNESS", 0.1)
     assert _head_only(network.port, *fresh).startswith(b"HTTP/1.1 408")
-    monkeypatch.setattr(prompt, "HEADS", 0.1)
+    monkeypatch.setattr(connections, "HEADS", 0.1)
     assert _talk(network.port, b"") == b""
     assert _talk(network.port, b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n") == b""
 

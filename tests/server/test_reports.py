@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.protocol import BODY, Refusal
 from fedpriv.report.budget import BudgetReport, sign
-from fedpriv_server.reports import _report, collect_reports
+from fedpriv_server.owed import _report, collect_reports
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_strategies.messages import body_of
 from tests.strategies.asked_grid import AskedGrid
