@@ -166,31 +166,23 @@ def hand_over(
     """
     missing = set(names.values())
     try:
-        missing -= _heard(grid, names, proposal, vector)
+        values = require_privatised(vector, "vector")
+        body = Handover(proposal=proposal, values_digest=values_digest(values))
+        arrays = as_arrays(vector)
+        there = [node for node in grid.get_node_ids() if node in names]
+        messages = [message(body, node, ADAPTER, "adapter", arrays) for node in there]
+        patience = PATIENCE + len(messages) * values.nbytes / SLOWEST
+        for node, reply in ask(grid, messages, patience):
+            try:
+                answer = answer_of(reply, Received)
+                if isinstance(answer, Refusal):
+                    raise ProtocolError(answer.reason)
+                missing.discard(names[node])
+            except FedprivError as error:
+                log.warning("Site %s did not take the adapter: %s", names[node], error)
     except Exception as error:
         log.error("The adapter was not handed over: %s", error)
     if missing:
         shown = ", ".join(sorted(missing))
         log.warning("%s did not hear of the adapter: send them the folder %s.", shown, folder)
     return sorted(missing)
-
-
-def _heard(
-    grid: Nodes, names: Mapping[int, str], proposal: Proposal, vector: Privatised[Vector]
-) -> set[str]:
-    values = require_privatised(vector, "vector")
-    body = Handover(proposal=proposal, values_digest=values_digest(values))
-    arrays = as_arrays(vector)
-    there = [node for node in grid.get_node_ids() if node in names]
-    messages = [message(body, node, ADAPTER, "adapter", arrays) for node in there]
-    patience = PATIENCE + len(messages) * values.nbytes / SLOWEST
-    heard = set()
-    for node, reply in ask(grid, messages, patience):
-        try:
-            answer = answer_of(reply, Received)
-            if isinstance(answer, Refusal):
-                raise ProtocolError(answer.reason)
-            heard.add(names[node])
-        except FedprivError as error:
-            log.warning("Site %s did not take the adapter: %s", names[node], error)
-    return heard

@@ -89,7 +89,7 @@ class RunDirectory:
         job_id = f"{config.job.name}-{secrets.token_hex(4)}"
         if path.exists():
             held = _read_info(path)
-            if held is not None and held.get("status") == "preparing":
+            if held is not None and held["status"] == "preparing":
                 if held["config_digest"] == digest(config):
                     job_id = held["job_id"]  # of which people may have been asked already
                 _empty(path)  # stopped before anything was spent
@@ -126,8 +126,8 @@ class RunDirectory:
         Raises:
             RunError: the directory holds another run, or other files.
         """
-        info = _read_info(path) if path.is_dir() else None
-        if info is None or info.get("status") == "preparing":
+        info = _read_info(path)
+        if info is None or info["status"] == "preparing":
             return cls.create(path, config, insecure_seed=None)
         if info["status"] == "finished" and info["config_digest"] == digest(config):
             return cls(path, info)
@@ -150,8 +150,8 @@ class RunDirectory:
         Raises:
             RunError: there is none, it is finished, or its settings were others.
         """
-        info = _read_info(path) if path.is_dir() else None
-        if info is None or info.get("status") == "preparing":
+        info = _read_info(path)
+        if info is None or info["status"] == "preparing":
             raise RunError(f"{path}: holds no run to resume. Leave --resume out to start one.")
         if info["status"] == "finished":
             raise RunError(f"{path}: the run {info['job_id']!r} is finished.")

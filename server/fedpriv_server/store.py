@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpriv_server.flower.messages import object_head, object_id_of
-from fedpriv_server.flower.state import InMemoryObjectStore, NoObjectInStoreError
+from fedpriv_server.flower.state import InMemoryObjectStore
 
 LARGE = 64 << 10  # bytes from which an object is a file
 
@@ -22,17 +21,12 @@ class FolderStore(InMemoryObjectStore):
         self._folder = folder
 
     def put(self, object_id: str, object_content: bytes) -> None:
-        """Keep the content of an object that was announced."""
+        """Keep the content of an object of ours that was announced."""
         if len(object_content) < LARGE:
             super().put(object_id, object_content)
             return
-        if object_id_of(object_content) != object_id:
-            raise ValueError(f"Object {object_id} is not what its name says.")
-        object_head(object_content)  # raises unless it is an object
         with self.lock_store:
-            entry = self.store.get(object_id)
-            if entry is None:
-                raise NoObjectInStoreError(f"Object {object_id} was not announced.")
+            entry = self.store[object_id]
             if not entry.is_available:
                 (self._folder / object_id).write_bytes(object_content)
                 entry.is_available = True

@@ -21,7 +21,6 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.superlink.federation import NoOpFederationManager
@@ -34,7 +33,7 @@ from fedpriv.wire import WHOLE
 from fedpriv_server.flower.messages import ObjectTree, set_identity, set_message_id
 from fedpriv_strategies.messages import content_bytes
 
-__all__ = ["InMemoryObjectStore", "NoObjectInStoreError"]  # beside what is below: we subclass it
+__all__ = ["InMemoryObjectStore"]  # beside what is below: we subclass it
 
 _ENDPOINTS = {  # kind of a request → Flower's function that answers it
     kind: getattr(fleet_router, "fleet_" + path.rpartition("/")[2].replace("-", "_"))

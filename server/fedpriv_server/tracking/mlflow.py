@@ -5,12 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING
 
 from fedpriv_server.tracking.public import Figures, Tracked
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 JOB, PRIVATE = "fedpriv.job_id", "fedpriv.private"  # tags
 SETTINGS_AT_ONCE = 100  # which a store takes
@@ -27,11 +23,16 @@ class MLflow:
     def __init__(self, tracked: Tracked, uri: str) -> None:
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # it calls home by default
         from mlflow import MlflowClient
+        from mlflow.entities import Param
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._client = MlflowClient(tracking_uri=uri)
         self._known: dict[str, int] = {}  # figure → the last step that the store has of it
-        under = _experiment(self._client, tracked.experiment)
+        experiment = self._client.get_experiment_by_name(tracked.experiment)
+        if experiment is None:
+            under = str(self._client.create_experiment(tracked.experiment))
+        else:
+            under = str(experiment.experiment_id)
         found = self._client.search_runs([under], f"tags.`{JOB}` = '{tracked.job}'", max_results=1)
         self._is_new = not found
         if found:
@@ -40,11 +41,6 @@ class MLflow:
             return
         tags = {JOB: tracked.job, PRIVATE: str(tracked.private).lower()}
         self._id = self._client.create_run(under, run_name=tracked.job, tags=tags).info.run_id
-        self._tell_settings(tracked)
-
-    def _tell_settings(self, tracked: Tracked) -> None:
-        from mlflow.entities import Param
-
         settings = [Param(name, value) for name, value in tracked.settings.items()]
         for first in range(0, len(settings), SETTINGS_AT_ONCE):
             self._client.log_batch(self._id, params=settings[first : first + SETTINGS_AT_ONCE])
@@ -69,9 +65,3 @@ class MLflow:
     def close(self, *, finished: bool) -> None:
         """Say how it ended."""
         self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")
-
-
-def _experiment(client: MlflowClient, name: str) -> str:
-    """Return the id of the experiment, which is made if the store has none of that name."""
-    found = client.get_experiment_by_name(name)
-    return str(client.create_experiment(name) if found is None else found.experiment_id)
