@@ -57,10 +57,9 @@ def _cost(config: JobConfig, report: BudgetReport) -> float:
     match report.rule:
         case "rdp":
             order = RdpRule.best(report.budget, report.delta).order
-            noise = calibrate_noise(
-                privacy.epsilon, report.delta, privacy.sample_rate, config.slots
-            )
-            return config.slots * float(rdp(privacy.sample_rate, noise, (order,))[0])
+            rate, steps = privacy.sample_rate, config.slots
+            noise = calibrate_noise(privacy.epsilon, report.delta, rate, steps)
+            return steps * float(rdp(rate, noise, (order,))[0])
         case "sum":
             return privacy.epsilon
         case _:  # one plan for life

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fedpriv.config.duration import seconds
-from fedpriv.config.job import JobConfig
 from fedpriv.errors import RoundError
 from fedpriv.process import Status
 from fedpriv.report.rundir import SiteState
@@ -35,16 +34,10 @@ class Assembly:
     """
 
     def __init__(
-        self,
-        config: JobConfig,
-        grid: JobGrid,
-        door: Door,
-        status: Status,
-        job: Job,
-        between: Callable[[], None],
+        self, job: Job, grid: JobGrid, door: Door, status: Status, between: Callable[[], None]
     ) -> None:
-        self._config, self._grid, self._door = config, grid, door
-        self._status, self._job, self._between = status, job, between
+        self._job, self._config, self._grid = job, job.config, grid
+        self._door, self._status, self._between = door, status, between
         self._lock = threading.Lock()  # of the rows of sites
         self._begun = False
         self._pause = AGAIN[0]

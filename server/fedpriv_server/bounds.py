@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedpriv_server.flower.requests import SIGNATURE_LIFE, Signature
-from fedpriv_server.store import LARGE
+from fedpriv_server.flower.state import LARGE
 
 LARGEST = {  # bytes of a request; there are no others
     "/v1/fleet/activate-node": 4 << 10,

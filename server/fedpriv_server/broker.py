@@ -11,6 +11,7 @@ import secrets
 import shutil
 import threading
 from collections import defaultdict, deque
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,11 +19,10 @@ from flwr.app import Error, Message
 
 from fedpriv import logs
 from fedpriv_server.flower.messages import APP_FAILED, replying
-from fedpriv_server.flower.state import FleetState, Kept
+from fedpriv_server.flower.state import FleetState, FolderStore, Kept
 from fedpriv_server.long_poll import LongPoll
 from fedpriv_server.presence import Presence
 from fedpriv_server.shape import UploadLimits
-from fedpriv_server.store import FolderStore
 from fedpriv_server.upload import Upload
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,8 @@ class MessageBroker:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
         self._folder = folder
-        self.state = FleetState(FolderStore(folder), _tell_refused)
+        refused = partial(log.warning, "An object of a reply was not kept: %s")
+        self.state = FleetState(FolderStore(folder), refused)
         self.presence = Presence()
         self.questions = LongPoll()
         self._names: dict[int, str] = {}
@@ -158,7 +159,3 @@ def read_reply(reply: Message, upload: Upload, reply_to: str) -> Message:
     except Exception:  # whatever a site may have put together
         return replying(reply, reply_to, error=Error(APP_FAILED, "unreadable"))
     return replying(reply, reply_to, content=content)
-
-
-def _tell_refused(error: Exception) -> None:
-    log.warning("An object of a reply was not kept: %s", error)

@@ -21,10 +21,9 @@ from fedpriv.public_update.optimizer import Tensors
 from fedpriv.synthetic.records import Record
 from fedpriv_strategies.secure_rounds import SumState
 
+_Rows = Annotated[int, Field(ge=0)]
 _ROUND: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=MAX_JOB_STEPS)])
-_HEADS: TypeAdapter[dict[str, tuple[int, str]]] = TypeAdapter(
-    dict[str, tuple[Annotated[int, Field(ge=0)], str]]
-)
+_HEADS: TypeAdapter[dict[str, tuple[int, str]]] = TypeAdapter(dict[str, tuple[_Rows, str]])
 _RECORDS: TypeAdapter[Sequence[Record]] = TypeAdapter(list[dict[str, str]])
 _SUM: TypeAdapter[SumState] = TypeAdapter(SumState)
 _SET = "synthetic set"  # of the tensors' names: a JSON text as bytes
@@ -100,11 +99,8 @@ class Checkpoint:
                 meta = stream.metadata()
                 tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
             heads = _HEADS.validate_json(meta["heads"], strict=True)
-            control = {
-                name.removeprefix(_CONTROL): tensors.pop(name).numpy()
-                for name in list(tensors)
-                if name.startswith(_CONTROL)
-            }
+            names = [name for name in tensors if name.startswith(_CONTROL)]
+            control = {n.removeprefix(_CONTROL): tensors.pop(n).numpy() for n in names}
             text, made_up = tensors.pop(_SET, None), None
             if text is not None:
                 made_up = restored(_RECORDS.validate_json(text.numpy().tobytes(), strict=True))

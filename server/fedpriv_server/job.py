@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedpriv import __version__
 from fedpriv.base_model import BEGIN, CONFIG, EMBEDDED, WEIGHTS
 from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
@@ -29,13 +31,12 @@ from fedpriv.plain_training.warm_start import warm_start
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.protocol import Centres
+from fedpriv.protocol import Centres, Proposal
 from fedpriv.report.figures import worse_by_now
 from fedpriv.report.live import LiveReport
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.stored_adapter import find_adapter
 from fedpriv.synthetic.evolution import Evolution
-from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import (
     controller_records,
@@ -342,3 +343,33 @@ class Job:
         write_facts(folder, self.proposal, kind="federated")
         if self.evolution is not None:
             self.run.write_synthetic(self.evolution.records.value)
+
+
+def card(name: str, proposal: Proposal, *, private: bool) -> str:
+    """Write Markdown with the header that model hubs read.
+
+    Args:
+        name: the job's name.
+        private: false if the noise came from a seed.
+    """
+    model, privacy = proposal.model.name, proposal.privacy
+    base = [f"base_model: {json.dumps(model)}"] if model != "embedded" else []
+    header = "\n".join(["---", "library_name: peft", *base, "tags: [lora, fedpriv]", "---"])
+    if private:
+        claim = (
+            f"Each site was asked for ε = {privacy.epsilon:g} at δ = {privacy.delta:g}, for adding"
+            f" or removing one unit ({privacy.unit}). What each has paid, in this job and in its"
+            " life, is in its signed budget report."
+        )
+    else:
+        claim = "**NOT PRIVATE**: samples and noise were drawn from a seed that others may know."
+    began = ""
+    if proposal.begin_digest is not None:
+        merged = "merged into the base, without which this one is of no use"
+        how = merged if proposal.model.begin_as == "merged" else "which was trained further"
+        began = f" It began at another adapter, {proposal.begin_digest}, {how}."
+    return (
+        f"{header}\n\n# {name}\n\n"
+        f"A LoRA adapter of {model}, trained by fedpriv {__version__} in job `{proposal.job_id}`:"
+        f" {proposal.rounds} rounds, method {proposal.method}.{began}\n\n{claim}\n"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
@@ -53,24 +54,18 @@ def control_of(
         bits=controller.bits,
         adaptive=section.adaptive,
     )
+    rewarded = partial(judge, records) if records else None
+    clip_norm, rounds = config.privacy.clip_norm, config.job.rounds
     return ControllerRun(
-        controller,
-        groups,
-        terms,
-        clip_norm=config.privacy.clip_norm,
-        rounds=config.job.rounds,
-        judge=(lambda vector: judge(records, vector)) if records else None,
+        controller, groups, terms, clip_norm=clip_norm, rounds=rounds, judge=rewarded
     )
 
 
 def _setting(config: JobConfig, section: ControllerSection, groups: Groups) -> Setting:
-    privacy = config.privacy
-    filter = None
+    privacy, rate, steps, filter = config.privacy, config.privacy.sample_rate, config.slots, None
     if section.adaptive:
-        noise, order = calibrate_filtered(
-            privacy.epsilon, privacy.delta, privacy.sample_rate, config.slots
-        )
-        filter = RdpFilter(order, privacy.sample_rate, noise, config.slots)
+        noise, order = calibrate_filtered(privacy.epsilon, privacy.delta, rate, steps)
+        filter = RdpFilter(order, rate, noise, steps)
     return Setting(
         groups=groups.names,
         sizes=groups.sizes,

@@ -16,7 +16,7 @@ from fedpriv_server.consortium import load_consortium
 from fedpriv_server.grid import JobGrid
 from fedpriv_server.job_queue import ENDED, Queue, QueuedJob, State
 from fedpriv_server.owed import Owed
-from fedpriv_server.run_directory import RunDirectory, only_run
+from fedpriv_server.run_directory import RunDirectory, opened
 from fedpriv_server.serve import Link, listening, reason, run_job
 from fedpriv_server.tracking.tracking import check_installed
 
@@ -107,14 +107,10 @@ class Coordinator:
         path = job.folder(self._state)
         try:
             config = job.config
-            with only_run(path):
-                run = RunDirectory.open(path, config)
-                try:
-                    if run.info["status"] != "finished":  # or this process ended just then
-                        self._check(config, Path(job.source))
-                        run_job(config, run, self._link, lambda: self._between(job))
-                finally:
-                    run.discard()
+            with opened(path, config) as run:
+                if run.info["status"] != "finished":  # or this process ended just then
+                    self._check(config, Path(job.source))
+                    run_job(config, run, self._link, lambda: self._between(job))
             return "finished", *_end_of(path)
         except FedprivError as error:
             state: State = "aborted" if self._queue.job(job.id).abort else "failed"

@@ -67,6 +67,21 @@ def only_run(path: Path) -> Iterator[None]:
             path.rmdir()
 
 
+@contextlib.contextmanager
+def opened(path: Path, config: JobConfig) -> Iterator[RunDirectory]:
+    """Go on with the run in `path`, or begin one, alone; one that never began is not left behind.
+
+    Raises:
+        RunError, RunningError: see `only_run` and `RunDirectory.open`.
+    """
+    with only_run(path):
+        run = RunDirectory.open(path, config)
+        try:
+            yield run
+        finally:
+            run.discard()
+
+
 class RunDirectory:
     """An opened run directory; use `create` or `resume`.
 

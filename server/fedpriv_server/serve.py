@@ -39,7 +39,7 @@ from fedpriv_server.listen import ServerTls, address_of, checked_certificate, se
 from fedpriv_server.metrics import RunFigures
 from fedpriv_server.number_format import settle
 from fedpriv_server.owed import Owed, collect_reports, hand_over
-from fedpriv_server.run_directory import RunDirectory, only_run
+from fedpriv_server.run_directory import RunDirectory, opened
 from fedpriv_server.signed import signature_of
 from fedpriv_server.site_keys import SiteKeys
 from fedpriv_server.tracking.tracking import check_installed
@@ -80,8 +80,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     check_installed(config.tracking, source)
     _checked(section, source, plain=plain)
     share_heap()
-    with only_run(out):
-        run = RunDirectory.open(out, config)
+    with opened(out, config) as run:
         is_finished = run.info["status"] == "finished"
         if is_finished:
             log.info(
@@ -93,14 +92,11 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
             if not Owed(run).sites:
                 return run
         members = {site.name for site in config.sites}
-        try:
-            with listening(section, members, out, source, plain=plain) as link:
-                if is_finished:
-                    _wait_for_owed(run, link, members, seconds(section.wait))
-                else:
-                    run_job(config, run, link)
-        finally:
-            run.discard()
+        with listening(section, members, out, source, plain=plain) as link:
+            if is_finished:
+                _wait_for_owed(run, link, members, seconds(section.wait))
+            else:
+                run_job(config, run, link)
     return run
 
 
@@ -162,7 +158,7 @@ def run_job(
             site_of=lambda node: grid.names.get(node),
             roster=roster_of(config.privacy.roster, config.sites),
         )
-        assembly = Assembly(config, grid, link.door, status, job, between)
+        assembly = Assembly(job, grid, link.door, status, between)
         link.door.listeners.append(assembly.tell)
         job.strategy.signed = signature_of(job.proposal, run, link.tls)
         look_seldom()

@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedpriv.errors import ProtocolError
 from fedpriv_server.flower import messages
+from fedpriv_server.flower.state import LARGE
 from fedpriv_server.shape import RECORDS, Place, UploadLimits, check, outline
-from fedpriv_server.store import LARGE
 
 
 class Upload:

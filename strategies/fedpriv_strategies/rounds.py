@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -85,6 +85,7 @@ class RoundOutcome:
     sites: dict[str, SiteRound] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class Rounds:
     """Asks every site for one privatised vector a round, and moves by their weighted mean.
 
@@ -111,31 +112,24 @@ class Rounds:
         outcome: of the last round.
     """
 
-    def __init__(
-        self,
-        proposal: Proposal,
-        update: Update,
-        method: ServerMethod,
-        *,
-        min_sites: int,
-        timeout: float,
-        sites: int,
-        site_of: Callable[[int], str | None] | None = None,
-        heads: Mapping[str, Head] | None = None,
-        control: ControllerRun | None = None,
-    ) -> None:
-        self.proposal = proposal
-        self.control = control
-        self.update = update
-        self.method = method
+    proposal: Proposal
+    update: Update
+    method: ServerMethod
+    _: KW_ONLY
+    min_sites: int
+    timeout: float
+    sites: int
+    site_of: Callable[[int], str | None] | None = None
+    heads: dict[str, Head] = field(default_factory=dict)
+    control: ControllerRun | None = None
+
+    def __post_init__(self) -> None:
         self.offers: dict[int, Offer] = {}
         self.refused: dict[int, Refusal] = {}
         self.waiting: dict[int, Refusal] = {}
-        self.heads: dict[str, Head] = dict(heads or {})
+        self.heads = dict(self.heads)
         self.signed: Signed | None = None
         self.outcome = RoundOutcome()
-        self._sites, self._min_sites, self._site_of = sites, min_sites, site_of
-        self._timeout = timeout
         self._pauses: dict[int, tuple[int, int]] = {}  # rounds not to ask a node, and after that
         self._sent: list[Metadata] = []
         self._held: dict[int, str] = {}  # node → digest of its public records
@@ -157,7 +151,7 @@ class Rounds:
         if new:
             log.info("Asking for terms: %s. A model may have to be loaded first.", self._names(new))
         # The first time a site loads its model; later nobody waits for those who come late.
-        patience = LATE if len(self.offers) >= self._min_sites else self._timeout
+        patience = LATE if len(self.offers) >= self.min_sites else self.timeout
         for node, reply in ask(grid, messages, patience):
             self._pauses.pop(node, None)
             self.waiting.pop(node, None)
@@ -199,7 +193,7 @@ class Rounds:
         asked = []
         for node in silent:
             left, pause = self._pauses.get(node, (0, 1))
-            if left and len(self.offers) >= self._min_sites:
+            if left and len(self.offers) >= self.min_sites:
                 self._pauses[node] = (left - 1, pause)
             else:
                 self._pauses[node] = (pause, min(2 * pause, 64))
@@ -207,15 +201,15 @@ class Rounds:
         return asked
 
     def _is_dismissed(self, node: int) -> bool:
-        return self._site_of is not None and self._site_of(node) is None
+        return self.site_of is not None and self.site_of(node) is None
 
     def _name(self, node: int) -> str:
-        return (self._site_of and self._site_of(node)) or f"node {node}"
+        return (self.site_of and self.site_of(node)) or f"node {node}"
 
     def _check(self, offer: Offer, node: int) -> None:
         """Refuse an offer in another's name, of figures nobody can have, or of an older ledger."""
         taken = {one.site for other, one in self.offers.items() if not self._is_dismissed(other)}
-        if offer.site in taken or (self._site_of and self._site_of(node) != offer.site):
+        if offer.site in taken or (self.site_of and self.site_of(node) != offer.site):
             raise ProtocolError(f"It says that it is {offer.site!r}, which is another's name.")
         if offer.delta >= 1 / offer.declared_size:
             raise ProtocolError(f"Its δ, {offer.delta:g}, would allow publishing a whole unit.")
@@ -252,7 +246,7 @@ class Rounds:
                 round can be asked again.
         """
         self.propose(grid)  # to who came since
-        self._take(number, ask(grid, self.requests(number, grid), self._timeout))
+        self._take(number, ask(grid, self.requests(number, grid), self.timeout))
 
     def requests(self, number: int, grid: Nodes) -> list[Message]:
         """Make one request for the slots of a round to every site that accepted and is there."""
@@ -357,10 +351,10 @@ class Rounds:
 
     def _check_enough(self, there: str, count: int, hopeless: int, states: str) -> None:
         """Raise RoundError, with the sites' states, if `count` is less than `min_sites`."""
-        if count < self._min_sites:
+        if count < self.min_sites:
             raise RoundError(
-                f"{there}, {self._min_sites} are needed (job.min_sites). {states}.",
-                may_heal=self._sites - hopeless >= self._min_sites,
+                f"{there}, {self.min_sites} are needed (job.min_sites). {states}.",
+                may_heal=self.sites - hopeless >= self.min_sites,
             )
 
     def _states(self) -> str:

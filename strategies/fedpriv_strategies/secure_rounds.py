@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from flwr.app import Message
 
@@ -65,6 +65,7 @@ class _VoidError(FedprivError):
     """The sum of a slot can't be completed any more."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SecureRounds(Rounds):
     """Asks every site to be ready, then those that are for their shares of one sum.
 
@@ -72,20 +73,15 @@ class SecureRounds(Rounds):
         roster: of the sites that may be in it.
         state: as it was kept last.
         keep: writes it down, before any site is told of it.
-        others: as of `Rounds`.
     """
 
-    def __init__(
-        self,
-        *arguments: Any,
-        roster: Roster,
-        state: SumState | None,
-        keep: Callable[[SumState], None],
-        **others: Any,
-    ) -> None:
-        super().__init__(*arguments, **others)
-        self._roster, self._keep = roster, keep
-        self._state = state or SumState(round=0, slot=-1)
+    roster: Roster
+    state: SumState | None
+    keep: Callable[[SumState], None]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._state = self.state or SumState(round=0, slot=-1)
         self._failed: set[str] = set()  # sites that made a slot of this round void
 
     @cached_property
@@ -118,7 +114,7 @@ class SecureRounds(Rounds):
                 self._skip(number, str(error))
 
     def _set_state(self, state: SumState) -> None:
-        self._keep(state)
+        self.keep(state)
         self._state = state
 
     def _slot(self, number: int) -> int:
@@ -157,14 +153,14 @@ class SecureRounds(Rounds):
         Raises:
             RoundError: fewer than `min_sites` are ready.
         """
-        replies = ask(grid, self.requests(number, grid), self._timeout)
+        replies = ask(grid, self.requests(number, grid), self.timeout)
         slot_id = self._slot_id(number)
         ready: dict[str, Member] = {}
 
         def use(offer: Offer, answer: Ready, reply: Message) -> None:
             if (answer.slot, answer.member.name) != (slot_id.slot, offer.site):
                 raise ProtocolError("It is ready for another slot, or in another's name.")
-            check_member(answer.member, self._roster, slot_id)
+            check_member(answer.member, self.roster, slot_id)
             self._note(offer, SiteState.READY)
             ready[offer.site] = answer.member
 
@@ -172,7 +168,7 @@ class SecureRounds(Rounds):
         count, states = len(ready), self._states()
         self._check_enough(f"Round {number}: {count} sites are ready", count, hopeless, states)
         chosen = ready.keys() - self._failed  # who failed at once may fail again
-        if len(chosen) < self._min_sites:
+        if len(chosen) < self.min_sites:
             chosen = set(ready)
         members = tuple(ready[name] for name in sorted(chosen))
         bits, job = self._sum_of(members).bits, self.proposal.job_id
@@ -214,7 +210,7 @@ class SecureRounds(Rounds):
         asked = [message(request, n, TRAIN_SET, group, reply_bytes=share) for n in nodes]
         self.outcome.bytes_down += payload_bytes(asked)
         log.info("Round %d: waiting for the shares of %s.", number, self._names(nodes))
-        for node, reply in ask(grid, asked, self._timeout):
+        for node, reply in ask(grid, asked, self.timeout):
             offer = nodes[node]
             try:
                 self._take_share(total, offer, reply, number)

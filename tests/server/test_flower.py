@@ -23,8 +23,7 @@ from fedpriv_client.flower import FleetCalls
 from fedpriv_server.flower import messages, requests
 from fedpriv_server.flower.messages import ArrayChunk, ObjectTree
 from fedpriv_server.flower.requests import PushMessagesRequest, Signature
-from fedpriv_server.flower.state import FleetState
-from fedpriv_server.store import LARGE, FolderStore
+from fedpriv_server.flower.state import LARGE, FleetState, FolderStore
 from tests.network.network_by_hand import Network, Reply, content_of
 
 
