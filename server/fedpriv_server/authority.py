@@ -140,18 +140,10 @@ class Authority:
         """Put the same key under a passphrase."""
         write_key(self.folder / "ca.key", self.key, passphrase=passphrase, replace=True)
 
-    def certify_site(
-        self, key: PublicKey, name: str, *, days: int, now: datetime
-    ) -> x509.Certificate:
-        return site_certificate(self.certificate, self.key, key, name, days=days, now=now)
-
     def certify_server(
         self, key: PublicKey, names: tuple[str, ...], *, days: int, now: datetime
     ) -> x509.Certificate:
         return server_certificate(self.certificate, self.key, key, names, days=days, now=now)
-
-    def sign(self, manifest: Manifest) -> Manifest:
-        return sign_manifest(manifest, self.key)
 
 
 def authority_certificate(
@@ -188,13 +180,7 @@ def server_certificate(
 
 
 def site_certificate(
-    ca: x509.Certificate,
-    ca_key: PrivateKey,
-    key: PublicKey,
-    name: str,
-    *,
-    days: int,
-    now: datetime,
+    ca: x509.Certificate, ca_key: PrivateKey, key: PublicKey, name: str, *, days: int, now: datetime
 ) -> x509.Certificate:
     """Make a site's certificate; its common name is the site's name."""
     return _issued(ca, key, name, "site", days, now).sign(ca_key, hashes.SHA256())

@@ -78,16 +78,11 @@ class NetworkGrid:
         return sorted(there, key=lambda node: names[node])
 
     def _push(self, message: Message, timeout: float) -> _Request:
-        metadata, limits = message.metadata, UploadLimits.of_reply_to(message.content)
-        request = _Request(
-            key=uuid.uuid4().hex,
-            node=metadata.dst_node_id,
-            content=self._state.keep(message.content),
-            upload=self._broker.expect(metadata.dst_node_id, limits),
-            kind=metadata.message_type,
-            group=metadata.group_id,
-            ttl=timeout + MARGIN,
-        )
+        metadata, content = message.metadata, self._state.keep(message.content)
+        node, kind, group = metadata.dst_node_id, metadata.message_type, metadata.group_id
+        upload = self._broker.expect(node, UploadLimits.of_reply_to(message.content))
+        key, ttl = uuid.uuid4().hex, timeout + MARGIN
+        request = _Request(key, node, content, upload, kind, group, ttl)
         set_message_id(message, request.key)
         with self._lock:
             self._open[request.key] = self._open_of[request.node][request.key] = request

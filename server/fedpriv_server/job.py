@@ -16,13 +16,12 @@ from typing import Any
 
 from fedpriv import __version__
 from fedpriv.base_model import BEGIN, CONFIG, EMBEDDED, WEIGHTS
-from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import MAX_RANGE
 from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
-from fedpriv.methods.proposal import job_recipe, method_settings, propose
+from fedpriv.methods.proposal import job_recipe, method_settings
 from fedpriv.methods.registry import find_method
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.adapter import write_facts
@@ -53,7 +52,7 @@ from fedpriv_strategies.looks import look
 from fedpriv_strategies.messages import Nodes
 from fedpriv_strategies.rounds import Rounds
 from fedpriv_strategies.secure_rounds import SecureRounds
-from fedpriv_strategies.strategy import rounds_of, update_of
+from fedpriv_strategies.strategy import proposal_of, rounds_of, update_of
 
 log = logging.getLogger(__name__)
 Listener = Callable[[dict[str, Any]], None]
@@ -121,15 +120,9 @@ class Job:
                 "digest": worker.base.digest,
                 "trainable": worker.vector.size,
             }
-            self.proposal = propose(
-                config,
-                job_id=run.info["job_id"],
-                base=worker.base.digest,
-                begin=worker.base.begin_digest,
-                vector=worker.vector.digest,
-                roster=roster,
-                groups=None if self._control is None else self._control.terms,
-            )
+            groups = None if self._control is None else self._control.terms
+            job_id = run.info["job_id"]
+            self.proposal = proposal_of(config, worker, job_id, roster=roster, groups=groups)
             self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
         if begin is not None and config.model.begin_as == "merged":  # is a part of this model
             (run.path / BEGIN).mkdir(exist_ok=True)
@@ -140,7 +133,7 @@ class Job:
         find_method(config.job.method).at_site(self.proposal).held_bytes(initial.value.size)
         self.update = update = update_of(config, initial, shapes)
         kept = run.checkpoint()
-        begun = kept or Checkpoint(run.info["job_id"], 0, update.state(), {})
+        begun = kept or Checkpoint(job_id, 0, update.state(), {})
         self._done, self._looks, self._warned = begun.round, begun.looks, False
         self.rounds = run.rounds(self._done)
         if kept is not None:
@@ -152,35 +145,22 @@ class Job:
         )
         if evolution is not None and kept is None:
             self._begin(evolution)
-        self.strategy = self._strategy(roster, site_of, begun.heads)
+        about: dict[str, Any] = {"site_of": site_of, "heads": begun.heads, "control": self._control}
+        self.strategy = self._strategy(roster, about)
         with pool.borrow(self.recipe) as worker:
             self.hardest = hardest_of(worker, self.examples, config.evaluation.hardest, initial)
             found = run.info.get("baseline")
             found = found or scores(worker, initial, self.examples, (), self.hardest)
             self.baseline = Scores(**found)
 
-    def _strategy(
-        self,
-        roster: Roster | None,
-        site_of: Callable[[int], str | None] | None,
-        heads: Mapping[str, Head],
-    ) -> Rounds:
+    def _strategy(self, roster: Roster | None, about: dict[str, Any]) -> Rounds:
         """Make what asks the sites; the state of a secure sum is kept in the run directory."""
-        kind: Callable[..., Rounds] = Rounds
+        kind: type[Rounds] = Rounds
         if roster is not None and self.proposal.shared is not None:
-            told = self.run.sum_file
-            kind = partial(SecureRounds, roster=roster, state=told.read(), keep=told.write)
-        return rounds_of(
-            self.config,
-            self.proposal,
-            self.update,
-            self._pool,
-            self.evolution,
-            kind,
-            site_of=site_of,
-            heads=heads,
-            control=self._control,
-        )
+            kind, told = SecureRounds, self.run.sum_file
+            about |= {"roster": roster, "state": told.read(), "keep": told.write}
+        parts = (self.config, self.proposal, self.update, self._pool, self.evolution)
+        return rounds_of(*parts, kind, **about)
 
     def _begin(self, evolution: Evolution) -> None:
         """Start warm, and keep that: sites refuse a slot that is asked again with other values."""
@@ -190,15 +170,10 @@ class Job:
         self.run.begin(self._checkpoint(0, {}))
 
     def _checkpoint(self, number: int, heads: Mapping[str, Head]) -> Checkpoint:
-        return Checkpoint(
-            self.run.info["job_id"],
-            number,
-            self.update.state(),
-            dict(heads),
-            None if self.evolution is None else self.evolution.records,
-            self._looks,
-            None if self._control is None else self._control.state(),
-        )
+        job, state, looks = self.run.info["job_id"], self.update.state(), self._looks
+        synthetic = None if self.evolution is None else self.evolution.records
+        control = None if self._control is None else self._control.state()
+        return Checkpoint(job, number, state, dict(heads), synthetic, looks, control)
 
     def execute(self, grid: Nodes, listener: Listener, gather: Gather = _raise) -> None:
         """Run the rounds that are left; every one of them ends in a checkpoint.
@@ -217,10 +192,9 @@ class Job:
         """
         run = self.run
         _persist(lambda: self.strategy.propose(grid), gather)
-        if run.info["status"] == "preparing":
-            run.ready(model=self.model_facts, baseline=self.baseline.as_dict())
-        else:
-            run.ready()
+        is_new = run.info["status"] == "preparing"
+        facts = {"model": self.model_facts, "baseline": self.baseline.as_dict()} if is_new else {}
+        run.ready(**facts)
         live = LiveReport(run.path)
         live.update()
         tracking = None
@@ -266,14 +240,7 @@ class Job:
         self._looks, row = due, self.rounds[-1]
         loss, accuracy = row["eval_loss"], row["eval_accuracy"]
         if 0 <= loss <= MAX_RANGE:
-            found = look(
-                self.strategy,
-                due,
-                Centres(loss=loss, accuracy=accuracy),
-                grid,
-                min_sites=self.config.job.min_sites,
-                timeout=seconds(self.config.job.round_timeout),
-            )
+            found = look(self.strategy, due, Centres(loss=loss, accuracy=accuracy), grid)
             self.rounds[-1] = {**row, "held_out": found.model_dump()}
         else:
             log.warning("A look is left out: the loss on the server's own records is %s.", loss)

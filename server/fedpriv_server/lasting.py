@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from fedpriv.config.job import JobConfig
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.heap import share_heap
 from fedpriv.process import Status, only_process
@@ -65,7 +64,7 @@ class Coordinator:
         self._members, self._looked = members, 0.0
         self._grid = JobGrid(link.grid, link.door, members)
         self._owed: dict[int, Owed] = {}
-        link.door.listeners.append(self._tell)
+        link.door.listeners.append(lambda: status.update(sites=link.door.seen(members)))
         for job in queue.jobs():
             if job.state in ENDED:
                 self._remember(job)
@@ -85,9 +84,6 @@ class Coordinator:
             gc.collect()
             self._status.update(state="waiting", job="")
         self._settle()
-
-    def _tell(self) -> None:
-        self._status.update(sites=self._link.door.seen(self._members))
 
     def _remember(self, job: QueuedJob) -> None:
         try:
@@ -109,7 +105,11 @@ class Coordinator:
             config = job.config
             with opened(path, config) as run:
                 if run.info["status"] != "finished":  # or this process ended just then
-                    self._check(config, Path(job.source))
+                    check_installed(config.tracking, Path(job.source))
+                    gone = {site.name for site in config.sites} - self._members
+                    if gone:
+                        names = ", ".join(sorted(gone))
+                        raise RoundError(f"{names}: no longer of this consortium.")
                     run_job(config, run, self._link, lambda: self._between(job))
             return "finished", *_end_of(path)
         except FedprivError as error:
@@ -118,12 +118,6 @@ class Coordinator:
         except Exception as error:
             log.exception("Job %d failed.", job.id)
             return "failed", reason(error), {}
-
-    def _check(self, config: JobConfig, source: Path) -> None:
-        check_installed(config.tracking, source)
-        gone = {site.name for site in config.sites} - self._members
-        if gone:
-            raise RoundError(f"{', '.join(sorted(gone))}: no longer of this consortium.")
 
     def _between(self, job: QueuedJob) -> None:
         """See to other things between two rounds of a job.

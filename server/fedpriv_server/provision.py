@@ -34,7 +34,13 @@ from fedpriv.pki.enrolment import Manifest, is_signed
 from fedpriv.pki.keys import PublicKey, fingerprint, load_key, new_key, write_key
 from fedpriv.pki.points import in_groups
 from fedpriv.pki.request import read_request
-from fedpriv_server.authority import Authority, Passphrase, new_manifest
+from fedpriv_server.authority import (
+    Authority,
+    Passphrase,
+    new_manifest,
+    sign_manifest,
+    site_certificate,
+)
 from fedpriv_server.site_file import site_file
 from fedpriv_server.site_keys import Site, SiteKeys
 
@@ -203,14 +209,12 @@ class _Work:
         retired = site.retired
         if site.fingerprint is not None and site.fingerprint != fingerprint(key):
             retired += (site.fingerprint,)
-        certificate = self.authority.certify_site(
-            key, site.name, days=self.options.days, now=self.now
-        )
+        ca, ca_key, days = self.authority.certificate, self.authority.key, self.options.days
+        certificate = site_certificate(ca, ca_key, key, site.name, days=days, now=self.now)
         self.authority.site_keys.write(Site(site.name, site.key_made, certificate, None, retired))
-        self.done.append(
-            f"{site.name}: certified its key {in_groups(fingerprint(key))}, made"
-            f" {'here' if site.key_made == 'here' else 'at the site'}."
-        )
+        where = "here" if site.key_made == "here" else "at the site"
+        key_shown = in_groups(fingerprint(key))
+        self.done.append(f"{site.name}: certified its key {key_shown}, made {where}.")
 
     def server(self) -> Description:
         """Make the server's key and certificate, if they are missing or for other names."""
@@ -263,7 +267,7 @@ class _Work:
             same = old.model_copy(update={"issued": manifest.issued, "signature": ""}) == manifest
             if same and is_signed(old, self.authority.certificate):
                 return
-        write_document(path, self.authority.sign(manifest))
+        write_document(path, sign_manifest(manifest, self.authority.key))
         privately = " privately: its key is in there" if path.with_name("site.key").exists() else ""
         self.done.append(f"{manifest.site}: wrote its enrolment. Send it {path.parent}{privately}.")
 

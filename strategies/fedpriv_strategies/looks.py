@@ -125,9 +125,7 @@ class _Asked:
             self.bytes_up += blocks.value.bytes_read
 
 
-def look(
-    rounds: Rounds, number: int, centres: Centres, grid: Nodes, *, min_sites: int, timeout: float
-) -> Look:
+def look(rounds: Rounds, number: int, centres: Centres, grid: Nodes) -> Look:
     """Ask every site for a look at its held-out records with the values that there are now.
 
     What is asked again, after an interruption, has to be the same question: sites then send the
@@ -135,11 +133,9 @@ def look(
     here stops a job.
 
     Args:
-        rounds: of the job, with the sites' terms.
+        rounds: of the job, with the sites' terms; it counts if `min_sites` of theirs answer.
         number: of the look, from 1.
         centres: the server's own scores of these values.
-        min_sites: how many have to answer for it to count.
-        timeout: seconds to wait for them.
 
     Privacy:
         Post-processing of what sites released.
@@ -155,28 +151,22 @@ def look(
     for _ in range(TRIES):
         if left:
             log.info("Look %d: asking %d sites, and waiting for their answers.", number, len(left))
-        for node, reply in ask(grid, asked.requests(left), timeout):
+        for node, reply in ask(grid, asked.requests(left), rounds.timeout):
             if not asked.take(reply, left[node]):
                 del left[node]
-    return _result(asked, min_sites)
+    return _result(asked)
 
 
-def _result(asked: _Asked, min_sites: int) -> Look:
+def _result(asked: _Asked) -> Look:
     ranges, privacy = asked.ranges, asked.rounds.proposal.privacy
 
     def mean(sites: Iterable[str]) -> dict[str, Estimate]:
         chosen = [asked.found[name] for name in sites]
-        totals = [total for _, total in chosen]
+        noise = [offer.noise_multiplier for offer, _ in chosen]
+        units = [privacy.sample_rate * (offer.held_out_size or 0) for offer, _ in chosen]
         found = post_process(
-            lambda *values: estimates(
-                values,
-                [offer.noise_multiplier for offer, _ in chosen],
-                [privacy.sample_rate * (offer.held_out_size or 0) for offer, _ in chosen],
-                ranges=ranges,
-                centres=asked.centres,
-                clip_norm=privacy.clip_norm,
-            ),
-            *totals,
+            lambda *sums: estimates(sums, noise, units, ranges, asked.centres, privacy.clip_norm),
+            *(total for _, total in chosen),
         )
         return dict(zip(("loss", "accuracy"), found.value, strict=True))
 
@@ -184,7 +174,7 @@ def _result(asked: _Asked, min_sites: int) -> Look:
         name: SiteLook(status=state, **(mean([name]) if name in asked.found else {}))
         for name, state in asked.states.items()
     }
-    is_enough = asked.found and len(asked.found) >= min_sites
+    is_enough = asked.found and len(asked.found) >= asked.rounds.min_sites
     if not is_enough:
         log.warning("Look %d has too few answers and is left out; it stays paid.", asked.number)
     return Look(
@@ -203,7 +193,6 @@ def estimates(
     totals: Sequence[Vector],
     noise_multipliers: Sequence[float],
     units: Sequence[float],
-    *,
     ranges: LooksSection,
     centres: Centres,
     clip_norm: float,

@@ -12,15 +12,7 @@ from flwr.app import Message
 
 from fedpriv.errors import FedprivError, ProtocolError, RoundError
 from fedpriv.privacy.ledger.ledger import Head
-from fedpriv.protocol import (
-    Offer,
-    Ready,
-    Refusal,
-    SetRequest,
-    SharedNoise,
-    StepReply,
-    StepRequest,
-)
+from fedpriv.protocol import Offer, Ready, Refusal, SetRequest, SharedNoise, StepReply, StepRequest
 from fedpriv.public_update.update import Aggregate
 from fedpriv.report.rundir import SiteState
 from fedpriv.secure_sum.members import Bits
