@@ -20,8 +20,7 @@ from flwr.app import Error, Message
 from fedpriv import logs
 from fedpriv_server.flower.messages import APP_FAILED, replying
 from fedpriv_server.flower.state import FleetState, FolderStore, Kept
-from fedpriv_server.long_poll import LongPoll
-from fedpriv_server.presence import Presence
+from fedpriv_server.long_poll import LongPoll, Presence
 from fedpriv_server.shape import UploadLimits
 from fedpriv_server.upload import Upload
 

@@ -27,7 +27,7 @@ from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.html import write_report
 from fedpriv_server.grid import JobGrid
-from fedpriv_server.run_directory import RunDirectory
+from fedpriv_server.run_directory import RunDirectory, site_folder
 from fedpriv_strategies.messages import (
     ADAPTER,
     REPORT,
@@ -124,7 +124,7 @@ def collect_reports(grid: Nodes, run: RunDirectory, names: Mapping[int, str]) ->
                 else:
                     log.warning("Site %s: its budget report was not kept: %s", name, error)
                 continue
-            folder = run.site_folder(name)
+            folder = site_folder(run.path, name)
             folder.mkdir(parents=True, exist_ok=True)
             received.write(report, folder / "budget.json")
             missing.discard(name)

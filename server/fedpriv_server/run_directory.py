@@ -88,11 +88,16 @@ class RunDirectory:
     Attributes:
         path: of the directory.
         info: what run.json holds.
+        private_folder: what is not to be handed on, if it is there.
+        sum_file: where it is kept which sites a secure sum is of.
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
-        self.path = path
-        self.info = info
+        self.path, self.info = path, info
+        self.private_folder = path / PRIVATE
+        self.sum_file = SumFile(path / "checkpoint" / "sum.json")
+        self._checkpoint_path = path / "checkpoint" / "latest.safetensors"
+        self._metrics_path = path / "metrics.jsonl"
 
     @classmethod
     def create(cls, path: Path, config: JobConfig, *, insecure_seed: int | None) -> RunDirectory:
@@ -218,7 +223,7 @@ class RunDirectory:
             return self.info.get("owed") or {"reports": [], "adapters": []}
         kept = self.checkpoint() if self.info["job"].get("engine") == "network" else None
         heads = () if kept is None else kept.heads
-        there = [name for name in heads if (self.site_folder(name) / "budget.json").exists()]
+        there = [name for name in heads if (site_folder(self.path, name) / "budget.json").exists()]
         return {"reports": sorted({*heads} - {*there}), "adapters": []}
 
     def owe(self, *, reports: Collection[str], adapters: Collection[str]) -> None:
@@ -230,27 +235,6 @@ class RunDirectory:
         """Remove a run that failed before it began, but for why it ended, if that is known."""
         if self.info["status"] == "preparing":
             _empty(self.path, {LOCK, *(("run.json", STATUS) if "ended" in self.info else ())})
-
-    def site_folder(self, name: str) -> Path:
-        return site_folder(self.path, name)
-
-    @property
-    def private_folder(self) -> Path:
-        """What is not to be handed on, if it is there."""
-        return self.path / PRIVATE
-
-    @property
-    def _checkpoint_path(self) -> Path:
-        return self.path / "checkpoint" / "latest.safetensors"
-
-    @property
-    def sum_file(self) -> SumFile:
-        """Where it is kept which sites a secure sum is of."""
-        return SumFile(self.path / "checkpoint" / "sum.json")
-
-    @property
-    def _metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
 
     def checkpoint(self) -> Checkpoint | None:
         """Read the newest checkpoint, if there is one.

@@ -15,10 +15,8 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import ConfigError
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_server.tracking.mlflow import MLflow
 from fedpriv_server.tracking.public import LONGEST, Tool, Tracked, figures_of, numbers_in
-from fedpriv_server.tracking.tensorboard import TensorBoard
-from fedpriv_server.tracking.wandb import WeightsAndBiases
+from fedpriv_server.tracking.tools import MLflow, TensorBoard, WeightsAndBiases
 
 log = logging.getLogger(__name__)
 PATIENCE = 30.0  # seconds at the end of a job, for tools that are still at work
