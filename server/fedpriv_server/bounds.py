@@ -176,9 +176,9 @@ def _to_the_end(send: Send, count: Callable[[int], None]) -> Send:
     async def send_all(event: Message) -> None:
         if event["type"] == "http.response.body":
             count(len(event.get("body", b"")))
-        if event["type"] == "http.response.body" and not event.get("more_body", False):
-            await send({**event, "more_body": True})
-            event = {"type": "http.response.body", "body": b"", "more_body": False}
+            if not event.get("more_body", False):
+                await send({**event, "more_body": True})
+                event = {"type": "http.response.body", "body": b"", "more_body": False}
         await send(event)
 
     return send_all

@@ -21,8 +21,7 @@ from fedpriv import logs
 from fedpriv_server.flower.messages import APP_FAILED, replying
 from fedpriv_server.flower.state import FleetState, FolderStore, Kept
 from fedpriv_server.long_poll import LongPoll, Presence
-from fedpriv_server.shape import UploadLimits
-from fedpriv_server.upload import Upload
+from fedpriv_server.upload import Upload, UploadLimits
 
 log = logging.getLogger(__name__)
 logs.silence("flwr")  # it would tell of every request

@@ -20,8 +20,7 @@ from fedpriv_server.broker import MessageBroker, read_reply
 from fedpriv_server.door import Door
 from fedpriv_server.flower.messages import set_message_id
 from fedpriv_server.flower.state import Kept
-from fedpriv_server.shape import UploadLimits
-from fedpriv_server.upload import Upload
+from fedpriv_server.upload import Upload, UploadLimits
 
 MARGIN = 600.0  # seconds that a message outlives the wait for its reply
 REPEATS, PERIOD = 5, 5.0  # so many times in so many seconds is a node told everything again

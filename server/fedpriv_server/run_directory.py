@@ -107,19 +107,18 @@ class RunDirectory:
             RunError: the directory holds another run or other files.
         """
         job_id = f"{config.job.name}-{secrets.token_hex(4)}"
-        if path.exists():
-            held = _read_info(path)
-            if held is not None and held["status"] == "preparing":
-                if held["config_digest"] == digest(config):
-                    job_id = held["job_id"]  # of which people may have been asked already
-                _empty(path)  # stopped before anything was spent
-            elif held is not None:
-                raise RunError(
-                    f"{path}: already holds the run {held['job_id']!r} ({held['status']})."
-                    " Give --resume to go on with it, or another --out."
-                )
-            elif any(p.name != LOCK for p in path.iterdir()):
-                raise RunError(f"{path}: is not empty and not a run. Give another --out.")
+        held = _read_info(path)
+        if held is not None and held["status"] == "preparing":
+            if held["config_digest"] == digest(config):
+                job_id = held["job_id"]  # of which people may have been asked already
+            _empty(path)  # stopped before anything was spent
+        elif held is not None:
+            raise RunError(
+                f"{path}: already holds the run {held['job_id']!r} ({held['status']})."
+                " Give --resume to go on with it, or another --out."
+            )
+        elif path.exists() and any(p.name != LOCK for p in path.iterdir()):
+            raise RunError(f"{path}: is not empty and not a run. Give another --out.")
         path.mkdir(parents=True, exist_ok=True)
         info = {
             "format": 1,

@@ -68,12 +68,6 @@ class SumOfSet:
         """Of a coordinate of the mean."""
         return (self._deviation / self.units) ** 2
 
-    def _largest_norm(self) -> float:
-        """Return the L2 norm that honest sites' sum exceeds less than once in 10⁸ rounds."""
-        units = self.units + 6 * math.sqrt(self.units) + 6
-        noise = self._deviation * (math.sqrt(self.size) + 6)
-        return 1.05 * (self._clip_norm * units + noise)
-
     def take(self) -> Privatised[Vector]:
         """Return the mean, float32 (P,), once no share is missing.
 
@@ -87,7 +81,11 @@ class SumOfSet:
             exact = whole * step
             square += float(np.square(exact).sum())
             mean[place] = exact / self.units
-        if square > self._largest_norm() ** 2:
+        # The L2 norm that honest sites' sum exceeds less than once in 10⁸ rounds.
+        units = self.units + 6 * math.sqrt(self.units) + 6
+        noise = self._deviation * (math.sqrt(self.size) + 6)
+        largest = 1.05 * (self._clip_norm * units + noise)
+        if square > largest**2:
             raise ProtocolError("The sum is larger than clipped vectors and noise can be.")
         return aggregated(mean)
 

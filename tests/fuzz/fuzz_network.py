@@ -65,8 +65,7 @@ from fedpriv_server import bounds, long_poll
 from fedpriv_server.broker import MessageBroker, read_reply
 from fedpriv_server.fleet_api import fleet_api, single_reply
 from fedpriv_server.grid import NetworkGrid
-from fedpriv_server.shape import SLACK, UploadLimits
-from fedpriv_server.upload import Upload
+from fedpriv_server.upload import SLACK, Upload, UploadLimits
 from fedpriv_strategies.messages import answer_of, as_blocks, as_text, body_bytes, payload_bytes
 from tests.fuzz.fuzz_messages import HANDOVER, OFFER, PROPOSAL, REPLY, REQUEST, VECTOR, changes
 from tests.fuzz.fuzz_mutate import VALUES, json_bytes, mutate_bytes, mutate_tree

@@ -27,7 +27,7 @@ from fedpriv.pki.keys import new_key
 from fedpriv.wire import BLOCK, WHOLE, encode
 from fedpriv_client.fleet import FleetClient
 from fedpriv_server import bounds, connections, grid, long_poll
-from fedpriv_server.shape import LARGEST_WHOLE
+from fedpriv_server.upload import LARGEST_WHOLE
 from fedpriv_strategies.messages import as_blocks
 from tests.network.network_by_hand import Network, Reply, Site, content_of
 from tests.waiting import CEILING, wait_until
