@@ -158,9 +158,8 @@ def synthetic_records(config: JobConfig, cache_dir: Path) -> list[Record]:
     wanted = config.synthetic
     if wanted is None or wanted.data is None:
         return []
-    records = read_records(
-        wanted.data, config.data.columns, unit="record", cache_dir=cache_dir, key="synthetic.data"
-    )
+    columns, key = config.data.columns, "synthetic.data"
+    records = read_records(wanted.data, columns, unit="record", cache_dir=cache_dir, key=key)
     if len(records) < wanted.size and wanted.generator is None:
         raise ConfigError(
             f"has {len(records)} records, and the set has {wanted.size}",
@@ -170,9 +169,7 @@ def synthetic_records(config: JobConfig, cache_dir: Path) -> list[Record]:
             fix="Lower it, name more records, or set synthetic.generator.",
         )
     chosen = records.select(range(min(wanted.size, len(records))))
-    found: list[Record] = [
-        {field: _as_text(one[field]) for field in config.data.columns} for one in chosen
-    ]
+    found: list[Record] = [{field: _as_text(one[field]) for field in columns} for one in chosen]
     for row, record in enumerate(found, 1):
         if max(map(len, record.values())) > MAX_TEXT:
             raise ConfigError(

@@ -253,13 +253,11 @@ class Rounds:
         arrays, messages = as_arrays(self.update.vector), []
         there = set(grid.get_node_ids())
         asked = {node: offer for node, offer in self.offers.items() if node in there}
-        decision, self._asked_for = self._decision(number), None
+        slot, decision, self._asked_for = self._slot(number), self._decision(number), None
         for node, offer in asked.items():
             change = self.method.change(self._held.get(node))
             self._asked_for = None if change is None else change.digest
-            request = self.step_request(
-                offer, self._slot(number), set_digest=self._asked_for, decision=decision
-            )
+            request = self.step_request(offer, slot, set_digest=self._asked_for, decision=decision)
             made_up = None if change is None else as_text(change.model_dump_json())
             messages.append(message(request, node, TRAIN, str(number), arrays, made_up))
         self._begin_outcome(number, messages)

@@ -168,14 +168,10 @@ class SecureRounds(Rounds):
 
     def _slot_id(self, number: int) -> SlotId:
         """Return what the sum is about: the same request to every site, except the witness."""
-        slot = self._slot(number)
-        request = StepRequest(
-            job_id=self.proposal.job_id,
-            slot=slot,
-            set_digest=self._asked_for,
-            decision=self._decision(number),
-        ).digest(self.update.vector.value)
-        return SlotId(proposal=self.proposal.digest(), slot=slot, request=request)
+        job, slot, decision = self.proposal.job_id, self._slot(number), self._decision(number)
+        request = StepRequest(job_id=job, slot=slot, set_digest=self._asked_for, decision=decision)
+        digest = request.digest(self.update.vector.value)
+        return SlotId(proposal=self.proposal.digest(), slot=slot, request=digest)
 
     def _sum_of(self, members: Sequence[Member], bits: Bits | None = None) -> SumOfSet:
         """Make the empty sum of a set of sites whose terms are known."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import NOT_OF_A_RUN
@@ -94,19 +94,3 @@ def _leaves(value: Any, joined_by: str, name: str = "") -> Iterator[tuple[str, A
         return
     for key, item in value.items():
         yield from _leaves(item, joined_by, f"{name}{joined_by}{key}" if name else key)
-
-
-class Tool(Protocol):
-    """An opened run of a tool. Whatever it raises ends the telling, never the job."""
-
-    def log(self, step: int, figures: Figures) -> None:
-        """Take in a round. After a resume all rounds are told again: what is there stays once.
-
-        Args:
-            step: the number of the round; 0 is before the first.
-        """
-        ...
-
-    def close(self, *, finished: bool) -> None:
-        """Close the run of a job that has ended; or else was interrupted, and may go on."""
-        ...

@@ -1,4 +1,9 @@
-"""A class for each tool, which imports the tool only when a run is opened: that takes seconds."""
+"""A class for each tool, which imports the tool only when a run is opened: that takes seconds.
+
+Each of them is an opened run. Whatever it raises ends the telling, never the job. `log` takes in a
+round, by its number; 0 is before the first. After a resume all rounds are told again: what is there
+stays once. `close` ends the run of a job that has ended; or else was interrupted, and may go on.
+"""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import ConfigError
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_server.tracking.public import LONGEST, Tool, Tracked, figures_of, numbers_in
+from fedpriv_server.tracking.public import LONGEST, Tracked, figures_of, numbers_in
 from fedpriv_server.tracking.tools import MLflow, TensorBoard, WeightsAndBiases
 
+Tool = MLflow | TensorBoard | WeightsAndBiases
 log = logging.getLogger(__name__)
 PATIENCE = 30.0  # seconds at the end of a job, for tools that are still at work
 
