@@ -109,9 +109,9 @@ class OfTwoVersions(AskedGrid):
 
 
 def test_a_site_of_an_older_version_is_asked_in_its_own_words(tmp_path: Path) -> None:
-    run = SimpleNamespace(info={"job_id": "j"}, site_folder=lambda name: tmp_path / name)
+    run = SimpleNamespace(info={"job_id": "j"}, path=tmp_path)
     grid = OfTwoVersions()
     missing = collect_reports(grid, cast(RunDirectory, run), {1: "a", 2: "b"})
     assert missing == []
     assert grid.asked == [(1, True), (2, True), (2, False)]
-    assert (tmp_path / "b" / "budget.json").exists()
+    assert (tmp_path / "sites" / "b" / "budget.json").exists()
