@@ -15,7 +15,7 @@ from fedpriv_server.consortium import load_consortium
 from fedpriv_server.grid import JobGrid
 from fedpriv_server.job_queue import ENDED, Queue, QueuedJob, State
 from fedpriv_server.owed import Owed
-from fedpriv_server.run_directory import RunDirectory, opened
+from fedpriv_server.run_directory import RunDirectory, opened_run
 from fedpriv_server.serve import Link, listening, reason, run_job
 from fedpriv_server.tracking.tracking import check_installed
 
@@ -103,7 +103,7 @@ class Coordinator:
         path = job.folder(self._state)
         try:
             config = job.config
-            with opened(path, config) as run:
+            with opened_run(path, config) as run:
                 if run.info["status"] != "finished":  # or this process ended just then
                     check_installed(config.tracking, Path(job.source))
                     gone = {site.name for site in config.sites} - self._members

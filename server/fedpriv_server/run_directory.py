@@ -68,7 +68,7 @@ def only_run(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def opened(path: Path, config: JobConfig) -> Iterator[RunDirectory]:
+def opened_run(path: Path, config: JobConfig) -> Iterator[RunDirectory]:
     """Go on with the run in `path`, or begin one, alone; one that never began is not left behind.
 
     Raises:

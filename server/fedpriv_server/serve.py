@@ -39,7 +39,7 @@ from fedpriv_server.listen import ServerTls, address_of, checked_certificate, se
 from fedpriv_server.metrics import RunFigures
 from fedpriv_server.number_format import settle
 from fedpriv_server.owed import Owed, collect_reports, hand_over
-from fedpriv_server.run_directory import RunDirectory, opened
+from fedpriv_server.run_directory import RunDirectory, opened_run
 from fedpriv_server.signed import signature_of
 from fedpriv_server.site_keys import SiteKeys
 from fedpriv_server.tracking.tracking import check_installed
@@ -80,7 +80,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     check_installed(config.tracking, source)
     _checked(section, source, plain=plain)
     share_heap()
-    with opened(out, config) as run:
+    with opened_run(out, config) as run:
         is_finished = run.info["status"] == "finished"
         if is_finished:
             log.info(
