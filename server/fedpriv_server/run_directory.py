@@ -301,10 +301,10 @@ class RunDirectory:
             RunError: the file can't be read.
         """
         path = self._metrics_path
-        if not path.exists():
-            return []
         try:
             lines = path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
         except OSError as error:
             raise RunError(f"{path}: can't be read: {error.strerror}.") from None
         kept = []

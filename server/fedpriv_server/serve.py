@@ -210,14 +210,10 @@ def _round_done(
     number, of = metrics["round"], config.job.rounds
     states = {name: site["status"] for name, site in metrics["sites"].items()}
     wrong = ", ".join(f"{name}: {state}" for name, state in states.items() if state != "ok")
-    log.info(
-        "Round %d of %d: %d sites%s%s",
-        number,
-        of,
-        sum(state == "ok" for state in states.values()),
-        f" ({wrong})" if wrong else "",
-        "" if metrics["eval_loss"] is None else f", loss {metrics['eval_loss']:.3f}",
-    )
+    loss = "" if metrics["eval_loss"] is None else f", loss {metrics['eval_loss']:.3f}"
+    used = sum(state == "ok" for state in states.values())
+    told = f"{used} sites{f' ({wrong})' if wrong else ''}{loss}"
+    log.info("Round %d of %d: %s", number, of, told)
     if metrics["held_out"] is not None:
         log.info("Look after round %d: %s.", number, look_line(metrics["held_out"]))
     assembly.tell(states, state="running", round=number, rounds=of)

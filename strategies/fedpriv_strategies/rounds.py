@@ -189,9 +189,8 @@ class Rounds:
 
     def _to_ask(self, there: Iterable[int]) -> list[int]:
         """Return the nodes that said neither yes nor no; a silent node is asked ever less often."""
-        silent = [node for node in there if node not in self.offers and node not in self.refused]
         asked = []
-        for node in silent:
+        for node in [n for n in there if n not in self.offers and n not in self.refused]:
             left, pause = self._pauses.get(node, (0, 1))
             if left and len(self.offers) >= self.min_sites:
                 self._pauses[node] = (left - 1, pause)
@@ -233,10 +232,8 @@ class Rounds:
     @cached_property
     def _least_noise(self) -> float:
         """Half of what the proposed ε and δ ask for, as sites may have a δ of their own."""
-        privacy = self.proposal.privacy
-        return 0.5 * calibrate_noise(
-            privacy.epsilon, privacy.delta, privacy.sample_rate, self.proposal.steps
-        )
+        privacy, steps = self.proposal.privacy, self.proposal.steps
+        return 0.5 * calibrate_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, steps)
 
     def run(self, number: int, grid: Nodes) -> None:
         """Run one round: ask, wait, and move.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NoReturn
 
 from flwr.app import Message
 
 from fedpriv.errors import FedprivError, ProtocolError, RoundError
 from fedpriv.privacy.ledger.ledger import Head
-from fedpriv.protocol import Offer, Ready, Refusal, SetRequest, SharedNoise, StepReply, StepRequest
+from fedpriv.protocol import Offer, Ready, Refusal, SetRequest, StepReply, StepRequest
 from fedpriv.public_update.update import Aggregate
 from fedpriv.report.rundir import SiteState
 from fedpriv.secure_sum.members import Bits
@@ -76,16 +75,11 @@ class SecureRounds(Rounds):
         self._state = self.state or SumState(round=0, slot=-1)
         self._failed: set[str] = set()  # sites that made a slot of this round void
 
-    @cached_property
-    def _shared(self) -> SharedNoise:
-        shared = self.proposal.shared
-        assert shared is not None
-        return shared
-
     @property
     def _least_noise(self) -> float:
         """All sites have the same."""
-        return self._shared.noise_multiplier
+        assert self.proposal.shared is not None
+        return self.proposal.shared.noise_multiplier
 
     def run(self, number: int, grid: Nodes) -> None:
         """Run one round: find who is ready, take their sum, and move along it.

@@ -110,11 +110,9 @@ class MLflow:
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._client = MlflowClient(tracking_uri=uri)
         self._known: dict[str, int] = {}  # figure → the last step that the store has of it
-        experiment = self._client.get_experiment_by_name(tracked.experiment)
-        if experiment is None:
-            under = str(self._client.create_experiment(tracked.experiment))
-        else:
-            under = str(experiment.experiment_id)
+        name = tracked.experiment
+        known = self._client.get_experiment_by_name(name)
+        under = str(known.experiment_id if known else self._client.create_experiment(name))
         found = self._client.search_runs([under], f"tags.`{JOB}` = '{tracked.job}'", max_results=1)
         self._is_new = not found
         if found:

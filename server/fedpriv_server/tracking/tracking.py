@@ -119,12 +119,9 @@ class _Teller:
                 tool.log(told["round"], figures_of(told))
             tool.close(finished=told is True)
         except Exception as error:
-            log.warning(
-                "%s: is told no more of this run, which goes on without it (%s: %s).",
-                self._name,
-                type(error).__name__,
-                str(error).partition("\n")[0][:LONGEST],
-            )
+            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:LONGEST]}"
+            no_more = f"is told no more of this run, which goes on without it ({why})."
+            log.warning("%s: %s", self._name, no_more)
 
 
 def _open(name: str, section: TrackingSection, tracked: Tracked) -> Tool:
