@@ -104,15 +104,11 @@ class Checkpoint:
             text, made_up = tensors.pop(_SET, None), None
             if text is not None:
                 made_up = restored(_RECORDS.validate_json(text.numpy().tobytes(), strict=True))
-            return cls(
-                meta["job_id"],
-                _ROUND.validate_python(meta["round"]),
-                restored(tensors),
-                {name: Head(*head) for name, head in heads.items()},
-                made_up,
-                _ROUND.validate_python(meta.get("looks", "0")),
-                restored(control) if control else None,
-            )
+            number = _ROUND.validate_python(meta["round"])
+            looks = _ROUND.validate_python(meta.get("looks", "0"))
+            state = restored(control) if control else None
+            seen = {name: Head(*head) for name, head in heads.items()}
+            return cls(meta["job_id"], number, restored(tensors), seen, made_up, looks, state)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"{path}: is not a checkpoint ({_first_line(error)}). Put the newest one back."

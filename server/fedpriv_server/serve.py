@@ -83,12 +83,8 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     with opened_run(out, config) as run:
         is_finished = run.info["status"] == "finished"
         if is_finished:
-            log.info(
-                "%s: the job is finished. A site that was not handed its adapter can be sent the"
-                " folder %s.",
-                out,
-                out / "adapter",
-            )
+            advice = "A site that was not handed its adapter can be sent the folder"
+            log.info("%s: the job is finished. %s %s.", out, advice, out / "adapter")
             if not Owed(run).sites:
                 return run
         members = {site.name for site in config.sites}
@@ -151,13 +147,8 @@ def run_job(
         pool = WorkerPool(1)
         log.info("Loading the model, and scoring it before the first round.")
         config = settle(config, run, pool, here=True)
-        job = Job(
-            config,
-            run,
-            pool,
-            site_of=lambda node: grid.names.get(node),
-            roster=roster_of(config.privacy.roster, config.sites),
-        )
+        roster = roster_of(config.privacy.roster, config.sites)
+        job = Job(config, run, pool, lambda node: grid.names.get(node), roster)
         assembly = Assembly(job, grid, link.door, status, between)
         link.door.listeners.append(assembly.tell)
         job.strategy.signed = signature_of(job.proposal, run, link.tls)

@@ -359,12 +359,10 @@ class Rounds:
         self, offer: Offer, status: str, told: StepReply | None = None, noise: float | None = None
     ) -> None:
         """Note the status of a site in this round, with the figures that came with its reply."""
-        self.outcome.sites[offer.site] = SiteRound(
-            status=status,
-            noise_multiplier=noise or offer.noise_multiplier,
-            epsilon_spent=None if told is None else told.epsilon_spent,
-            epsilon_committed=None if told is None else told.epsilon_committed,
-        )
+        kept = {"epsilon_spent", "epsilon_committed"}
+        figures = {} if told is None else told.model_dump(include=kept)
+        noise = noise or offer.noise_multiplier
+        self.outcome.sites[offer.site] = SiteRound(status=status, noise_multiplier=noise, **figures)
 
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update
