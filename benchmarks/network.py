@@ -56,7 +56,7 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     """Make authority, server certificate and key, for localhost."""
     from fedpriv.pki.certificates import certificate_pem
     from fedpriv.pki.keys import new_key, private_pem
-    from fedpriv_server.issue import authority_certificate, server_certificate
+    from fedpriv_server.authority import authority_certificate, server_certificate
 
     now = datetime.now(UTC)
     ca_key, key = new_key(), new_key()
@@ -177,12 +177,11 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv.public_update.update import Update
     from fedpriv_server.bounds import Bounds
     from fedpriv_server.broker import MessageBroker
-    from fedpriv_server.checkpoint import Checkpoint
+    from fedpriv_server.checkpoint import Checkpoint, SumFile
     from fedpriv_server.fleet_api import fleet_api
-    from fedpriv_server.garbage import look_seldom
     from fedpriv_server.grid import NetworkGrid
     from fedpriv_server.listen import ServerTls, serving
-    from fedpriv_server.sum_state import SumFile
+    from fedpriv_server.serve import look_seldom
     from fedpriv_strategies.rounds import Rounds
     from fedpriv_strategies.secure_rounds import SecureRounds
 

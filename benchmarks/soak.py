@@ -68,8 +68,7 @@ def make_federation(folder: Path, sites: int, rounds: int) -> Path:
     from fedpriv.config.load import load_job, load_site
     from fedpriv.models.stored import digest_of
     from fedpriv_client.init import init_site
-    from fedpriv_server.provision import provision
-    from fedpriv_server.provision_options import ProvisionOptions
+    from fedpriv_server.provision import ProvisionOptions, provision
 
     draw = random.Random(0)
     folder.mkdir(parents=True)

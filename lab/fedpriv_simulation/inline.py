@@ -13,7 +13,6 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from fedpriv_server.flower import messages as flower
 from fedpriv_server.flower.messages import APP_FAILED, SERVER_NODE, set_message_id
-from fedpriv_server.one_run import OneRunGrid
 
 FIRST_SITE = SERVER_NODE + 1
 RUN = 1
@@ -24,7 +23,7 @@ def set_identity() -> None:
     flower.set_identity(RUN, RUN)
 
 
-class InlineGrid(OneRunGrid):
+class InlineGrid:
     """Runs the apps of `apps` (node id → ClientApp, or what answers like one) on `threads` threads.
 
     Contents are copied on both ways, so that no party can change another's arrays. Use it as a

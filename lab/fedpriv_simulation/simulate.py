@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
-from flwr.serverapp import Grid
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, LedgerInUseError, naming
@@ -40,6 +39,7 @@ from fedpriv_simulation.shared_base import SharedBasePool
 from fedpriv_simulation.sites import Sites, simulated_roster
 from fedpriv_simulation.visits import PATIENCE, Visits
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
+from fedpriv_strategies.messages import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def simulate(
     insecure_seed: int | None = None,
     progress: Progress = Progress(),
     pool: WorkerPool | None = None,
-    grid: Grid | None = None,
+    grid: Nodes | None = None,
 ) -> Outcome:
     """Run a federation on this machine, or from it on a cluster, each site with its own ledger.
 
@@ -141,7 +141,7 @@ def _simulate(
     insecure_seed: int | None,
     progress: Progress,
     pool: WorkerPool | None,
-    there: Grid | None,
+    there: Nodes | None,
 ) -> Outcome:
     address = config.job.ray_address if there is None else None
     with contextlib.ExitStack() as stack:
@@ -191,9 +191,9 @@ def _meeting(
     pool: WorkerPool,
     source: Path,
     progress: Progress,
-    there: Grid | None,
+    there: Nodes | None,
     cluster: Cluster | None,
-) -> tuple[Grid, Callable[[], dict[str, BudgetReport]]]:
+) -> tuple[Nodes, Callable[[], dict[str, BudgetReport]]]:
     """Return where client and server meet, and what writes the sites' budget reports afterwards.
 
     Every site is opened here at least once, so that any refusal can be told in full. Sites of this

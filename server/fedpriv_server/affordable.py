@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
@@ -15,16 +16,11 @@ from fedpriv.report.budget import BudgetReport, read
 
 def last_reports(state: Path) -> dict[str, BudgetReport]:
     """Return the newest report of each site, of all jobs of a lasting coordinator."""
-    newest: dict[str, BudgetReport] = {}
+    found = []
     for path in state.glob("runs/*/sites/*/budget.json"):
-        try:
-            report = read(path)
-        except FedprivError:  # whoever shows the run says so
-            continue
-        known = newest.get(report.site)
-        if known is None or known.ledger_rows < report.ledger_rows:
-            newest[report.site] = report
-    return newest
+        with suppress(FedprivError):  # whoever shows the run says so
+            found.append(read(path))
+    return {one.site: one for one in sorted(found, key=lambda report: report.ledger_rows)}
 
 
 def check_affordable(config: JobConfig, reports: Iterable[BudgetReport]) -> None:
@@ -57,10 +53,9 @@ def _cost(config: JobConfig, report: BudgetReport) -> float:
     match report.rule:
         case "rdp":
             order = RdpRule.best(report.budget, report.delta).order
-            noise = calibrate_noise(
-                privacy.epsilon, report.delta, privacy.sample_rate, config.slots
-            )
-            return config.slots * float(rdp(privacy.sample_rate, noise, (order,))[0])
+            rate, steps = privacy.sample_rate, config.slots
+            noise = calibrate_noise(privacy.epsilon, report.delta, rate, steps)
+            return steps * float(rdp(rate, noise, (order,))[0])
         case "sum":
             return privacy.epsilon
         case _:  # one plan for life

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from fedpriv.config.duration import seconds
-from fedpriv.config.job import JobConfig
 from fedpriv.errors import RoundError
 from fedpriv.process import Status
 from fedpriv.report.rundir import SiteState
 from fedpriv_server.door import Door
+from fedpriv_server.grid import JobGrid
 from fedpriv_server.job import Job
-from fedpriv_server.job_grid import JobGrid
 from fedpriv_strategies.rounds import state_of
 
 log = logging.getLogger(__name__)
@@ -34,16 +34,10 @@ class Assembly:
     """
 
     def __init__(
-        self,
-        config: JobConfig,
-        grid: JobGrid,
-        door: Door,
-        status: Status,
-        job: Job,
-        between: Callable[[], None],
+        self, job: Job, grid: JobGrid, door: Door, status: Status, between: Callable[[], None]
     ) -> None:
-        self._config, self._grid, self._door = config, grid, door
-        self._status, self._job, self._between = status, job, between
+        self._job, self._config, self._grid = job, job.config, grid
+        self._door, self._status, self._between = door, status, between
         self._lock = threading.Lock()  # of the rows of sites
         self._begun = False
         self._pause = AGAIN[0]
@@ -69,17 +63,17 @@ class Assembly:
         """Wait until `min_sites` are there; the first time also for the others, for a while."""
         config = self._config
         assert config.server is not None
-        started = time.monotonic()
-        patience = 0.0 if self._begun else seconds(config.server.wait)
-        reminded = started
+        patient = remind = time.monotonic()
+        if not self._begun:
+            patient += seconds(config.server.wait)
         while True:
             self._between()
             there, missing = len(self._grid.get_node_ids()), self.missing()
-            waited = time.monotonic() - started
-            if not missing or (there >= config.job.min_sites and waited >= patience):
+            now = time.monotonic()
+            if not missing or (there >= config.job.min_sites and now >= patient):
                 break
-            if time.monotonic() - reminded >= REMIND or reminded == started:
-                reminded = time.monotonic() + 1e-9
+            if now >= remind:
+                remind = now + REMIND
                 text = f"Waiting for {', '.join(map(self._door.named, missing))}; {there} there."
                 log.info(text)
                 self.tell(state="waiting", problem=text)
@@ -88,8 +82,8 @@ class Assembly:
 
     def missing(self) -> list[str]:
         """Return the names of the sites that are not there."""
-        names = self._door.broker.names
-        there = {names[node] for node in self._grid.get_node_ids() if node in names}
+        names = self._grid.names
+        there = {names.get(node) for node in self._grid.get_node_ids()}
         return sorted({site.name for site in self._config.sites} - there)
 
     def tell(self, states: dict[str, str] | None = None, **facts: Any) -> None:
@@ -100,7 +94,21 @@ class Assembly:
         """
         with self._lock:
             self._states |= states or {}
-            self._status.update(sites=self._sites(), **facts)
+            heads, said = self._job.strategy.heads, self.said()
+            shown = self._door.seen(said)
+            for name, row in shown.items():
+                head = heads.get(name)
+                ledger = "" if head is None else f"{head.rows}:{head.hash}"  # as `--head` reads
+                row |= {"last": said[name], "ledger": ledger}
+            self._status.update(sites=shown, **facts)
+
+    def account(self) -> dict[str, dict[str, Any]]:
+        """Return of each site in how many rounds it took part, and how it answered last."""
+        rows = [row["sites"].items() for row in self._job.rounds]
+        took = Counter(name for row in rows for name, one in row if one["status"] == "ok")
+        said = self.said().items()
+        lasts = {name: last.replace(SiteState.NOT_ASKED, SiteState.AWAY) for name, last in said}
+        return {name: {"rounds": took[name], "last": last} for name, last in lasts.items()}
 
     def said(self) -> dict[str, str]:
         """Return what is known of each site: how it answered last, or why it refused."""
@@ -109,12 +117,3 @@ class Assembly:
         answers = [*strategy.waiting.items(), *strategy.refused.items()]
         known = accepted | self._states | {names.get(node): state_of(one) for node, one in answers}
         return {site.name: known.get(site.name, SiteState.NOT_ASKED) for site in self._config.sites}
-
-    def _sites(self) -> dict[str, Any]:
-        heads, said = self._job.strategy.heads, self.said()
-        shown = {}
-        for name, seen in self._door.seen(said).items():
-            head = heads.get(name)
-            ledger = "" if head is None else f"{head.rows}:{head.hash}"  # as `--head` reads
-            shown[name] = {**seen, "last": said[name], "ledger": ledger}
-        return shown

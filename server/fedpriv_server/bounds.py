@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import defaultdict
+import hashlib
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
@@ -17,8 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedpriv_server.flower.requests import SIGNATURE_LIFE, Signature
-from fedpriv_server.replay import Replays
-from fedpriv_server.store import LARGE
+from fedpriv_server.flower.state import LARGE
 
 LARGEST = {  # bytes of a request; there are no others
     "/v1/fleet/activate-node": 4 << 10,
@@ -112,6 +113,35 @@ class Bounds:
         return found if is_heard else None
 
 
+class Replays:
+    """Remembers signatures for as long as they would count. For one thread.
+
+    Flower signs the time of a request, to the microsecond, so that is what is remembered of it.
+    Ask only for keys that are admitted and times that they signed: for others nothing is worth
+    remembering.
+
+    Args:
+        window: seconds from the first time that a signature is seen until it is too old, at most.
+    """
+
+    def __init__(self, window: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._window, self._clock = window, clock
+        self._seen: set[bytes] = set()
+        self._ages: deque[tuple[float, bytes]] = deque()  # oldest first
+
+    def is_first(self, public_key: bytes, timestamp: str) -> bool:
+        """Tell whether this is the first request of that key and time."""
+        now = self._clock()
+        while self._ages and now - self._ages[0][0] > self._window:
+            self._seen.remove(self._ages.popleft()[1])
+        digest = hashlib.sha256(public_key + timestamp.encode()).digest()
+        if digest in self._seen:
+            return False
+        self._seen.add(digest)
+        self._ages.append((now, digest))
+        return True
+
+
 async def _body(receive: Receive) -> Message:
     """Read all of a request's body as one event, or the event that nobody is there any more."""
     parts = []
@@ -146,9 +176,9 @@ def _to_the_end(send: Send, count: Callable[[int], None]) -> Send:
     async def send_all(event: Message) -> None:
         if event["type"] == "http.response.body":
             count(len(event.get("body", b"")))
-        if event["type"] == "http.response.body" and not event.get("more_body", False):
-            await send({**event, "more_body": True})
-            event = {"type": "http.response.body", "body": b"", "more_body": False}
+            if not event.get("more_body", False):
+                await send({**event, "more_body": True})
+                event = {"type": "http.response.body", "body": b"", "more_body": False}
         await send(event)
 
     return send_all

@@ -11,19 +11,17 @@ import secrets
 import shutil
 import threading
 from collections import defaultdict, deque
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 
 from fedpriv import logs
 from fedpriv_server.flower.messages import APP_FAILED, replying
-from fedpriv_server.flower.state import FleetState, Kept
-from fedpriv_server.long_poll import LongPoll
-from fedpriv_server.presence import Presence
-from fedpriv_server.shape import UploadLimits
-from fedpriv_server.store import FolderStore
-from fedpriv_server.upload import Upload
+from fedpriv_server.flower.state import FleetState, FolderStore, Kept
+from fedpriv_server.long_poll import LongPoll, Presence
+from fedpriv_server.upload import Upload, UploadLimits
 
 log = logging.getLogger(__name__)
 logs.silence("flwr")  # it would tell of every request
@@ -73,7 +71,8 @@ class MessageBroker:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
         self._folder = folder
-        self.state = FleetState(FolderStore(folder), _tell_refused)
+        refused = partial(log.warning, "An object of a reply was not kept: %s")
+        self.state = FleetState(FolderStore(folder), refused)
         self.presence = Presence()
         self.questions = LongPoll()
         self._names: dict[int, str] = {}
@@ -103,9 +102,7 @@ class MessageBroker:
         Args:
             public_key: PEM, as Flower's node authentication compares it.
         """
-        node = self.state.node_of(public_key)
-        if node is None:
-            node = self.state.add_node(name, public_key)
+        node = self.state.node_of(public_key) or self.state.add_node(name, public_key)
         self._names[node] = name
         return node
 
@@ -122,14 +119,6 @@ class MessageBroker:
         return self.state.node_of(public_key) in self._names
 
     # Messages
-
-    def keep(self, content: RecordDict) -> Kept:
-        """Put the content of messages into the store, until it is released."""
-        return self.state.keep(content)
-
-    def release(self, kept: Kept) -> None:
-        """Let a content go when the last message that carries it is gone."""
-        self.state.release(kept)
 
     def expect(self, node: int, limits: UploadLimits) -> Upload:
         """Make the place for a node's reply to one request; remove it after use."""
@@ -151,17 +140,6 @@ class MessageBroker:
         """Tell whether a message was put into that node's mailbox, not too long ago."""
         return message_id in self._posted.get(node, ())
 
-    def replies(self, message_ids: set[str]) -> list[Message]:
-        """Return the replies that came since the last call; their content may still be on its way.
-
-        Each reply is given once. Its upload knows whether all of its content is there.
-        """
-        return self.state.replies(message_ids)
-
-    def discard(self, message_ids: set[str]) -> None:
-        """Remove messages, and the replies to them but for what was uploaded."""
-        self.state.discard(message_ids)
-
 
 def read_reply(reply: Message, upload: Upload, reply_to: str) -> Message:
     """Read a reply with its content; its arrays are read one by one when asked for.
@@ -179,7 +157,3 @@ def read_reply(reply: Message, upload: Upload, reply_to: str) -> Message:
     except Exception:  # whatever a site may have put together
         return replying(reply, reply_to, error=Error(APP_FAILED, "unreadable"))
     return replying(reply, reply_to, content=content)
-
-
-def _tell_refused(error: Exception) -> None:
-    log.warning("An object of a reply was not kept: %s", error)

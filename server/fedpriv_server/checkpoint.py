@@ -1,4 +1,4 @@
-"""One file that a job can go on from: written whole or not at all, after every round."""
+"""What a job can go on from: the files are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedpriv.errors import RunError
-from fedpriv.files import replacing
+from fedpriv.files import replacing, write_atomic
 from fedpriv.names import MAX_JOB_STEPS
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised, restored
 from fedpriv.public_update.update import Tensors
 from fedpriv.synthetic.records import Record
+from fedpriv_strategies.secure_rounds import SumState
 
+_Rows = Annotated[int, Field(ge=0)]
 _ROUND: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=MAX_JOB_STEPS)])
-_HEADS: TypeAdapter[dict[str, tuple[int, str]]] = TypeAdapter(
-    dict[str, tuple[Annotated[int, Field(ge=0)], str]]
-)
+_HEADS: TypeAdapter[dict[str, tuple[int, str]]] = TypeAdapter(dict[str, tuple[_Rows, str]])
 _RECORDS: TypeAdapter[Sequence[Record]] = TypeAdapter(list[dict[str, str]])
+_SUM: TypeAdapter[SumState] = TypeAdapter(SumState)
 _SET = "synthetic set"  # of the tensors' names: a JSON text as bytes
 _CONTROL = "controller: "  # begins the names of those of a controller
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -98,26 +99,57 @@ class Checkpoint:
                 meta = stream.metadata()
                 tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
             heads = _HEADS.validate_json(meta["heads"], strict=True)
-            control = {
-                name.removeprefix(_CONTROL): tensors.pop(name).numpy()
-                for name in list(tensors)
-                if name.startswith(_CONTROL)
-            }
+            names = [name for name in tensors if name.startswith(_CONTROL)]
+            control = {n.removeprefix(_CONTROL): tensors.pop(n).numpy() for n in names}
             text, made_up = tensors.pop(_SET, None), None
             if text is not None:
                 made_up = restored(_RECORDS.validate_json(text.numpy().tobytes(), strict=True))
-            return cls(
-                meta["job_id"],
-                _ROUND.validate_python(meta["round"]),
-                restored(tensors),
-                {name: Head(*head) for name, head in heads.items()},
-                made_up,
-                _ROUND.validate_python(meta.get("looks", "0")),
-                restored(control) if control else None,
-            )
+            number = _ROUND.validate_python(meta["round"])
+            looks = _ROUND.validate_python(meta.get("looks", "0"))
+            state = restored(control) if control else None
+            seen = {name: Head(*head) for name, head in heads.items()}
+            return cls(meta["job_id"], number, restored(tensors), seen, made_up, looks, state)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"{path}: is not a checkpoint ({_first_line(error)}). Put the newest one back."
+            ) from None
+
+
+@dataclass(frozen=True)
+class SumFile:
+    """The file of a run that says which set the sites were told last. Public."""
+
+    path: Path
+
+    def read(self) -> SumState | None:
+        """Read the state that was kept; None before anything was.
+
+        Raises:
+            RunError: the file can't be read.
+        """
+        try:
+            return _SUM.validate_json(self.path.read_bytes(), strict=True)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise RunError(
+                f"{self.path}: does not say which sites were to be added up"
+                f" ({_first_line(error)}). Put the newest one back."
+            ) from None
+
+    def write(self, state: SumState) -> None:
+        """Keep it, before a site is told.
+
+        Raises:
+            RunError: there is no room, or the disk fails.
+        """
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            write_atomic(self.path, _SUM.dump_json(state))
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: The set of slot {state.slot} can't be kept ({error}). Make room and"
+                " start again."
             ) from None
 
 

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from fedpriv import __version__
+from fedpriv import __version__, logs
 from fedpriv.command_line import run
+from fedpriv.config.load import load_job
+from fedpriv.config.server import ServerSection
 from fedpriv.environment import set_environment
 from fedpriv.errors import RunningError
-from fedpriv_server import queue_commands
-from fedpriv_server.queue_commands import State
-
-if TYPE_CHECKING:
-    from fedpriv.config.server import ServerSection
+from fedpriv.process import read_status, stop_on_terminate
+from fedpriv_server import status as of_server
+from fedpriv_server.consortium import load_consortium, server_of
+from fedpriv_server.job_queue import Queue, QueuedJob
 
 Plain = Annotated[bool, typer.Option("--plain", help="Use HTTP without TLS, on this machine only.")]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write log lines as JSON.")]
+State = Annotated[Path, typer.Option(help="A lasting server's folder, with queue and runs.")]
+Number = Annotated[int, typer.Argument(help="The job's number; list shows it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Replaced = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the file."),
+]
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # its tracebacks print local variables
@@ -35,10 +47,7 @@ def serve(
     out: Annotated[
         Path | None, typer.Option(help="The run directory.", show_default="runs/<name>")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the file."),
-    ] = None,
+    set_: Replaced = None,
     plain: Plain = False,
     json_logs: JsonLogs = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
@@ -51,8 +60,6 @@ def serve(
         return
     if config is None:
         raise typer.BadParameter("give the federation file", param_hint="--config")
-    from fedpriv.config.load import load_job
-
     job = load_job(config, set_ or [])
     out = out or Path("runs") / job.job.name
     section = job.server if job.job.engine == "network" else None
@@ -70,11 +77,8 @@ def serve_sites(
     json_logs: JsonLogs = False,
 ) -> None:
     """Serve a consortium for years: run the submitted jobs one after the other."""
-    from fedpriv_server.consortium import load_consortium
-
-    _prepare(
-        load_consortium(consortium).server, consortium, state, plain=plain, json_logs=json_logs
-    )
+    section = load_consortium(consortium).server
+    _prepare(section, consortium, state, plain=plain, json_logs=json_logs)
     from fedpriv_server.lasting import serve_consortium
 
     serve_consortium(consortium, state, plain=plain)
@@ -84,9 +88,6 @@ def _prepare(
     section: ServerSection | None, source: Path, folder: Path, *, plain: bool, json_logs: bool
 ) -> None:
     """Refuse at once what can't be used, because the code that serves takes long to load."""
-    from fedpriv import logs
-    from fedpriv.process import read_status, stop_on_terminate
-
     logs.configure(as_json=json_logs)
     stop_on_terminate()
     if section is None:
@@ -106,7 +107,7 @@ def _prepare(
 def status(
     out: Annotated[Path | None, typer.Option(help="The run directory of one job.")] = None,
     state: Annotated[Path | None, typer.Option(help="The folder of a lasting server.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     probe: Annotated[
         bool,
         typer.Option(
@@ -115,22 +116,126 @@ def status(
     ] = False,
 ) -> None:
     """Show whether a server runs, the state of its job, and which site it waits for."""
-    from fedpriv_server.status import facts_of, facts_of_lasting, listens, show
-
-    if (out is None) == (state is None):
-        raise typer.BadParameter("give exactly one of the two", param_hint="--out or --state")
     folder = out or state
-    assert folder is not None
+    if folder is None or (out and state):
+        raise typer.BadParameter("give exactly one of the two", param_hint="--out or --state")
     if probe:
-        raise typer.Exit(0 if listens(folder) else 1)
-    facts = facts_of(folder) if state is None else facts_of_lasting(folder)
+        raise typer.Exit(0 if of_server.listens(folder) else 1)
+    facts = of_server.facts_of(folder) if state is None else of_server.facts_of_lasting(folder)
     if as_json:
         print(json.dumps(facts, indent=2))
     else:
-        show(facts)
+        of_server.show(facts)
 
 
-queue_commands.add_to(app)
+@app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(help="The federation file.")],
+    state: State,
+    token: Annotated[
+        str | None, typer.Option(help="A word of yours: a job with the same token is queued once.")
+    ] = None,
+    set_: Replaced = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Queue it even if, by their reports, sites can't pay.")
+    ] = False,
+) -> None:
+    """Queue a federation file's job as it is now; later changes of the file do not count."""
+    config = load_job(file, set_ or [])
+    server_of(config, file)
+    if not anyway:
+        from fedpriv_server.affordable import check_affordable, last_reports
+
+        check_affordable(config, last_reports(state).values())
+    with Queue.open(state) as queue:
+        number, is_new = queue.submit(config, file.resolve(), token)
+        before = f"was queued before: it is {queue.job(number).state}"
+    print(f"Job {number} {'is queued' if is_new else before}.")
+
+
+@app.command(name="list")
+def jobs(state: State, as_json: AsJson = False) -> None:
+    """List the jobs in order: the ended ones, the running one, and the waiting ones."""
+    with Queue.open(state) as queue:
+        found = queue.jobs()
+    if as_json:
+        print(json.dumps([_shown(job, state) for job in found], indent=2))
+        return
+    table = Table("job", "name", "state", "submitted", "why it ended")
+    for job in found:
+        table.add_row(str(job.id), job.name, _state(job), job.submitted, escape(job.why))
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def show(job: Number, state: State, as_json: AsJson = False) -> None:
+    """Show how a job ended and why, which sites took part, and which did not."""
+    with Queue.open(state) as queue:
+        found = queue.job(job)
+    if as_json:
+        print(json.dumps(_shown(found, state), indent=2))
+        return
+    print(f"Job {found.id}, {found.name}: {_state(found)}. {found.why}".rstrip())
+    print(f"Run directory: {found.folder(state)}")
+    print(f"Submitted {found.submitted}, begun {found.begun or '–'}, ended {found.ended or '–'}")
+    for name, site in found.sites.items():
+        print(f"  {name}: {site['rounds']} rounds, {site['last']}")
+
+
+def _state(job: QueuedJob) -> str:
+    return "running, to be aborted" if job.state == "running" and job.abort else job.state
+
+
+def _shown(job: QueuedJob, state: Path) -> dict[str, object]:
+    fields = {key: value for key, value in asdict(job).items() if key != "settings"}
+    return {**fields, "run": str(job.folder(state))}
+
+
+@app.command()
+def abort(job: Number, state: State) -> None:
+    """Abort a job: at once if it waits, when its round is over if it runs."""
+    with Queue.open(state) as queue:
+        found = queue.abort(job)
+    said = "aborted" if found.state == "aborted" else "aborted when its round is over"
+    print(f"Job {job} is {said}.")
+
+
+@app.command()
+def retry(job: Number, state: State) -> None:
+    """Queue a failed or aborted job again, behind all others; it goes on where it was."""
+    with Queue.open(state) as queue:
+        queue.retry(job)
+
+
+@app.command()
+def reorder(
+    job: Number,
+    state: State,
+    first: Annotated[bool, typer.Option("--first", help="Put it first.")] = False,
+    before: Annotated[
+        int | None, typer.Option(metavar="JOB", help="Put it before this job.")
+    ] = None,
+) -> None:
+    """Move a waiting job before another waiting job."""
+    if first == (before is not None):
+        raise typer.BadParameter("give exactly one of the two", param_hint="--first or --before")
+    with Queue.open(state) as queue:
+        queue.reorder(job, before)
+
+
+@app.command()
+def serve_page(
+    state: State,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Local port; 0: any.")] = 8641,
+) -> None:
+    """Serve a page with queue, sites and history to this machine alone."""
+    from fedpriv.local_page import serve_locally
+    from fedpriv_server.page import coordinator_app, page
+
+    logs.configure(as_json=False)
+    stop_on_terminate()
+    page(state)  # what is wrong shows here
+    serve_locally(lambda token: coordinator_app(state, token), state, port)
 
 
 def main() -> None:

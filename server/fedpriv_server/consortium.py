@@ -1,4 +1,4 @@
-"""What a lasting coordinator needs to know: where it listens, and which sites there are."""
+"""What a coordinator needs to know: where it listens, and which sites there are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pydantic import ConfigDict, Field, ValidationError
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import absolute, config_error, read_toml
 from fedpriv.config.server import ServerSection
-from fedpriv.config.sites import SiteSection
+from fedpriv.config.sites import Sites, SiteSection
 from fedpriv.errors import ConfigError
 from fedpriv.section import Section
+from fedpriv.secure_sum.roster import Roster, read
 
 
 class Consortium(Section):
@@ -55,3 +56,26 @@ def server_of(config: JobConfig, source: Path) -> ServerSection:
             fix='Set engine = "network" and add a [server] table, or run fedpriv simulate.',
         )
     return config.server
+
+
+def roster_of(path: Path | None, sites: Sites) -> Roster | None:
+    """Read the roster of a secure sum: the sites of the federation file, and no others.
+
+    Args:
+        path: as the file says it; None in a job without such a sum.
+
+    Raises:
+        ConfigError: the roster can't be read, or names other sites.
+    """
+    if path is None:
+        return None
+    roster = read(path)
+    named, listed = {site.name for site in sites}, {e.name for e in roster.entries}
+    if named != listed:
+        raise ConfigError(
+            f"names other sites than the federation file: {', '.join(sorted(named ^ listed))}",
+            file=path,
+            key="privacy.roster",
+            fix="Make a roster of the sites of this federation: fedpriv roster make.",
+        )
+    return roster

@@ -7,6 +7,7 @@ import ssl
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,17 @@ from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.doctor.studies import advice
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.methods.proposal import job_recipe
-from fedpriv.metrics import HOST
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
 from fedpriv.pki.certificates import SOON
 from fedpriv.pki.keys import is_encrypted
 from fedpriv.private_training.pool import load_model, with_gradients
 from fedpriv.private_training.worker import Worker
+from fedpriv_server.consortium import roster_of
 from fedpriv_server.evaluation import evaluation_records
-from fedpriv_server.listen import checked_certificate
+from fedpriv_server.listen import checked_certificate, side_ports
 from fedpriv_server.own_records import read_site, spec_of
-from fedpriv_server.provision_options import server_names
-from fedpriv_server.roster import roster_of
+from fedpriv_server.provision import server_names
 from fedpriv_server.site_keys import SiteKeys
 
 _VECTORS = 6  # of a run directory: of the moment, a checkpoint and its successor with moments
@@ -69,29 +69,21 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
             ("sites", lambda: _sites(config, server)),
             *([("roster", lambda: _roster(config))] if config.privacy.roster is not None else []),
             ("port", lambda: _port(server)),
+            *(("port", partial(machine.port, at, key)) for key, at in side_ports(server).items()),
+            *([] if offline else [("name", lambda: machine.name(server.address))]),
         ]
-        if server.health is not None:
-            health = server.health
-            looks.append(("port", lambda: machine.port(health, "server.health")))
-        if server.metrics_port is not None:
-            metrics = f"{HOST}:{server.metrics_port}"
-            looks.append(("port", lambda: machine.port(metrics, "server.metrics_port")))
-        if not offline:
-            looks.append(("name", lambda: machine.name(server.address)))
-    name, compute, quantize = config.model.name, config.compute, config.model.quantize
+    model, compute = config.model, config.compute
     if compute.is_tried:
-        looks.append(("number format", lambda: machine.number_format(config.model, compute)))
-    looks.append(("memory", lambda: memory.weights(name, compute, quantize)))
-    fits, trained = True, 0
+        looks.append(("number format", lambda: machine.number_format(model, compute)))
+    looks.append(("memory", lambda: memory.weights(model.name, compute, model.quantize)))
     for what, how in looks:
         seen = look(what, how)
-        fits = seen.ok is not False
         yield seen
-    if fits:
-        trained, found = _model(config)
-        yield from found
-    vectors = _VECTORS + sites
-    yield look("disk", lambda: machine.disk(RUNS, vectors * 4 * trained, "--out"))
+    # What does not fit into memory, which was looked at last, is not loaded.
+    trained, found = (0, []) if seen.ok is False else _model(config)
+    yield from found
+    needed = (_VECTORS + sites) * 4 * trained
+    yield look("disk", lambda: machine.disk(RUNS, needed, "--out"))
 
 
 def _in_clear(authority: Path) -> str:
@@ -144,13 +136,10 @@ def _is_ours(server: ServerSection) -> bool:
 
 def _sites(config: JobConfig, server: ServerSection) -> str:
     """Raise EnrolmentError for a site that can't take part, DoubtError for one that can't yet."""
-    site_keys = SiteKeys.read(server.pki / "sites.json")
-    now = datetime.now(UTC)
+    known, now = SiteKeys.read(server.pki / "sites.json").sites, datetime.now(UTC)
     stands = {
-        site.name: site_keys.sites[site.name].status(now)
-        if site.name in site_keys.sites
-        else "not provisioned"
-        for site in config.sites
+        name: known[name].status(now) if name in known else "not provisioned"
+        for name in (site.name for site in config.sites)
     }
     shown = ", ".join(f"{name}: {status}" for name, status in stands.items())
     advice = {
@@ -163,7 +152,7 @@ def _sites(config: JobConfig, server: ServerSection) -> str:
             raise EnrolmentError(f"{shown}. {what}")
     if "waiting" in stands.values():
         raise DoubtError(f"{shown}. Approve its request: fedpriv provision FILE --approve REQUEST")
-    expires = {name: site_keys.sites[name].expires for name in stands}
+    expires = {name: known[name].expires for name in stands}
     soon = [name for name, when in expires.items() if when is not None and when - now < SOON]
     if soon:
         raise DoubtError(f"{shown}; renew within 30 days: {', '.join(soon)}")
@@ -227,10 +216,10 @@ def _model(config: JobConfig) -> tuple[int, list[Finding]]:
     findings = [look("model", load)]
     if not loaded:
         return 0, findings
+    base, model = loaded[0]
     findings += [look("privacy", private), look("evaluation", records)]
     if config.job.engine != "network":
-        tokenizer = loaded[0][0].tokenizer
-        findings.append(look("records", lambda: _records(config, tokenizer)))
+        findings.append(look("records", lambda: _records(config, base.tokenizer)))
         if workers:
             findings.append(look("step", lambda: memory.step(workers[0])))
-    return TrainableVector(loaded[0][1]).size, findings
+    return TrainableVector(model).size, findings

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ REVIEW = 2.0  # seconds between two looks at `sites.json`
 TELL = 10.0  # seconds between two notes of who was heard of
 
 
+@dataclass(eq=False)
 class Door:
     """Lets in whom `sites.json` admits, and nobody else, for as long as it does.
 
@@ -26,22 +28,19 @@ class Door:
         expires: the end of the server's own certificate, after which nobody comes in.
     """
 
-    def __init__(
-        self,
-        broker: MessageBroker,
-        site_keys: SiteKeys,
-        wanted: set[str],
-        expires: datetime | None = None,
-    ) -> None:
-        self.broker, self._site_keys, self._wanted = broker, site_keys, wanted
-        self._expires = expires
+    broker: MessageBroker
+    site_keys: SiteKeys
+    wanted: set[str]
+    expires: datetime | None = None
+
+    def __post_init__(self) -> None:
         self._let_in: dict[str, bytes] = {}
         self._heard: dict[str, float] = {}
         self.listeners: list[Callable[[], None]] = []  # called now and then
 
     def named(self, site: str) -> str:
         """Return a site's name and, if it is known, why the site can't come in."""
-        known = self._site_keys.sites.get(site)
+        known = self.site_keys.sites.get(site)
         status = "not provisioned" if known is None else known.status()
         why = {
             "active": "",
@@ -69,22 +68,22 @@ class Door:
 
     def review(self) -> None:
         """Let in and turn out, by what `sites.json` says now."""
-        if self._expires is not None and datetime.now(UTC) > self._expires:
+        if self.expires is not None and datetime.now(UTC) > self.expires:
             log.error(
                 "The server's certificate expired on %s: no site can connect. Type fedpriv"
                 " provision FILE --renew server, then start the server again.",
-                f"{self._expires:%Y-%m-%d %H:%M} UTC",
+                f"{self.expires:%Y-%m-%d %H:%M} UTC",
             )
-            self._expires = None  # once is enough
+            self.expires = None  # once is enough
         try:
-            if self._site_keys.reload_if_changed():
-                log.info("%s: read again.", self._site_keys.path)
+            if self.site_keys.reload_if_changed():
+                log.info("%s: read again.", self.site_keys.path)
         except FedprivError as error:
             log.error("%s Nobody new is let in.", error)
         admitted = {
             site.name: site.public_key
-            for site in self._site_keys.admissible()
-            if site.name in self._wanted and site.public_key is not None
+            for site in self.site_keys.admissible()
+            if site.name in self.wanted and site.public_key is not None
         }
         for name, key in list(self._let_in.items()):
             if admitted.get(name) != key:

@@ -37,14 +37,12 @@ def evaluation_records(
     Raises:
         DataError: as `load_examples`.
     """
-    wanted = config.evaluation
-    spec, share = evaluation_spec(config), wanted.tuning_share
-    parts = [
-        load_examples(path, spec, tokenizer, key, wanted.limit, folder, share)
+    wanted, spec = config.evaluation, evaluation_spec(config)
+    (reported, apart), *others = (
+        load_examples(path, spec, tokenizer, key, wanted.limit, folder, wanted.tuning_share)
         for key, path in wanted.files().items()
-    ]
-    reported, apart = parts[0]
-    return reported, parts[1][0] if len(parts) > 1 else apart
+    )
+    return reported, others[0][0] if others else apart
 
 
 def controller_records(
@@ -94,7 +92,9 @@ def load_examples(
         records = read_records(source, spec.columns, unit="record", cache_dir=Path(cache), key=key)
         if limit is not None:
             records = records.select(range(min(limit, len(records))))
-        apart = set(_drawn(len(records), tuning_share))
+        # Drawn by a generator of their own: the numbers, from 1, of a share of public rows.
+        rows, share = range(1, len(records) + 1), math.ceil(tuning_share * len(records))
+        apart = set(random.Random(len(records)).sample(rows, share))
         for row, record in enumerate(records, 1):
             examples = encode_record(record, spec, tokenizer, row=row, source=where(source))
             (tuning if row in apart else reported).extend(examples)
@@ -106,11 +106,6 @@ def load_examples(
             fix="Check the columns, and that the texts are not empty.",
         )
     return reported, tuning
-
-
-def _drawn(rows: int, share: float) -> list[int]:
-    """Draw the numbers, from 1, of a share of public rows, by a generator of their own."""
-    return random.Random(rows).sample(range(1, rows + 1), math.ceil(share * rows))
 
 
 def evaluation_spec(config: JobConfig) -> DataSpec:

@@ -21,16 +21,7 @@ from fedpriv.errors import ProtocolError
 from fedpriv_server.bounds import Bounds
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.flower.messages import ObjectTree
-from fedpriv_server.flower.requests import (
-    ActivateNodeRequest,
-    ConfirmMessageReceivedRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-    PushObjectRequest,
-    announced,
-    http_error_translator,
-)
+from fedpriv_server.flower.requests import announced, fleet, http_error_translator, objects
 
 log = logging.getLogger(__name__)
 LONGEST_NAME = 100  # characters of a message's type, group and ids
@@ -54,12 +45,12 @@ class _FleetApi:
     async def _respond(self, request: Request) -> Response:
         message = await self._state.read(request)
         match message:
-            case ActivateNodeRequest():
+            case fleet.ActivateNodeRequest():
                 answer = await run_in_threadpool(self._activate, message)
-            case DeactivateNodeRequest():
+            case fleet.DeactivateNodeRequest():
                 self._broker.presence.forget(message.node_id)
                 answer = await run_in_threadpool(self._state.answer, message)
-            case PullMessagesRequest():
+            case fleet.PullMessagesRequest():
                 answer = await self._hold(message, request)
             case _:
                 answer = await run_in_threadpool(self._answer, message)
@@ -69,7 +60,7 @@ class _FleetApi:
         """Answer what needs no waiting."""
         node, traffic = message.node.node_id, self._broker.traffic
         match message:
-            case PushMessagesRequest():
+            case fleet.PushMessagesRequest():
                 try:
                     self._announce(message)
                 except ProtocolError as error:
@@ -77,19 +68,19 @@ class _FleetApi:
                     raise HTTPException(400, "no reply looks like that") from None
             case _ if message.run_id != self._state.run:
                 raise HTTPException(404, "no such run")
-            case ConfirmMessageReceivedRequest(message_object_id=key):
+            case objects.ConfirmMessageReceivedRequest(message_object_id=key):
                 if not self._broker.was_told(node, key):
                     raise HTTPException(400, "no message of one's own")
         self._broker.presence.heard(node)
         answer = self._state.answer(message)
         match message:
-            case ConfirmMessageReceivedRequest():
+            case objects.ConfirmMessageReceivedRequest():
                 traffic.confirmed(node, message.message_object_id)
-            case PushObjectRequest() | PushMessagesRequest():
+            case objects.PushObjectRequest() | fleet.PushMessagesRequest():
                 traffic.stored(node)
         return answer
 
-    def _announce(self, request: PushMessagesRequest) -> None:
+    def _announce(self, request: fleet.PushMessagesRequest) -> None:
         """Look at a reply before Flower does, and expect its objects."""
         metadata, tree, content = single_reply(request)
         if metadata.run_id != self._state.run:
@@ -98,7 +89,7 @@ class _FleetApi:
         if upload is not None and upload.node == request.node.node_id:
             upload.announce(metadata.reply_to_message_id, tree, content)
 
-    def _activate(self, message: ActivateNodeRequest) -> Any:
+    def _activate(self, message: fleet.ActivateNodeRequest) -> Any:
         node = self._state.node_of(message.public_key)
         if node is None:
             raise HTTPException(401, "not admitted")
@@ -109,7 +100,7 @@ class _FleetApi:
         self._broker.traffic.arrived(node)
         return answer
 
-    async def _hold(self, message: PullMessagesRequest, request: Request) -> Any:
+    async def _hold(self, message: fleet.PullMessagesRequest, request: Request) -> Any:
         """Answer a question for messages when there is one, or after a while."""
         questions, traffic = self._broker.questions, self._broker.traffic
         node = message.node.node_id
@@ -139,7 +130,7 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def single_reply(request: PushMessagesRequest) -> tuple[Metadata, ObjectTree, bytes]:
+def single_reply(request: fleet.PushMessagesRequest) -> tuple[Metadata, ObjectTree, bytes]:
     """Take the one reply that a request announces: of the node that signed, of sane metadata.
 
     Raises:

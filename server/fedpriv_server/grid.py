@@ -1,4 +1,4 @@
-"""A Flower grid over a network where sites vanish, come back, and lose messages.
+"""The nodes of a network where sites vanish, come back, and lose messages.
 
 A request is posted again, as another message with the same content, whenever its site can't
 have it: it asks for messages without having confirmed that one, or it connected anew. Sites
@@ -11,20 +11,18 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 from flwr.app import Message, MessageType
 
 from fedpriv_server.broker import MessageBroker, read_reply
+from fedpriv_server.door import Door
 from fedpriv_server.flower.messages import set_message_id
 from fedpriv_server.flower.state import Kept
-from fedpriv_server.one_run import OneRunGrid
-from fedpriv_server.shape import UploadLimits
-from fedpriv_server.upload import Upload
+from fedpriv_server.upload import Upload, UploadLimits
 
 MARGIN = 600.0  # seconds that a message outlives the wait for its reply
-DAY = 86_400.0
 REPEATS, PERIOD = 5, 5.0  # so many times in so many seconds is a node told everything again
 
 
@@ -51,14 +49,14 @@ class _Request:
     arriving: dict[str, Message] = field(default_factory=dict)
 
 
-class NetworkGrid(OneRunGrid):
+class NetworkGrid:
     """Sends to the nodes of a broker and gathers what they answer.
 
     Use one at a time: it holds the requests of one round.
     """
 
     def __init__(self, broker: MessageBroker) -> None:
-        self._broker = broker
+        self._broker, self._state = broker, broker.state
         self._lock = threading.RLock()
         self._news = threading.Event()
         self._open: dict[str, _Request] = {}
@@ -70,7 +68,7 @@ class NetworkGrid(OneRunGrid):
         self._forgetful: set[int] = set()  # nodes to tell everything, as soon as it may be
         broker.traffic = self
 
-    # What Flower's strategies use
+    # What the rounds use
 
     def get_node_ids(self) -> list[int]:
         """Return the nodes that are there now, in order of their sites' names."""
@@ -78,50 +76,29 @@ class NetworkGrid(OneRunGrid):
         there = [node for node in names if self._broker.presence.is_there(node)]
         return sorted(there, key=lambda node: names[node])
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Post messages; gives an id for each, under which its reply will come."""
-        return [self._push(message, DAY).key for message in messages]
-
     def _push(self, message: Message, timeout: float) -> _Request:
-        metadata = message.metadata
-        request = _Request(
-            key=uuid.uuid4().hex,
-            node=metadata.dst_node_id,
-            content=self._broker.keep(message.content),
-            upload=self._broker.expect(
-                metadata.dst_node_id, UploadLimits.of_reply_to(message.content)
-            ),
-            kind=metadata.message_type,
-            group=metadata.group_id,
-            ttl=timeout + MARGIN,
-        )
+        metadata, content = message.metadata, self._state.keep(message.content)
+        node, kind, group = metadata.dst_node_id, metadata.message_type, metadata.group_id
+        upload = self._broker.expect(node, UploadLimits.of_reply_to(message.content))
+        key, ttl = uuid.uuid4().hex, timeout + MARGIN
+        request = _Request(key, node, content, upload, kind, group, ttl)
         set_message_id(message, request.key)
         with self._lock:
             self._open[request.key] = self._open_of[request.node][request.key] = request
             if request.kind == MessageType.QUERY:
                 old = self._greetings.get(request.node)
                 self._greetings[request.node] = request
-                if old is not None and old.key not in self._open:
-                    self._withdraw(old)  # perhaps it was said again
-                    self._broker.release(old.content)
+                if old is not None:
+                    self._say_no_more(old)
             self._post(request)
         return request
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that are there by now; each is given out once."""
-        with self._lock:
-            wanted = {key: self._open[key] for key in message_ids if key in self._open}
-        return [self._read(request, reply) for request, reply in self._taken(wanted)]
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterator[Message]:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> Iterator[Message]:
         """Post messages and give the replies as they come, removing each when the next is asked.
 
         Ends when all have answered, when those that have not are gone, or after `timeout`
         seconds.
         """
-        timeout = DAY if timeout is None else timeout
         deadline = time.monotonic() + timeout
         pushed = [self._push(message, timeout) for message in messages]
         return self._gather({request.key: request for request in pushed}, deadline)
@@ -133,7 +110,7 @@ class NetworkGrid(OneRunGrid):
                 for request, reply in self._taken(waiting):
                     del waiting[request.key]
                     try:
-                        yield self._read(request, reply)
+                        yield read_reply(reply, request.upload, request.key)
                     finally:  # also when nobody asks for more
                         self._close(request)
                 left = deadline - time.monotonic()
@@ -151,9 +128,6 @@ class NetworkGrid(OneRunGrid):
             keys = [key for key in self._answered if key in requests]
             return [(requests[key], self._answered.pop(key)) for key in keys]
 
-    def _read(self, request: _Request, reply: Message) -> Message:
-        return read_reply(reply, request.upload, request.key)
-
     def _close(self, request: _Request) -> None:
         with self._lock:
             self._open.pop(request.key, None)
@@ -161,11 +135,17 @@ class NetworkGrid(OneRunGrid):
             self._answered.pop(request.key, None)
             self._withdraw(request)
             if request is not self._greetings.get(request.node):  # that is kept to be said again
-                self._broker.release(request.content)
+                self._state.release(request.content)
         request.upload.remove()  # without the lock, for it waits for the disk
 
+    def _say_no_more(self, greeting: _Request) -> None:
+        """Let go of what was kept of a request that is closed, perhaps said again since."""
+        if greeting.key not in self._open:
+            self._withdraw(greeting)
+            self._state.release(greeting.content)
+
     def _withdraw(self, request: _Request) -> None:
-        self._broker.discard(set(request.posted))
+        self._state.discard(set(request.posted))
         request.arriving.clear()
         request.posted.clear()
 
@@ -186,11 +166,8 @@ class NetworkGrid(OneRunGrid):
     def forget(self) -> None:
         """Say no more what the job is: it has ended."""
         with self._lock:
-            for request in [*self._greetings.values()]:
-                del self._greetings[request.node]
-                if request.key not in self._open:
-                    self._withdraw(request)
-                    self._broker.release(request.content)
+            while self._greetings:
+                self._say_no_more(self._greetings.popitem()[1])
 
     # What the broker tells of its nodes
 
@@ -224,7 +201,7 @@ class NetworkGrid(OneRunGrid):
         """Take up what was stored of a node's reply, which may be the last of it."""
         with self._lock:
             for request in self._open_of[node].values():
-                for reply in self._broker.replies(set(request.posted)):
+                for reply in self._state.replies(set(request.posted)):
                     request.arriving[reply.metadata.reply_to_message_id] = reply
                 for reply in list(request.arriving.values()):
                     if request.upload.take(reply.metadata.message_id):
@@ -250,3 +227,33 @@ class NetworkGrid(OneRunGrid):
         for request in self._said(node):
             self._withdraw(request)  # or a later one might be read first
             self._post(request)
+
+
+class JobGrid:
+    """Knows the nodes of a job's own sites, and no others that are connected.
+
+    Args:
+        members: names of the job's sites.
+    """
+
+    def __init__(self, grid: NetworkGrid, door: Door, members: Set[str]) -> None:
+        self._grid, self._door, self._members = grid, door, members
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Node → name of its site, of those admitted."""
+        known = self._door.broker.names
+        return {node: name for node, name in known.items() if name in self._members}
+
+    def get_node_ids(self) -> list[int]:
+        """Return the nodes that are there now, in order of their sites' names."""
+        names = self.names
+        return [node for node in self._grid.get_node_ids() if node in names]
+
+    def newcomers(self) -> set[int]:
+        """Return the nodes that connected since the last call, for the first time or anew."""
+        return self._grid.newcomers()
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> Iterator[Message]:
+        """Send to these and receive from them, as the grid of all does."""
+        return self._grid.send_and_receive(messages, timeout=timeout)

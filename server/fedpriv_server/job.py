@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -13,16 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.serverapp import Grid
-
+from fedpriv import __version__
 from fedpriv.base_model import BEGIN, CONFIG, EMBEDDED, WEIGHTS
-from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import MAX_RANGE
 from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
-from fedpriv.methods.proposal import job_recipe, method_settings, propose
+from fedpriv.methods.proposal import job_recipe, method_settings
 from fedpriv.methods.registry import find_method
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.adapter import write_facts
@@ -31,13 +30,12 @@ from fedpriv.plain_training.warm_start import warm_start
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.protocol import Centres
+from fedpriv.protocol import Centres, Proposal
 from fedpriv.report.figures import worse_by_now
 from fedpriv.report.live import LiveReport
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.stored_adapter import find_adapter
 from fedpriv.synthetic.evolution import Evolution
-from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import (
     controller_records,
@@ -51,18 +49,31 @@ from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.synthetic import evolution_of
 from fedpriv_server.tracking.tracking import Tracking
 from fedpriv_strategies.looks import look
+from fedpriv_strategies.messages import Nodes
 from fedpriv_strategies.rounds import Rounds
 from fedpriv_strategies.secure_rounds import SecureRounds
-from fedpriv_strategies.strategy import rounds_of, update_of
+from fedpriv_strategies.strategy import proposal_of, rounds_of, update_of
 
 log = logging.getLogger(__name__)
 Listener = Callable[[dict[str, Any]], None]
+Gather = Callable[[RoundError | None], None]
 
 
 def _raise(error: RoundError | None) -> None:
     """Ask once: what is missing in one process stays missing."""
     if error is not None:
         raise error
+
+
+def _persist(ask: Callable[[], None], gather: Gather) -> None:
+    """Ask the sites until enough have answered, for as long as `gather` sees any use in it."""
+    gather(None)
+    while True:
+        try:
+            ask()
+            return
+        except RoundError as error:
+            gather(error)
 
 
 class Job:
@@ -94,7 +105,6 @@ class Job:
         self.config, self.run, self._pool = config, run, pool
         self.recipe = job_recipe(config)
         method_settings(config)  # refuses what the method has no use for
-        method = find_method(config.job.method)
         with pool.borrow(self.recipe) as worker:
             initial, shapes = public(worker.initial), worker.vector.shapes
             tokenizer = worker.base.tokenizer
@@ -110,26 +120,20 @@ class Job:
                 "digest": worker.base.digest,
                 "trainable": worker.vector.size,
             }
-            self.proposal = propose(
-                config,
-                job_id=run.info["job_id"],
-                base=worker.base.digest,
-                begin=worker.base.begin_digest,
-                vector=worker.vector.digest,
-                roster=roster,
-                groups=None if self._control is None else self._control.terms,
-            )
+            groups = None if self._control is None else self._control.terms
+            job_id = run.info["job_id"]
+            self.proposal = proposal_of(config, worker, job_id, roster=roster, groups=groups)
             self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
         if begin is not None and config.model.begin_as == "merged":  # is a part of this model
             (run.path / BEGIN).mkdir(exist_ok=True)
-            weights = find_adapter(begin).weights
+            folder = find_adapter(begin).weights.parent
             for name in (CONFIG, WEIGHTS):
-                shutil.copyfile(weights.with_name(name), run.path / BEGIN / name)
+                shutil.copyfile(folder / name, run.path / BEGIN / name)
         # Refuses a set that is of no use for this model.
-        method.at_site(self.proposal).held_bytes(initial.value.size)
+        find_method(config.job.method).at_site(self.proposal).held_bytes(initial.value.size)
         self.update = update = update_of(config, initial, shapes)
         kept = run.checkpoint()
-        begun = kept or Checkpoint(run.info["job_id"], 0, update.state(), {})
+        begun = kept or Checkpoint(job_id, 0, update.state(), {})
         self._done, self._looks, self._warned = begun.round, begun.looks, False
         self.rounds = run.rounds(self._done)
         if kept is not None:
@@ -141,36 +145,22 @@ class Job:
         )
         if evolution is not None and kept is None:
             self._begin(evolution)
-        self.strategy = self._strategy(roster, site_of, begun.heads)
+        about: dict[str, Any] = {"site_of": site_of, "heads": begun.heads, "control": self._control}
+        self.strategy = self._strategy(roster, about)
         with pool.borrow(self.recipe) as worker:
             self.hardest = hardest_of(worker, self.examples, config.evaluation.hardest, initial)
-            if "baseline" in run.info:
-                self.baseline = Scores(**run.info["baseline"])
-            else:
-                self.baseline = Scores(**scores(worker, initial, self.examples, (), self.hardest))
+            found = run.info.get("baseline")
+            found = found or scores(worker, initial, self.examples, (), self.hardest)
+            self.baseline = Scores(**found)
 
-    def _strategy(
-        self,
-        roster: Roster | None,
-        site_of: Callable[[int], str | None] | None,
-        heads: Mapping[str, Head],
-    ) -> Rounds:
+    def _strategy(self, roster: Roster | None, about: dict[str, Any]) -> Rounds:
         """Make what asks the sites; the state of a secure sum is kept in the run directory."""
-        kind: Callable[..., Rounds] = Rounds
+        kind: type[Rounds] = Rounds
         if roster is not None and self.proposal.shared is not None:
-            told = self.run.sum_file
-            kind = partial(SecureRounds, roster=roster, state=told.read(), keep=told.write)
-        return rounds_of(
-            self.config,
-            self.proposal,
-            self.update,
-            self._pool,
-            self.evolution,
-            kind,
-            site_of=site_of,
-            heads=heads,
-            control=self._control,
-        )
+            kind, told = SecureRounds, self.run.sum_file
+            about |= {"roster": roster, "state": told.read(), "keep": told.write}
+        parts = (self.config, self.proposal, self.update, self._pool, self.evolution)
+        return rounds_of(*parts, kind, **about)
 
     def _begin(self, evolution: Evolution) -> None:
         """Start warm, and keep that: sites refuse a slot that is asked again with other values."""
@@ -180,19 +170,12 @@ class Job:
         self.run.begin(self._checkpoint(0, {}))
 
     def _checkpoint(self, number: int, heads: Mapping[str, Head]) -> Checkpoint:
-        return Checkpoint(
-            self.run.info["job_id"],
-            number,
-            self.update.state(),
-            dict(heads),
-            None if self.evolution is None else self.evolution.records,
-            self._looks,
-            None if self._control is None else self._control.state(),
-        )
+        job, state, looks = self.run.info["job_id"], self.update.state(), self._looks
+        synthetic = None if self.evolution is None else self.evolution.records
+        control = None if self._control is None else self._control.state()
+        return Checkpoint(job, number, state, dict(heads), synthetic, looks, control)
 
-    def execute(
-        self, grid: Grid, listener: Listener, gather: Callable[[RoundError | None], None] = _raise
-    ) -> None:
+    def execute(self, grid: Nodes, listener: Listener, gather: Gather = _raise) -> None:
         """Run the rounds that are left; every one of them ends in a checkpoint.
 
         A round that has too few replies changes nothing and is asked again, under the same slots,
@@ -208,11 +191,10 @@ class Job:
                 the run can be resumed.
         """
         run = self.run
-        self._agree(grid, gather)
-        if run.info["status"] == "preparing":
-            run.ready(model=self.model_facts, baseline=self.baseline.as_dict())
-        else:
-            run.ready()
+        _persist(lambda: self.strategy.propose(grid), gather)
+        is_new = run.info["status"] == "preparing"
+        facts = {"model": self.model_facts, "baseline": self.baseline.as_dict()} if is_new else {}
+        run.ready(**facts)
         live = LiveReport(run.path)
         live.update()
         tracking = None
@@ -223,7 +205,7 @@ class Job:
                 if "ended_early" in run.info:
                     break
                 started = time.monotonic()
-                self._round(number, grid, gather)
+                _persist(partial(self.strategy.run, number, grid), gather)
                 metrics = self._metrics(number, started)
                 run.save(metrics, self._checkpoint(number, self.strategy.heads))
                 self.rounds.append(metrics)
@@ -246,27 +228,7 @@ class Job:
         run.stop("finished")
         tracking.close(finished=True)
 
-    def _agree(self, grid: Grid, gather: Callable[[RoundError | None], None]) -> None:
-        """Ask the sites for their terms until enough have accepted."""
-        gather(None)
-        while True:
-            try:
-                self.strategy.propose(grid)
-                return
-            except RoundError as error:
-                gather(error)
-
-    def _round(self, number: int, grid: Grid, gather: Callable[[RoundError | None], None]) -> None:
-        """Run one round, asked until enough sites have answered it."""
-        gather(None)
-        while True:
-            try:
-                self.strategy.run(number, grid)
-                return
-            except RoundError as error:
-                gather(error)
-
-    def _look(self, grid: Grid) -> None:
+    def _look(self, grid: Nodes) -> None:
         """Look at the sites' held-out records, if that is due after the last round and not done.
 
         The round is kept before anything is asked: from what was kept, an interrupted look is
@@ -278,14 +240,7 @@ class Job:
         self._looks, row = due, self.rounds[-1]
         loss, accuracy = row["eval_loss"], row["eval_accuracy"]
         if 0 <= loss <= MAX_RANGE:
-            found = look(
-                self.strategy,
-                due,
-                Centres(loss=loss, accuracy=accuracy),
-                grid,
-                min_sites=self.config.job.min_sites,
-                timeout=seconds(self.config.job.round_timeout),
-            )
+            found = look(self.strategy, due, Centres(loss=loss, accuracy=accuracy), grid)
             self.rounds[-1] = {**row, "held_out": found.model_dump()}
         else:
             log.warning("A look is left out: the loss on the server's own records is %s.", loss)
@@ -308,16 +263,13 @@ class Job:
         looks = self.config.evaluation.sites
         return 0 if looks is None else looks.due(number, self.config.job.rounds)
 
-    def _is_due(self, number: int) -> bool:
-        if self._looks_due(number) > self._looks:
-            return True  # its centres are the scores of the round
-        return number % self.config.evaluation.every == 0 or number == self.config.job.rounds
-
     def _metrics(self, number: int, started: float) -> dict[str, Any]:
         """Return what is written of a round; the scores are taken here."""
         outcome, vector = self.strategy.outcome, self.update.vector
         shown: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
-        if self._is_due(number):
+        is_last, every = number == self.config.job.rounds, self.config.evaluation.every
+        is_looked_at = self._looks_due(number) > self._looks  # the scores are a look's centres
+        if is_last or is_looked_at or number % every == 0:
             with self._pool.borrow(self.recipe) as worker:
                 shown = dict(scores(worker, vector, self.examples, self.tuning, self.hardest))
         public = self.config.job.data_is_public
@@ -358,3 +310,33 @@ class Job:
         write_facts(folder, self.proposal, kind="federated")
         if self.evolution is not None:
             self.run.write_synthetic(self.evolution.records.value)
+
+
+def card(name: str, proposal: Proposal, *, private: bool) -> str:
+    """Write Markdown with the header that model hubs read.
+
+    Args:
+        name: the job's name.
+        private: false if the noise came from a seed.
+    """
+    model, privacy = proposal.model.name, proposal.privacy
+    base = [f"base_model: {json.dumps(model)}"] if model != "embedded" else []
+    header = "\n".join(["---", "library_name: peft", *base, "tags: [lora, fedpriv]", "---"])
+    if private:
+        claim = (
+            f"Each site was asked for ε = {privacy.epsilon:g} at δ = {privacy.delta:g}, for adding"
+            f" or removing one unit ({privacy.unit}). What each has paid, in this job and in its"
+            " life, is in its signed budget report."
+        )
+    else:
+        claim = "**NOT PRIVATE**: samples and noise were drawn from a seed that others may know."
+    began = ""
+    if proposal.begin_digest is not None:
+        merged = "merged into the base, without which this one is of no use"
+        how = merged if proposal.model.begin_as == "merged" else "which was trained further"
+        began = f" It began at another adapter, {proposal.begin_digest}, {how}."
+    return (
+        f"{header}\n\n# {name}\n\n"
+        f"A LoRA adapter of {model}, trained by fedpriv {__version__} in job `{proposal.job_id}`:"
+        f" {proposal.rounds} rounds, method {proposal.method}.{began}\n\n{claim}\n"
+    )

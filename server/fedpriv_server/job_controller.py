@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
 from fedpriv.controllers.base import Setting
-from fedpriv.controllers.config import ControllerSection
 from fedpriv.controllers.registry import make_controller
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError
@@ -45,7 +45,20 @@ def control_of(
             fix="Leave it out, or use method dp-lora.",
         )
     groups = Groups.of(vector.names, vector.shapes, section.groups)
-    controller = make_controller(section, _setting(config, section, groups))
+    privacy, rate, steps, filter = config.privacy, config.privacy.sample_rate, config.slots, None
+    if section.adaptive:
+        noise, order = calibrate_filtered(privacy.epsilon, privacy.delta, rate, steps)
+        filter = RdpFilter(order, rate, noise, steps)
+    clip_norm, rounds = privacy.clip_norm, config.job.rounds
+    setting = Setting(
+        groups=groups.names,
+        sizes=groups.sizes,
+        rounds=rounds,
+        clip_norm=clip_norm,
+        seed=config.job.seed,
+        filter=filter,
+    )
+    controller = make_controller(section, setting)
     terms = GroupTerms(
         by=section.groups,
         count=len(groups),
@@ -53,29 +66,7 @@ def control_of(
         bits=controller.bits,
         adaptive=section.adaptive,
     )
+    rewarded = partial(judge, records) if records else None
     return ControllerRun(
-        controller,
-        groups,
-        terms,
-        clip_norm=config.privacy.clip_norm,
-        rounds=config.job.rounds,
-        judge=(lambda vector: judge(records, vector)) if records else None,
-    )
-
-
-def _setting(config: JobConfig, section: ControllerSection, groups: Groups) -> Setting:
-    privacy = config.privacy
-    filter = None
-    if section.adaptive:
-        noise, order = calibrate_filtered(
-            privacy.epsilon, privacy.delta, privacy.sample_rate, config.slots
-        )
-        filter = RdpFilter(order, privacy.sample_rate, noise, config.slots)
-    return Setting(
-        groups=groups.names,
-        sizes=groups.sizes,
-        rounds=config.job.rounds,
-        clip_norm=privacy.clip_norm,
-        seed=config.job.seed,
-        filter=filter,
+        controller, groups, terms, clip_norm=clip_norm, rounds=rounds, judge=rewarded
     )

@@ -9,7 +9,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -119,22 +119,20 @@ class Queue:
                 for key in ("user_version", "application_id")
             )
             tables = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            path = self._path
             if application != _APPLICATION and (version or tables):
-                raise RunError(
-                    f"{self._path}: is no queue of fedpriv-server. Name another --state."
-                )
+                raise RunError(f"{path}: is no queue of fedpriv-server. Name another --state.")
             if version > VERSION:
                 raise RunError(
-                    f"{self._path}: is of version {version}, and this fedpriv knows {VERSION}. Use"
-                    " the fedpriv that wrote it, or a newer one."
+                    f"{path}: is of version {version}, and this fedpriv knows {VERSION}. Use the"
+                    " fedpriv that wrote it, or a newer one."
                 )
-            if version == VERSION:
-                return
             for step in _MIGRATIONS[version:]:
                 for statement in filter(str.strip, step.split(";")):
                     self._database.execute(statement)
-            self._database.execute(f"PRAGMA application_id = {_APPLICATION}")
-            self._database.execute(f"PRAGMA user_version = {VERSION}")
+            if version < VERSION:
+                self._database.execute(f"PRAGMA application_id = {_APPLICATION}")
+                self._database.execute(f"PRAGMA user_version = {VERSION}")
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -180,11 +178,11 @@ class Queue:
 
     def jobs(self) -> list[QueuedJob]:
         """Return all: those that ended in order of their numbers, then the running, the waiting."""
-        jobs = self._rows("true")
-        waiting = [job for job in jobs if job.state == "waiting"]
-        running = [job for job in jobs if job.state == "running"]
-        ended = [job for job in jobs if job.state in ENDED]
-        return [*sorted(ended, key=lambda job: job.id), *running, *waiting]
+        ranks = {"running": 1, "waiting": 2}  # in which their places count
+        return sorted(
+            self._rows("true"),
+            key=lambda job: (ranks.get(job.state, 0), job.id if job.state in ENDED else 0),
+        )
 
     def job(self, number: int) -> QueuedJob:
         """Return a job by its number. Raises RunError if there is no such job."""
@@ -194,14 +192,11 @@ class Queue:
         return found[0]
 
     def _rows(self, where: str, *values: object) -> list[QueuedJob]:
-        found = self._database.execute(f"SELECT * FROM jobs WHERE {where} ORDER BY place", values)
+        columns = ", ".join(one.name for one in fields(QueuedJob))
+        order = f"SELECT {columns} FROM jobs WHERE {where} ORDER BY place"
         return [
-            QueuedJob(
-                **{key: row[key] for key in row.keys() if key not in ("place", "sites", "abort")},  # noqa: SIM118
-                sites=json.loads(row["sites"]),
-                abort=bool(row["abort"]),
-            )
-            for row in found
+            QueuedJob(**{**row, "sites": json.loads(row["sites"]), "abort": bool(row["abort"])})
+            for row in map(dict, self._database.execute(order, values))
         ]
 
     def begin(self) -> QueuedJob | None:
@@ -267,13 +262,10 @@ class Queue:
             if before is not None:
                 self._living(before, "waiting")
             order.insert(0 if before is None else order.index(before), number)
-            first = self._database.execute(
-                "SELECT coalesce(max(place), 0) FROM jobs WHERE state != 'waiting'"
-            ).fetchone()[0]
-            self._database.executemany(
-                "UPDATE jobs SET place = ? WHERE id = ?",
-                [(first + place, one) for place, one in enumerate(order, 1)],
-            )
+            last = "SELECT coalesce(max(place), 0) FROM jobs WHERE state != 'waiting'"
+            [begun] = self._database.execute(last).fetchone()
+            places = [(place, one) for place, one in enumerate(order, begun + 1)]
+            self._database.executemany("UPDATE jobs SET place = ? WHERE id = ?", places)
 
     def _living(self, number: int, *states: str) -> None:
         if (state := self.job(number).state) not in states:

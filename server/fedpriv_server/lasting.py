@@ -8,15 +8,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from fedpriv.config.job import JobConfig
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.heap import share_heap
 from fedpriv.process import Status, only_process
 from fedpriv_server.consortium import load_consortium
-from fedpriv_server.job_grid import JobGrid
+from fedpriv_server.grid import JobGrid
 from fedpriv_server.job_queue import ENDED, Queue, QueuedJob, State
 from fedpriv_server.owed import Owed
-from fedpriv_server.run_directory import RunDirectory, only_run
+from fedpriv_server.run_directory import RunDirectory, opened_run
 from fedpriv_server.serve import Link, listening, reason, run_job
 from fedpriv_server.tracking.tracking import check_installed
 
@@ -65,7 +64,7 @@ class Coordinator:
         self._members, self._looked = members, 0.0
         self._grid = JobGrid(link.grid, link.door, members)
         self._owed: dict[int, Owed] = {}
-        link.door.listeners.append(self._tell)
+        link.door.listeners.append(lambda: status.update(sites=link.door.seen(members)))
         for job in queue.jobs():
             if job.state in ENDED:
                 self._remember(job)
@@ -86,9 +85,6 @@ class Coordinator:
             self._status.update(state="waiting", job="")
         self._settle()
 
-    def _tell(self) -> None:
-        self._status.update(sites=self._link.door.seen(self._members))
-
     def _remember(self, job: QueuedJob) -> None:
         try:
             run = RunDirectory.read(job.folder(self._state))
@@ -107,14 +103,14 @@ class Coordinator:
         path = job.folder(self._state)
         try:
             config = job.config
-            with only_run(path):
-                run = RunDirectory.open(path, config)
-                try:
-                    if run.info["status"] != "finished":  # or this process ended just then
-                        self._check(config, Path(job.source))
-                        run_job(config, run, self._link, lambda: self._between(job))
-                finally:
-                    run.discard()
+            with opened_run(path, config) as run:
+                if run.info["status"] != "finished":  # or this process ended just then
+                    check_installed(config.tracking, Path(job.source))
+                    gone = {site.name for site in config.sites} - self._members
+                    if gone:
+                        names = ", ".join(sorted(gone))
+                        raise RoundError(f"{names}: no longer of this consortium.")
+                    run_job(config, run, self._link, lambda: self._between(job))
             return "finished", *_end_of(path)
         except FedprivError as error:
             state: State = "aborted" if self._queue.job(job.id).abort else "failed"
@@ -122,12 +118,6 @@ class Coordinator:
         except Exception as error:
             log.exception("Job %d failed.", job.id)
             return "failed", reason(error), {}
-
-    def _check(self, config: JobConfig, source: Path) -> None:
-        check_installed(config.tracking, source)
-        gone = {site.name for site in config.sites} - self._members
-        if gone:
-            raise RoundError(f"{', '.join(sorted(gone))}: no longer of this consortium.")
 
     def _between(self, job: QueuedJob) -> None:
         """See to other things between two rounds of a job.

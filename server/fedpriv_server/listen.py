@@ -23,8 +23,7 @@ from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.metrics import HOST
 from fedpriv.pki.certificates import Description, check_certificate, load_certificate
 from fedpriv.pki.keys import load_key
-from fedpriv_server.handshake import Refusals, watch
-from fedpriv_server.prompt import PromptProtocol
+from fedpriv_server.connections import PromptProtocol, Refusals, watch
 
 STARTING = 30.0  # seconds
 
@@ -102,11 +101,16 @@ def check_ports(section: ServerSection, source: Path, *, plain: bool) -> None:
     """
     host, port = address_of(section, source, plain=plain)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    machine.port(address, "server.listen")
-    if section.health is not None:
-        machine.port(section.health, "server.health")
+    for key, there in {"server.listen": address, **side_ports(section)}.items():
+        machine.port(there, key)
+
+
+def side_ports(section: ServerSection) -> dict[str, str]:
+    """Return where a server listens besides: the key that says so, and host:port."""
+    found = {} if section.health is None else {"server.health": section.health}
     if section.metrics_port is not None:
-        machine.port(f"{HOST}:{section.metrics_port}", "server.metrics_port")
+        found["server.metrics_port"] = f"{HOST}:{section.metrics_port}"
+    return found
 
 
 @contextlib.contextmanager
@@ -121,27 +125,21 @@ def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> It
         ConfigError: the address can't be bound.
         EnrolmentError: certificate and key are not of each other, or can't be read.
     """
+    host, port = address
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server(address, backlog=256, family=_family(address[0]))
+        listening = socket.create_server(address, backlog=256, family=family)
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"can't listen there: {error.strerror if isinstance(error, OSError) else error}",
             key="server.listen",
-            value=f"{address[0]}:{address[1]}",
+            value=f"{host}:{port}",
             fix="Is another server running? Name another port.",
         ) from None
-    options = {}
-    if tls is not None:
-        options = {
-            "ssl_certfile": str(tls.certificate),
-            "ssl_keyfile": str(tls.key),
-            "ssl_ca_certs": None if tls.authority is None else str(tls.authority),
-            "ssl_cert_reqs": ssl.CERT_NONE if tls.authority is None else ssl.CERT_REQUIRED,
-        }
     config = uvicorn.Config(
         app,
         http=PromptProtocol,
-        loop="fedpriv_server.prompt:PromptLoop",
+        loop="fedpriv_server.connections:PromptLoop",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -150,15 +148,20 @@ def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> It
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=2,
-        **options,  # type: ignore[arg-type]
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
+        ssl_ca_certs=None if tls is None else tls.authority,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if tls is not None and tls.authority else ssl.CERT_NONE,
     )
-    _raise_the_limit_of_files()
+    # Connections count as files, and must not use up all.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one
         listening.close()
         raise EnrolmentError(
-            f"{options.get('ssl_certfile')}: can't be used with {options.get('ssl_keyfile')}"
+            f"{config.ssl_certfile}: can't be used with {config.ssl_keyfile}"
             f" ({error.args[-1]}). Copy both from `pki/` of the same `fedpriv provision`."
         ) from None
     if config.ssl is not None:
@@ -175,13 +178,3 @@ def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> It
         server.should_exit = True
         thread.join(STARTING)
         listening.close()
-
-
-def _raise_the_limit_of_files() -> None:
-    """Raise the limit of files, so that connections, which count as files, don't use up all."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,22 +1,47 @@
-"""What is owed when a job has ended: reports of sites, and word of the adapter to them."""
+"""What is owed when a job has ended: the sites' signed budget reports, and the adapter to them."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from fedpriv.errors import FedprivError
+from pydantic import ValidationError
+
+from fedpriv.errors import FedprivError, ProtocolError
+from fedpriv.models.vector import Vector
 from fedpriv.plain_training.adapter import read_facts
-from fedpriv.privacy.mechanism.privatised import post_process
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process, require_privatised
+from fedpriv.protocol import (
+    MAX_EPSILON,
+    Handover,
+    Proposal,
+    Received,
+    Refusal,
+    ReportRequest,
+    values_digest,
+)
 from fedpriv.public_update.update import vector_of
+from fedpriv.report import received
+from fedpriv.report.budget import BudgetReport
 from fedpriv.report.html import write_report
-from fedpriv_server.handover import hand_over
-from fedpriv_server.job_grid import JobGrid
-from fedpriv_server.reports import collect_reports
-from fedpriv_server.run_directory import RunDirectory
+from fedpriv_server.grid import JobGrid
+from fedpriv_server.run_directory import RunDirectory, site_folder
+from fedpriv_strategies.messages import (
+    ADAPTER,
+    REPORT,
+    Nodes,
+    answer_of,
+    as_arrays,
+    ask,
+    body_of,
+    message,
+)
 
 log = logging.getLogger(__name__)
+PATIENCE = 30.0  # seconds
+SLOWEST = 1e6  # bytes a second, to all sites together, that are waited for
 AGAIN = (60.0, 3600.0)  # seconds before who did not answer is asked again: at first, at most
 
 
@@ -76,3 +101,88 @@ class Owed:
             return sorted(names.values())
         vector = post_process(vector_of, kept.tensors)
         return hand_over(grid, names, read_facts(folder).proposal, vector, folder)
+
+
+def collect_reports(grid: Nodes, run: RunDirectory, names: Mapping[int, str]) -> list[str]:
+    """Write ``sites/NAME/budget.json`` of every site that is there; gives those it has none of.
+
+    A report is the site's word: that it is whole and of this job is checked, not that it is true.
+    """
+    missing, job = set(names.values()), run.info["job_id"]
+    there = [node for node in grid.get_node_ids() if node in names]
+    for life in (True, None):  # sites of an older version refuse the first
+        asked = ReportRequest(job_id=job, life=life)
+        messages = [message(asked, node, REPORT, "report") for node in there]
+        there = []
+        for node, reply in ask(grid, messages, PATIENCE):
+            name = names[node]
+            try:
+                report = _report(body_of(reply), name, job)
+            except FedprivError as error:
+                if life:
+                    there.append(node)
+                else:
+                    log.warning("Site %s: its budget report was not kept: %s", name, error)
+                continue
+            folder = site_folder(run.path, name)
+            folder.mkdir(parents=True, exist_ok=True)
+            received.write(report, folder / "budget.json")
+            missing.discard(name)
+    if missing:
+        log.warning("No budget report from %s.", ", ".join(sorted(missing)))
+    return sorted(missing)
+
+
+def _report(body: object, name: str, job: str) -> BudgetReport:
+    try:
+        report = BudgetReport.model_validate_json(body if isinstance(body, str) else "")
+    except ValidationError:
+        raise ProtocolError("It is not a budget report.") from None
+    if report.site != name or report.job != job:
+        raise ProtocolError("It is of another site or job.")
+    figures = (figure for claim in received.claims_of(report) for figure in claim[1:])
+    if not all(figure <= MAX_EPSILON for figure in figures):
+        raise ProtocolError("It states an ε that nobody has.")
+    received.verify(report)
+    return report
+
+
+def hand_over(
+    grid: Nodes,
+    names: Mapping[int, str],
+    proposal: Proposal,
+    vector: Privatised[Vector],
+    folder: Path,
+) -> list[str]:
+    """Send the adapter to sites that released something for it; gives those that did not hear.
+
+    The job is finished all the same, so whatever goes wrong is logged. Whether a site could keep
+    the adapter it does not say.
+
+    Args:
+        names: node → site, of those to send it to.
+        vector: (P,), the adapter's values.
+        folder: where the adapter is, for those who have to be sent it in another way.
+    """
+    missing = set(names.values())
+    try:
+        values = require_privatised(vector, "vector")
+        body = Handover(proposal=proposal, values_digest=values_digest(values))
+        arrays = as_arrays(vector)
+        there = [node for node in grid.get_node_ids() if node in names]
+        messages = [message(body, node, ADAPTER, "adapter", arrays) for node in there]
+        patience = PATIENCE + len(messages) * values.nbytes / SLOWEST
+        for node, reply in ask(grid, messages, patience):
+            try:
+                answer = answer_of(reply, Received)
+                if isinstance(answer, Refusal):
+                    raise ProtocolError(answer.reason)
+                missing.discard(names[node])
+            except FedprivError as error:
+                log.warning("Site %s did not take the adapter: %s", names[node], error)
+    except Exception as error:
+        log.error("The adapter was not handed over: %s", error)
+    if missing:
+        shown = ", ".join(sorted(missing))
+        log.warning("%s did not hear of the adapter: send them the folder %s.", shown, folder)
+    return sorted(missing)

@@ -13,12 +13,9 @@ from fedpriv.data.spec import DataSpec
 
 def spec_of(config: JobConfig) -> DataSpec:
     """Return how the records of every site are prepared."""
-    return DataSpec.of(
-        config.data.columns,
-        config.model,
-        unit=config.privacy.unit,
-        max_records_per_unit=config.privacy.max_records_per_unit,
-    )
+    unit, most = config.privacy.unit, config.privacy.max_records_per_unit
+    columns = config.data.columns
+    return DataSpec.of(columns, config.model, unit=unit, max_records_per_unit=most)
 
 
 def written_columns(spec: DataSpec) -> dict[str, str]:

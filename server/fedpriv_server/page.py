@@ -31,28 +31,24 @@ def page(state: Path) -> str:
     """
     with Queue.open(state) as queue:
         jobs = queue.jobs()
-    server = _facts(state)
     running = next((job for job in jobs if job.state == "running"), None)
     ended = [job for job in reversed(jobs) if job.state in ENDED]
-    return (
-        templates("fedpriv_server")
-        .get_template("page.html.j2")
-        .render(
-            name=state.resolve().name,
-            folder=state.resolve(),
-            server=server,
-            running=running,
-            now={} if running is None else _facts(running.folder(state)),
-            waiting=[job for job in jobs if job.state == "waiting"],
-            ended=ended[:SHOWN],
-            older=len(ended[SHOWN:]),
-            owed={job.id: _owed(job.folder(state)) for job in ended[:SHOWN]},
-            there=there,
-            read=datetime.fromisoformat,
-            made=datetime.now(UTC),
-            progress={"refresh": REFRESH},
-            css_colours=css_colours,
-        )
+    template = templates("fedpriv_server").get_template("page.html.j2")
+    return template.render(
+        name=state.resolve().name,
+        folder=state.resolve(),
+        server=_facts(state),
+        running=running,
+        now={} if running is None else _facts(running.folder(state)),
+        waiting=[job for job in jobs if job.state == "waiting"],
+        ended=ended[:SHOWN],
+        older=len(ended[SHOWN:]),
+        owed={job.id: _owed(job.folder(state)) for job in ended[:SHOWN]},
+        there=there,
+        read=datetime.fromisoformat,
+        made=datetime.now(UTC),
+        progress={"refresh": REFRESH},
+        css_colours=css_colours,
     )
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
 
 from fedpriv.config.job import JobConfig
+from fedpriv.config.server import ServerSection
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.files import private_folder, try_lock, write_atomic
 from fedpriv.pki.certificates import (
@@ -30,17 +33,41 @@ from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.enrolment import Manifest, is_signed
 from fedpriv.pki.keys import PublicKey, fingerprint, load_key, new_key, write_key
 from fedpriv.pki.points import in_groups
-from fedpriv_server.authority import Authority, Passphrase
-from fedpriv_server.issue import new_manifest
-from fedpriv_server.provision_options import (
-    SERVER,
-    ProvisionOptions,
-    check_options,
-    read_requests,
-    server_names,
+from fedpriv.pki.request import read_request
+from fedpriv_server.authority import (
+    Authority,
+    Passphrase,
+    new_manifest,
+    sign_manifest,
+    site_certificate,
 )
 from fedpriv_server.site_file import site_file
 from fedpriv_server.site_keys import Site, SiteKeys
+
+SERVER = "server"  # what --renew calls the server; no site may have this name
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
+
+
+@dataclass(frozen=True)
+class ProvisionOptions:
+    """What the coordinator asks for, beyond what is missing.
+
+    Attributes:
+        days: for which new certificates are good.
+        approve: requests that sites made, to be certified.
+        revoke: sites that are not to be let in again.
+        renew: sites, or ``server``, that get a new certificate and, where it was made here, a
+            new key.
+        keys_at_sites: make no key for a new site, but wait for its request.
+        encrypt: put the authority's key under a passphrase.
+    """
+
+    days: int = 365
+    approve: Sequence[Path] = ()
+    revoke: Sequence[str] = ()
+    renew: Sequence[str] = ()
+    keys_at_sites: bool = False
+    encrypt: bool = False
 
 
 @dataclass
@@ -85,19 +112,16 @@ def provision(
         if Authority.exists(server.pki):
             authority, done = Authority(server.pki, passphrase), []
         else:
+            name, encrypt = config.job.name, options.encrypt
             authority = Authority.create(
-                server.pki,
-                config.job.name,
-                passphrase=passphrase,
-                encrypt=options.encrypt,
-                now=now,
+                server.pki, name, passphrase=passphrase, encrypt=encrypt, now=now
             )
             done = [f"Made the authority of federation {authority.name!r}."]
-        if now > authority.certificate.not_valid_after_utc:
+        expires = authority.certificate.not_valid_after_utc
+        if now > expires:
             raise EnrolmentError(
-                f"{server.pki}: the authority expired on"
-                f" {authority.certificate.not_valid_after_utc:%Y-%m-%d}, and all certificates with"
-                " it. Provision into a new folder."
+                f"{server.pki}: the authority expired on {expires:%Y-%m-%d}, and all certificates"
+                " with it. Provision into a new folder."
             )
         check_options([site.name for site in config.sites], options, requests, authority.site_keys)
         if options.encrypt and not authority.is_encrypted:
@@ -130,21 +154,20 @@ class _Work:
 
     def revoke(self, site: Site) -> None:
         if site.revoked is None:
-            self._site_keys.write(replace(site, revoked=self.now.replace(microsecond=0)))
+            self.authority.site_keys.write(replace(site, revoked=self.now.replace(microsecond=0)))
             self.done.append(f"{site.name}: revoked; the server refuses it.")
 
     def site(self, name: str) -> None:
         """Certify a site of the file, if it is new, has sent a request, or is to be renewed."""
-        before, request = self._site_keys.sites.get(name), self.requests.get(name)
-        if before is not None and request is not None:
-            self._approve(before, request)
+        site_keys, request = self.authority.site_keys, self.requests.get(name)
+        before = site_keys.sites.get(name)
+        if request is not None:
+            self._approve(before or Site(name, "site"), request)
         elif before is not None:
             if name in self.options.renew:
                 self._renew(before)
-        elif request is not None:
-            self._certify(Site(name, "site"), request)
         elif self.options.keys_at_sites:
-            self._site_keys.write(Site(name, "site"))
+            site_keys.write(Site(name, "site"))
             self.done.append(f"{name}: waits for the request that fedpriv-client enroll makes.")
         else:
             self._certify(Site(name, "here"), _own_key(self._folder(name) / "site.key"))
@@ -186,14 +209,12 @@ class _Work:
         retired = site.retired
         if site.fingerprint is not None and site.fingerprint != fingerprint(key):
             retired += (site.fingerprint,)
-        certificate = self.authority.certify_site(
-            key, site.name, days=self.options.days, now=self.now
-        )
-        self._site_keys.write(Site(site.name, site.key_made, certificate, None, retired))
-        self.done.append(
-            f"{site.name}: certified its key {in_groups(fingerprint(key))}, made"
-            f" {'here' if site.key_made == 'here' else 'at the site'}."
-        )
+        ca, ca_key, days = self.authority.certificate, self.authority.key, self.options.days
+        certificate = site_certificate(ca, ca_key, key, site.name, days=days, now=self.now)
+        self.authority.site_keys.write(Site(site.name, site.key_made, certificate, None, retired))
+        where = "here" if site.key_made == "here" else "at the site"
+        key_shown = in_groups(fingerprint(key))
+        self.done.append(f"{site.name}: certified its key {key_shown}, made {where}.")
 
     def server(self) -> Description:
         """Make the server's key and certificate, if they are missing or for other names."""
@@ -201,28 +222,19 @@ class _Work:
         if SERVER in self.options.renew:
             write_key(folder / "server.key", new_key(), replace=True)
         key, path = _own_key(folder / "server.key"), folder / "server.crt"
-        found = self._server_certificate(path, key) if path.exists() else None
-        if found is None or found.names != self.names:
-            made = self.authority.certify_server(
-                key, self.names, days=self.options.days, now=self.now
-            )
-            write_atomic(path, certificate_pem(made))
-            found = describe(made)
-            self.done.append(
-                f"server: certified for {', '.join(self.names)}. A server that runs takes it up"
-                " when it is started again."
-            )
-        return found
-
-    def _server_certificate(self, path: Path, key: PublicKey) -> Description | None:
-        """Read the certificate in `path`; None if it is damaged or of another key or authority."""
-        ca = self.authority.certificate
-        try:
-            found = load_certificate(path)
-            starts = describe(found).starts  # one that expired is replaced by --renew alone
-            return check_certificate(found, ca, use="server", path=path, key=key, now=starts)
-        except EnrolmentError:
-            return None
+        with suppress(EnrolmentError):  # missing, damaged, or of another key or authority
+            kept, ca = load_certificate(path), self.authority.certificate
+            starts = describe(kept).starts  # one that expired is replaced by --renew alone
+            found = check_certificate(kept, ca, use="server", path=path, key=key, now=starts)
+            if found.names == self.names:
+                return found
+        made = self.authority.certify_server(key, self.names, days=self.options.days, now=self.now)
+        write_atomic(path, certificate_pem(made))
+        self.done.append(
+            f"server: certified for {', '.join(self.names)}. A server that runs takes it up"
+            " when it is started again."
+        )
+        return describe(made)
 
     def enrolment(self, site: Site, certificate: x509.Certificate) -> None:
         """Complete what a site is sent. Its own file is written once, and then left alone."""
@@ -240,6 +252,7 @@ class _Work:
         self._manifest(folder / "enrolment.json", certificate)
 
     def _manifest(self, path: Path, certificate: x509.Certificate) -> None:
+        """Write a site's manifest, unless what is there says the same and is signed."""
         manifest = new_manifest(
             self.authority.certificate,
             certificate,
@@ -249,31 +262,17 @@ class _Work:
             names=self.names,
             now=self.now,
         )
-        old = _read_manifest(path)
-        unchanged = {"issued": manifest.issued, "signature": ""}
-        if (
-            old is not None
-            and old.model_copy(update=unchanged) == manifest
-            and is_signed(old, self.authority.certificate)
-        ):
-            return
-        write_document(path, self.authority.sign(manifest))
+        with suppress(EnrolmentError):
+            old = read_document(path, Manifest, fix="")
+            same = old.model_copy(update={"issued": manifest.issued, "signature": ""}) == manifest
+            if same and is_signed(old, self.authority.certificate):
+                return
+        write_document(path, sign_manifest(manifest, self.authority.key))
         privately = " privately: its key is in there" if path.with_name("site.key").exists() else ""
         self.done.append(f"{manifest.site}: wrote its enrolment. Send it {path.parent}{privately}.")
 
-    @property
-    def _site_keys(self) -> SiteKeys:
-        return self.authority.site_keys
-
     def _folder(self, name: str) -> Path:
         return self.authority.folder / "enrolments" / name
-
-
-def _read_manifest(path: Path) -> Manifest | None:
-    try:
-        return read_document(path, Manifest, fix="")
-    except EnrolmentError:
-        return None
 
 
 def _own_key(path: Path) -> PublicKey:
@@ -298,3 +297,77 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def server_names(server: ServerSection) -> tuple[str, ...]:
+    """Host names and IP addresses for the server's certificate, that of `address` first.
+
+    Raises:
+        ConfigError: one is neither.
+    """
+    host = server.address.rpartition(":")[0].strip("[]")
+    found = []
+    for key, name in [("address", host), *(("names", name) for name in server.names)]:
+        try:
+            found.append(str(ip_address(name)))
+        except ValueError:
+            if not _HOST.fullmatch(name) or not name.isascii():
+                raise ConfigError(
+                    "is neither a host name nor an IP address",
+                    key=f"server.{key}",
+                    value=name,
+                    fix="State it as sites dial it, without a port.",
+                ) from None
+            found.append(name.lower())
+    return tuple(dict.fromkeys(found))
+
+
+def read_requests(paths: Sequence[Path]) -> dict[str, PublicKey]:
+    """Read the public keys that are to be certified, by the name of their site.
+
+    Raises:
+        EnrolmentError: a request is damaged, or it is the second request of its site.
+    """
+    found: dict[str, PublicKey] = {}
+    for path in paths:
+        name, key = read_request(path)
+        if name in found:
+            raise EnrolmentError(
+                f"{path}: is a second request of site {name!r}. Approve one of them."
+            )
+        found[name] = key
+    return found
+
+
+def check_options(
+    in_file: Collection[str],
+    options: ProvisionOptions,
+    requested: Collection[str],
+    site_keys: SiteKeys,
+) -> None:
+    """Refuse options that name nobody or contradict each other, before any is carried out.
+
+    Args:
+        in_file: names of the sites of the federation file.
+
+    Raises:
+        ConfigError: names the option and the value.
+    """
+    if SERVER in in_file:
+        raise ConfigError(
+            "is what --renew calls the server", key="sites.name", value=SERVER, fix="Rename it."
+        )
+    certified = {site.name for site in site_keys.sites.values() if site.certificate is not None}
+    for key, names, known in (
+        ("--approve", requested, in_file),
+        ("--renew", options.renew, {*in_file, SERVER}),
+        ("--revoke", options.revoke, certified),
+    ):
+        for name in names:
+            if name not in known:
+                there = ", ".join(sorted(known)) or "none yet"
+                raise ConfigError(
+                    "names no such site", key=key, value=name, fix=f"There is: {there}."
+                )
+    for name in {*options.renew, *requested} & set(options.revoke):
+        raise ConfigError("is also to be let in", key="--revoke", value=name, fix="Choose one.")

@@ -6,7 +6,7 @@ import json
 import os
 import textwrap
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,8 +56,8 @@ def provision(
 ) -> None:
     """Make a federation's keys, certificates and enrolments; typed again, only the missing ones."""
     from fedpriv.config.load import load_job
+    from fedpriv_server.provision import ProvisionOptions
     from fedpriv_server.provision import provision as make
-    from fedpriv_server.provision_options import ProvisionOptions
 
     @cache
     def passphrase() -> bytes:
@@ -83,6 +83,17 @@ def provision(
 def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
     """Describe what is provisioned, as JSON. Nothing in it is secret."""
     authority, server = made.authority, made.server
+    sites = {
+        name: {
+            "fingerprint": site.fingerprint,
+            "serial": site.serial,
+            "key_made": site.key_made,
+            "expires": site.expires and _iso(site.expires),
+            "status": site.status(now),
+            "enrolment": site.certificate and str(authority.folder / "enrolments" / name),
+        }
+        for name, site in authority.site_keys.sites.items()
+    }
     return {
         "federation": authority.federation,
         "name": authority.name,
@@ -98,19 +109,7 @@ def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
             "expires": _iso(server.expires),
             "status": "active" if now <= server.expires else "expired",
         },
-        "sites": {
-            name: {
-                "fingerprint": site.fingerprint,
-                "serial": site.serial,
-                "key_made": site.key_made,
-                "expires": site.expires and _iso(site.expires),
-                "status": site.status(now),
-                "enrolment": str(authority.folder / "enrolments" / name)
-                if site.certificate
-                else None,
-            }
-            for name, site in authority.site_keys.sites.items()
-        },
+        "sites": sites,
         "done": made.done,
         "advice": _advice(made, now),
     }
@@ -121,15 +120,13 @@ def _advice(made: Provisioned, now: datetime) -> list[str]:
     from fedpriv.pki.certificates import SOON
 
     sites = made.authority.site_keys.sites.values()
-    dates = [
-        ("server", made.server.expires),
-        *((s.name, s.expires) for s in sites if not s.revoked),
-    ]
+    dates = [("server", made.server.expires)]
+    dates += [(site.name, site.expires) for site in sites if not site.revoked and site.expires]
     advice = [
         f"{name}: its certificate {'expired' if end < now else 'expires'} on {end:%Y-%m-%d}; run"
         f" fedpriv provision with --renew {name}."
         for name, end in dates
-        if end is not None and end - now < SOON
+        if end - now < SOON
     ]
     end = made.authority.certificate.not_valid_after_utc
     if end - now < 12 * SOON:
@@ -144,8 +141,9 @@ def _advice(made: Provisioned, now: datetime) -> list[str]:
 
 def show(found: dict[str, Any], console: Console) -> None:
     """Print what was done, the table, and the fingerprint to compare."""
+    say = partial(console.print, soft_wrap=True, markup=False)
     for sentence in found["done"] or ["Nothing was missing."]:
-        console.print(sentence, soft_wrap=True, markup=False)
+        say(sentence)
     table = Table("", "key", "made", "expires", "status")
     for name, one in [("server", found["server"]), *found["sites"].items()]:
         status = one["status"]
@@ -158,14 +156,12 @@ def show(found: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     for sentence in found["advice"]:
-        console.print(sentence, soft_wrap=True, markup=False)
-    lines = textwrap.wrap(in_groups(found["ca"]["fingerprint"]), 39)
-    console.print(
+        say(sentence)
+    say(
         "Fingerprint of the authority, sha256. Have each site compare it by telephone with what"
-        " fedpriv doctor shows:",
-        soft_wrap=True,
+        " fedpriv doctor shows:"
     )
-    for line in lines:
+    for line in textwrap.wrap(in_groups(found["ca"]["fingerprint"]), 39):
         console.print(f"  [bold]{line}[/]")
 
 

@@ -33,8 +33,7 @@ from fedpriv.errors import RunError
 from fedpriv.files import write_atomic, write_json
 from fedpriv.process import LOCK, STATUS, only_process
 from fedpriv.software import software
-from fedpriv_server.checkpoint import Checkpoint
-from fedpriv_server.sum_state import SumFile
+from fedpriv_server.checkpoint import Checkpoint, SumFile
 
 PRIVATE = "private"  # the folder of a run directory that is not to be handed on
 
@@ -68,17 +67,37 @@ def only_run(path: Path) -> Iterator[None]:
             path.rmdir()
 
 
+@contextlib.contextmanager
+def opened_run(path: Path, config: JobConfig) -> Iterator[RunDirectory]:
+    """Go on with the run in `path`, or begin one, alone; one that never began is not left behind.
+
+    Raises:
+        RunError, RunningError: see `only_run` and `RunDirectory.open`.
+    """
+    with only_run(path):
+        run = RunDirectory.open(path, config)
+        try:
+            yield run
+        finally:
+            run.discard()
+
+
 class RunDirectory:
     """An opened run directory; use `create` or `resume`.
 
     Attributes:
         path: of the directory.
         info: what run.json holds.
+        private_folder: what is not to be handed on, if it is there.
+        sum_file: where it is kept which sites a secure sum is of.
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
-        self.path = path
-        self.info = info
+        self.path, self.info = path, info
+        self.private_folder = path / PRIVATE
+        self.sum_file = SumFile(path / "checkpoint" / "sum.json")
+        self._checkpoint_path = path / "checkpoint" / "latest.safetensors"
+        self._metrics_path = path / "metrics.jsonl"
 
     @classmethod
     def create(cls, path: Path, config: JobConfig, *, insecure_seed: int | None) -> RunDirectory:
@@ -88,19 +107,18 @@ class RunDirectory:
             RunError: the directory holds another run or other files.
         """
         job_id = f"{config.job.name}-{secrets.token_hex(4)}"
-        if path.exists():
-            held = _read_info(path)
-            if held is not None and held.get("status") == "preparing":
-                if held["config_digest"] == digest(config):
-                    job_id = held["job_id"]  # of which people may have been asked already
-                _empty(path)  # stopped before anything was spent
-            elif held is not None:
-                raise RunError(
-                    f"{path}: already holds the run {held['job_id']!r} ({held['status']})."
-                    " Give --resume to go on with it, or another --out."
-                )
-            elif any(p.name != LOCK for p in path.iterdir()):
-                raise RunError(f"{path}: is not empty and not a run. Give another --out.")
+        held = _read_info(path)
+        if held is not None and held["status"] == "preparing":
+            if held["config_digest"] == digest(config):
+                job_id = held["job_id"]  # of which people may have been asked already
+            _empty(path)  # stopped before anything was spent
+        elif held is not None:
+            raise RunError(
+                f"{path}: already holds the run {held['job_id']!r} ({held['status']})."
+                " Give --resume to go on with it, or another --out."
+            )
+        elif path.exists() and any(p.name != LOCK for p in path.iterdir()):
+            raise RunError(f"{path}: is not empty and not a run. Give another --out.")
         path.mkdir(parents=True, exist_ok=True)
         info = {
             "format": 1,
@@ -113,10 +131,7 @@ class RunDirectory:
             "config": settings_of(config),
             "versions": {"fedpriv": __version__} | {n: version(n) for n in _SHOWN},
             "software": {name: one.model_dump() for name, one in software().items()},
-            "seeds": {
-                "public": config.job.seed,
-                "noise": _noise_of(insecure_seed),
-            },
+            "seeds": {"public": config.job.seed, "noise": _noise_of(insecure_seed)},
             "private": insecure_seed is None,
         }
         run = cls(path, info)
@@ -130,8 +145,8 @@ class RunDirectory:
         Raises:
             RunError: the directory holds another run, or other files.
         """
-        info = _read_info(path) if path.is_dir() else None
-        if info is None or info.get("status") == "preparing":
+        info = _read_info(path)
+        if info is None or info["status"] == "preparing":
             return cls.create(path, config, insecure_seed=None)
         if info["status"] == "finished" and info["config_digest"] == digest(config):
             return cls(path, info)
@@ -154,8 +169,8 @@ class RunDirectory:
         Raises:
             RunError: there is none, it is finished, or its settings were others.
         """
-        info = _read_info(path) if path.is_dir() else None
-        if info is None or info.get("status") == "preparing":
+        info = _read_info(path)
+        if info is None or info["status"] == "preparing":
             raise RunError(f"{path}: holds no run to resume. Leave --resume out to start one.")
         if info["status"] == "finished":
             raise RunError(f"{path}: the run {info['job_id']!r} is finished.")
@@ -168,10 +183,8 @@ class RunDirectory:
         seeds = info.get("seeds")
         noise = seeds.get("noise") if isinstance(seeds, dict) else None
         if noise != _noise_of(insecure_seed) or info["private"] != (insecure_seed is None):
-            option = "without --insecure-seed"
-            if not info["private"]:
-                option = f"with --insecure-seed {noise}"
-            raise RunError(f"{path}: was started {option}; resume it the same way.")
+            how = "without --insecure-seed" if info["private"] else f"with --insecure-seed {noise}"
+            raise RunError(f"{path}: was started {how}; resume it the same way.")
         return cls(path, info)
 
     def ready(self, **facts: Any) -> None:
@@ -209,7 +222,7 @@ class RunDirectory:
             return self.info.get("owed") or {"reports": [], "adapters": []}
         kept = self.checkpoint() if self.info["job"].get("engine") == "network" else None
         heads = () if kept is None else kept.heads
-        there = [name for name in heads if (self.site_folder(name) / "budget.json").exists()]
+        there = [name for name in heads if (site_folder(self.path, name) / "budget.json").exists()]
         return {"reports": sorted({*heads} - {*there}), "adapters": []}
 
     def owe(self, *, reports: Collection[str], adapters: Collection[str]) -> None:
@@ -221,27 +234,6 @@ class RunDirectory:
         """Remove a run that failed before it began, but for why it ended, if that is known."""
         if self.info["status"] == "preparing":
             _empty(self.path, {LOCK, *(("run.json", STATUS) if "ended" in self.info else ())})
-
-    def site_folder(self, name: str) -> Path:
-        return site_folder(self.path, name)
-
-    @property
-    def private_folder(self) -> Path:
-        """What is not to be handed on, if it is there."""
-        return self.path / PRIVATE
-
-    @property
-    def _checkpoint_path(self) -> Path:
-        return self.path / "checkpoint" / "latest.safetensors"
-
-    @property
-    def sum_file(self) -> SumFile:
-        """Where it is kept which sites a secure sum is of."""
-        return SumFile(self.path / "checkpoint" / "sum.json")
-
-    @property
-    def _metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
 
     def checkpoint(self) -> Checkpoint | None:
         """Read the newest checkpoint, if there is one.
@@ -289,7 +281,7 @@ class RunDirectory:
             RunError: there is no room, or the disk fails.
         """
         with self._keeping("A look"):
-            write_atomic(self._metrics_path, "".join(json.dumps(row) + "\n" for row in rounds))
+            _write_lines(self._metrics_path, rounds)
             checkpoint.write(self._checkpoint_path)
 
     @contextlib.contextmanager
@@ -309,10 +301,10 @@ class RunDirectory:
             RunError: the file can't be read.
         """
         path = self._metrics_path
-        if not path.exists():
-            return []
         try:
             lines = path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
         except OSError as error:
             raise RunError(f"{path}: can't be read: {error.strerror}.") from None
         kept = []
@@ -323,13 +315,12 @@ class RunDirectory:
             if row["round"] <= last:
                 kept.append(row)
         if len(kept) < len(lines):
-            write_atomic(path, "".join(json.dumps(row) + "\n" for row in kept))
+            _write_lines(path, kept)
         return kept
 
     def write_synthetic(self, records: Sequence[Mapping[str, str]]) -> None:
         """Keep a synthetic set as records are kept, with a job's fields as columns."""
-        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        write_atomic(self.path / "synthetic.jsonl", "".join(lines))
+        _write_lines(self.path / "synthetic.jsonl", records, ensure_ascii=False)
 
     def _write(self) -> None:
         write_json(self.path / "run.json", self.info)
@@ -347,6 +338,10 @@ def _metrics(line: bytes) -> dict[str, Any] | None:
         return None
     is_ours = isinstance(row, dict) and type(row.get("round")) is int
     return row if is_ours else None
+
+
+def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]], **options: bool) -> None:
+    write_atomic(path, "".join(json.dumps(row, **options) + "\n" for row in rows))  # type: ignore[arg-type]
 
 
 def _empty(path: Path, spared: Collection[str] = (LOCK,)) -> None:
@@ -368,12 +363,12 @@ def _now() -> str:
 
 def _read_info(path: Path) -> dict[str, Any] | None:
     file = path / "run.json"
-    if not file.exists():
-        return None
     try:
         info = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, ValueError, RecursionError):
-        raise RunError(f"{file}: can't be read as the record of a run.") from None
+        info = None
     if not isinstance(info, dict):
         raise RunError(f"{file}: can't be read as the record of a run.")
     return info if info.keys() >= _NEEDED else None
@@ -381,16 +376,12 @@ def _read_info(path: Path) -> dict[str, Any] | None:
 
 def _differences(old: Any, new: Any, key: str = "") -> list[str]:
     """Return the dotted keys whose values differ."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
         return [
             found
             for name in sorted(old.keys() | new.keys())
             for found in _differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
-        ]
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [
-            found
-            for index, (a, b) in enumerate(zip(old, new, strict=True))
-            for found in _differences(a, b, f"{key}.{index}")
         ]
     return [] if old == new else [key]

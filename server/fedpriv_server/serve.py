@@ -7,11 +7,13 @@ What listens stays for as many jobs as there are: one for `serve`, those of a qu
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +28,24 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import Status, read_status
 from fedpriv.report.figures import last_loss, look_line, worse
 from fedpriv.report.html import write_report
-from fedpriv.report.rundir import SiteState
 from fedpriv_server.assembly import LOOK, Assembly
 from fedpriv_server.broker import MessageBroker
-from fedpriv_server.consortium import server_of
+from fedpriv_server.consortium import roster_of, server_of
 from fedpriv_server.door import Door
 from fedpriv_server.fleet_api import fleet_api
-from fedpriv_server.garbage import look_seldom
-from fedpriv_server.grid import NetworkGrid
-from fedpriv_server.handover import hand_over
+from fedpriv_server.grid import JobGrid, NetworkGrid
 from fedpriv_server.job import Job
-from fedpriv_server.job_grid import JobGrid
 from fedpriv_server.listen import ServerTls, address_of, checked_certificate, serving
 from fedpriv_server.metrics import RunFigures
 from fedpriv_server.number_format import settle
-from fedpriv_server.owed import Owed
-from fedpriv_server.reports import collect_reports
-from fedpriv_server.roster import roster_of
-from fedpriv_server.run_directory import RunDirectory, only_run
+from fedpriv_server.owed import Owed, collect_reports, hand_over
+from fedpriv_server.run_directory import RunDirectory, opened_run
 from fedpriv_server.signed import signature_of
 from fedpriv_server.site_keys import SiteKeys
 from fedpriv_server.tracking.tracking import check_installed
 
 log = logging.getLogger(__name__)
+YOUNG = 50_000  # objects more than there were, between two looks at the newest of them
 
 
 @dataclass
@@ -83,27 +80,19 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     check_installed(config.tracking, source)
     _checked(section, source, plain=plain)
     share_heap()
-    with only_run(out):
-        run = RunDirectory.open(out, config)
+    with opened_run(out, config) as run:
         is_finished = run.info["status"] == "finished"
         if is_finished:
-            log.info(
-                "%s: the job is finished. A site that was not handed its adapter can be sent the"
-                " folder %s.",
-                out,
-                out / "adapter",
-            )
+            advice = "A site that was not handed its adapter can be sent the folder"
+            log.info("%s: the job is finished. %s %s.", out, advice, out / "adapter")
             if not Owed(run).sites:
                 return run
         members = {site.name for site in config.sites}
-        try:
-            with listening(section, members, out, source, plain=plain) as link:
-                if is_finished:
-                    _wait_for_owed(run, link, members, seconds(section.wait))
-                else:
-                    run_job(config, run, link)
-        finally:
-            run.discard()
+        with listening(section, members, out, source, plain=plain) as link:
+            if is_finished:
+                _wait_for_owed(run, link, members, seconds(section.wait))
+            else:
+                run_job(config, run, link)
     return run
 
 
@@ -153,42 +142,48 @@ def run_job(
     grid = JobGrid(link.grid, link.door, {site.name for site in config.sites})
     status = Status(run.path, job=run.info["job_id"], state="preparing", sites={}, problem="")
     link.figures.turn_to(run.path, config.job.rounds)
-    job: Job | None = None
     assembly: Assembly | None = None
     try:
         pool = WorkerPool(1)
         log.info("Loading the model, and scoring it before the first round.")
         config = settle(config, run, pool, here=True)
-        job = Job(
-            config,
-            run,
-            pool,
-            site_of=lambda node: grid.names.get(node),
-            roster=roster_of(config.privacy.roster, config.sites),
-        )
+        roster = roster_of(config.privacy.roster, config.sites)
+        job = Job(config, run, pool, lambda node: grid.names.get(node), roster)
+        assembly = Assembly(job, grid, link.door, status, between)
+        link.door.listeners.append(assembly.tell)
         job.strategy.signed = signature_of(job.proposal, run, link.tls)
         look_seldom()
-        assembly = Assembly(config, grid, link.door, status, job, between)
-        link.door.listeners.append(assembly.tell)
         log.info("Job %s, sites %s.", run.info["job_id"], ", ".join(sorted(grid.names.values())))
-        job.execute(grid, _listener(config, assembly, link.figures), assembly)
+        job.execute(grid, partial(_round_done, config, assembly, link.figures), assembly)
     except BaseException as error:
         status.update(state="stopped", problem=reason(error))
-        run.keep_end(reason(error), _account(job, assembly))
+        run.keep_end(reason(error), {} if assembly is None else assembly.account())
         raise
     finally:
         if assembly is not None:
             link.door.listeners.remove(assembly.tell)
-        if job is not None and run.info["status"] != "preparing":
-            _collect(job, run, grid)
+            if run.info["status"] != "preparing":
+                _collect(job, run, grid)
         link.grid.forget()
-    assert job is not None and assembly is not None
-    run.keep_end(run.info.get("ended_early") or "All rounds are done.", _account(job, assembly))
+    run.keep_end(run.info.get("ended_early") or "All rounds are done.", assembly.account())
     _hand_over(job, run, grid)
     assembly.tell(state="finished", problem=run.info.get("ended_early", ""))
     log.info("Job %s is finished: %s.", run.info["job_id"], run.path / "report.html")
     if said := worse(job.baseline.eval_loss, last_loss(job.rounds)):
         log.warning("%s", said)
+
+
+def look_seldom() -> None:
+    """Look for garbage among what comes from now on, and not for every few objects.
+
+    What is imported and loaded by now is none. A web request makes a few hundred objects, so that
+    by Python's own numbers a server of a thousand sites spends a third of its time on looking at
+    the requests that they hold open. Those that carry objects are collected by their bytes
+    (`fedpriv_server.bounds`).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, 10, 10)
 
 
 def reason(error: BaseException) -> str:
@@ -200,43 +195,20 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: see the server's log."
 
 
-def _listener(
-    config: JobConfig, assembly: Assembly, figures: RunFigures
-) -> Callable[[dict[str, Any]], None]:
-    def round_done(metrics: dict[str, Any]) -> None:
-        number, of = metrics["round"], config.job.rounds
-        states = {name: site["status"] for name, site in metrics["sites"].items()}
-        wrong = ", ".join(f"{name}: {state}" for name, state in states.items() if state != "ok")
-        log.info(
-            "Round %d of %d: %d sites%s%s",
-            number,
-            of,
-            sum(state == "ok" for state in states.values()),
-            f" ({wrong})" if wrong else "",
-            "" if metrics["eval_loss"] is None else f", loss {metrics['eval_loss']:.3f}",
-        )
-        if metrics["held_out"] is not None:
-            log.info("Look after round %d: %s.", number, look_line(metrics["held_out"]))
-        assembly.tell(states, state="running", round=number, rounds=of)
-        figures.round_done(metrics)
-
-    return round_done
-
-
-def _account(job: Job | None, assembly: Assembly | None) -> dict[str, dict[str, Any]]:
-    """Return of each site in how many rounds it took part, and how it answered last."""
-    if job is None or assembly is None:
-        return {}
-    took = [
-        name for row in job.rounds for name, one in row["sites"].items() if one["status"] == "ok"
-    ]
-    return {
-        name: {
-            "rounds": took.count(name),
-            "last": last.replace(SiteState.NOT_ASKED, SiteState.AWAY),
-        }
-        for name, last in assembly.said().items()
-    }
+def _round_done(
+    config: JobConfig, assembly: Assembly, figures: RunFigures, metrics: dict[str, Any]
+) -> None:
+    number, of = metrics["round"], config.job.rounds
+    states = {name: site["status"] for name, site in metrics["sites"].items()}
+    wrong = ", ".join(f"{name}: {state}" for name, state in states.items() if state != "ok")
+    loss = "" if metrics["eval_loss"] is None else f", loss {metrics['eval_loss']:.3f}"
+    used = sum(state == "ok" for state in states.values())
+    told = f"{used} sites{f' ({wrong})' if wrong else ''}{loss}"
+    log.info("Round %d of %d: %s", number, of, told)
+    if metrics["held_out"] is not None:
+        log.info("Look after round %d: %s.", number, look_line(metrics["held_out"]))
+    assembly.tell(states, state="running", round=number, rounds=of)
+    figures.round_done(metrics)
 
 
 def _collect(job: Job, run: RunDirectory, grid: JobGrid) -> None:
@@ -270,9 +242,9 @@ def _wait_for_owed(run: RunDirectory, link: Link, members: Set[str], patience: f
     while owed.sites and time.monotonic() < deadline:
         owed.settle(grid)
         time.sleep(LOOK)
-    left = ", ".join(sorted(owed.sites))
-    log.info("%s", f"{left} did not come back." if left else "Nothing is owed any more.")
-    status.update(problem=f"{left} did not come back." if left else old.get("problem", ""))
+    left = f"{', '.join(sorted(owed.sites))} did not come back." if owed.sites else ""
+    log.info("%s", left or "Nothing is owed any more.")
+    status.update(problem=left or old.get("problem", ""))
 
 
 def _checked(

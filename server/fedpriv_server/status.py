@@ -6,6 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from fedpriv.errors import RunError
 from fedpriv.process import STATUS, read_status
 from fedpriv.report.figures import when
@@ -68,9 +71,6 @@ def there(site: dict[str, Any]) -> str:
 
 def show(facts: dict[str, Any]) -> None:
     """Print what `facts_of` or `facts_of_lasting` gives."""
-    from rich.console import Console
-    from rich.table import Table
-
     console = Console(highlight=False)
     runs = f"A server runs (process {facts['pid']})." if facts["running"] else "No server runs."
     console.print(runs)

@@ -53,13 +53,13 @@ def evolution_of(
         DataError, ConfigError: the records to begin with can't be read, or are too few.
         RoundError: the generator made too little.
     """
-    settings, recipe = config.synthetic, job_recipe(config)
+    settings = config.synthetic
     if settings is None:
         return None
 
     @contextmanager
     def trained() -> Iterator[Model]:
-        with pool.borrow(recipe) as worker:
+        with pool.borrow(job_recipe(config)) as worker:
             worker.vector.write(vector().value)
             yield worker.model, worker.base.tokenizer
 
@@ -104,20 +104,16 @@ def generator_of(
             value=settings.prompt,
             fix="Leave it out, or name both columns in data.columns.",
         )
+    lend, instructed = trained, settings.kind == "endpoint"
     if settings.kind == "local":
-        base = load_base(
-            ModelSection(name=str(settings.model)), dtype=compute.dtype, seed=config.job.seed
-        )
-        model: Any = base.model
-        model.to(device_of(compute.device))
-        frozen: Model = (model, base.tokenizer)
+        model = ModelSection(name=str(settings.model))
+        base: Any = load_base(model, dtype=compute.dtype, seed=config.job.seed)
+        base.model.to(device_of(compute.device))
 
-        def lend() -> AbstractContextManager[Model]:
-            return nullcontext(frozen)
+        def frozen() -> AbstractContextManager[Model]:
+            return nullcontext((base.model, base.tokenizer))
 
-        instructed = bool(base.tokenizer.chat_template)
-    else:
-        lend, instructed = trained, settings.kind == "endpoint"
+        lend, instructed = frozen, bool(base.tokenizer.chat_template)
     if not instructed and config.model.task == "classification":
         raise ConfigError(
             "makes texts without a label",
@@ -162,9 +158,8 @@ def synthetic_records(config: JobConfig, cache_dir: Path) -> list[Record]:
     wanted = config.synthetic
     if wanted is None or wanted.data is None:
         return []
-    records = read_records(
-        wanted.data, config.data.columns, unit="record", cache_dir=cache_dir, key="synthetic.data"
-    )
+    columns, key = config.data.columns, "synthetic.data"
+    records = read_records(wanted.data, columns, unit="record", cache_dir=cache_dir, key=key)
     if len(records) < wanted.size and wanted.generator is None:
         raise ConfigError(
             f"has {len(records)} records, and the set has {wanted.size}",
@@ -174,9 +169,7 @@ def synthetic_records(config: JobConfig, cache_dir: Path) -> list[Record]:
             fix="Lower it, name more records, or set synthetic.generator.",
         )
     chosen = records.select(range(min(wanted.size, len(records))))
-    found: list[Record] = [
-        {field: _as_text(one[field]) for field in config.data.columns} for one in chosen
-    ]
+    found: list[Record] = [{field: _as_text(one[field]) for field in columns} for one in chosen]
     for row, record in enumerate(found, 1):
         if max(map(len, record.values())) > MAX_TEXT:
             raise ConfigError(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import Message
-from flwr.serverapp import Grid
 
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import ProtocolError, RoundError
@@ -18,16 +17,19 @@ from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.private_training.held_out_sum import SIZE
 from fedpriv.private_training.released import HeldOutSum
-from fedpriv.protocol import VECTOR, Centres, Offer, Refusal, StepReply, StepRequest
+from fedpriv.protocol import Centres, Offer, Refusal, StepReply
 from fedpriv.report.rundir import Estimate, SiteLook, SiteState
 from fedpriv.report.rundir import Look as FoundLook
 from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteSum
 from fedpriv_strategies.messages import (
     TRAIN,
+    Nodes,
     answer_of,
+    arrays_of,
     as_arrays,
     as_blocks,
+    ask,
     body_bytes,
     message,
     payload_bytes,
@@ -50,44 +52,31 @@ class Look(FoundLook):
 
 @dataclass
 class _Asked:
-    """A look that is going on: what sites answered so far, by their names."""
+    """A look that is going on: what sites answered so far, by their names.
+
+    Attributes:
+        first: the look's first slot.
+    """
 
     rounds: Rounds
+    ranges: LooksSection
     number: int
+    first: int
     centres: Centres
-    found: dict[str, tuple[Offer, Privatised[Vector]]]
-    states: dict[str, str]
+    found: dict[str, tuple[Offer, Privatised[Vector]]] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
 
-    @property
-    def first(self) -> int:
-        """The look's first slot: they come after those of all rounds."""
-        proposal = self.rounds.proposal
-        assert proposal.evaluation is not None
-        return proposal.training_steps + (self.number - 1) * proposal.evaluation.slots
-
-    @property
-    def group(self) -> str:
-        """That of the round before: a site that has requests of both waiting answers the newer."""
-        proposal = self.rounds.proposal
-        assert proposal.evaluation is not None
-        return str(proposal.evaluation.after(self.number, proposal.rounds))
-
-    def requests(self, nodes: Iterable[int]) -> list[Message]:
+    def requests(self, offers: Mapping[int, Offer]) -> list[Message]:
         """Make the same question to every node; one that answered before gives the same reply."""
         rounds, arrays = self.rounds, as_arrays(self.rounds.update.vector)
+        # That of the round before: a site that has requests of both waiting answers the newer.
+        group = str(self.ranges.after(self.number, rounds.proposal.rounds))
         messages = []
-        for node in nodes:
-            seen = rounds.heads.get(rounds.offers[node].site, Head(0, "0" * 64))
-            request = StepRequest(
-                job_id=rounds.proposal.job_id,
-                slot=self.first,
-                centres=self.centres,
-                witness_rows=seen.rows,
-                witness_head=seen.hash,
-            )
-            messages.append(message(request, node, TRAIN, self.group, arrays))
+        for node, offer in offers.items():
+            request = rounds.step_request(offer, self.first, centres=self.centres)
+            messages.append(message(request, node, TRAIN, group, arrays))
         self.bytes_down += payload_bytes(messages)
         return messages
 
@@ -115,18 +104,14 @@ class _Asked:
             ProtocolError: it is another reply, or larger than clipped vectors and noise can be.
             RoundError: it can't be read from our own disk.
         """
-        proposal = self.rounds.proposal
-        assert proposal.evaluation is not None and offer.held_out_size is not None
+        assert offer.held_out_size is not None
         if (answer.kind, answer.slot) != (HeldOutSum.kind, self.first):
             raise ProtocolError(f"Expected a look at {self.first}, got {answer.kind}.")
-        arrays = reply.content.array_records.get(VECTOR)
-        if arrays is None:
-            raise ProtocolError("The reply has no arrays.")
-        blocks = as_blocks(arrays, SIZE, "float32")
-        privacy = proposal.privacy
+        blocks = as_blocks(arrays_of(reply), SIZE, "float32")
+        privacy = self.rounds.proposal.privacy
         units = privacy.sample_rate * offer.held_out_size
         step = SiteSum(blocks, offer.noise_multiplier, units, privacy.clip_norm)
-        most = proposal.evaluation.slots * step.largest_norm(SIZE)
+        most = self.ranges.slots * step.largest_norm(SIZE)
 
         def read(blocks: Blocks) -> Vector:
             values = blocks.vector()
@@ -140,9 +125,7 @@ class _Asked:
             self.bytes_up += blocks.value.bytes_read
 
 
-def look(
-    rounds: Rounds, number: int, centres: Centres, grid: Grid, *, min_sites: int, timeout: float
-) -> Look:
+def look(rounds: Rounds, number: int, centres: Centres, grid: Nodes) -> Look:
     """Ask every site for a look at its held-out records with the values that there are now.
 
     What is asked again, after an interruption, has to be the same question: sites then send the
@@ -150,54 +133,40 @@ def look(
     here stops a job.
 
     Args:
-        rounds: of the job, with the sites' terms.
+        rounds: of the job, with the sites' terms; it counts if `min_sites` of theirs answer.
         number: of the look, from 1.
         centres: the server's own scores of these values.
-        min_sites: how many have to answer for it to count.
-        timeout: seconds to wait for them.
 
     Privacy:
         Post-processing of what sites released.
     """
-    asked = _Asked(rounds, number, centres, {}, {})
+    proposal, ranges = rounds.proposal, rounds.proposal.evaluation
+    assert ranges is not None
+    first = proposal.training_steps + (number - 1) * ranges.slots  # after those of all rounds
+    asked = _Asked(rounds, ranges, number, first, centres)
     there = set(grid.get_node_ids())
-    offers = {node: offer for node, offer in rounds.offers.items() if node in there}
     for node, offer in rounds.offers.items():
         asked.states[offer.site] = SiteState.NO_REPLY if node in there else SiteState.ABSENT
-    left = list(offers)
+    left = {node: offer for node, offer in rounds.offers.items() if node in there}
     for _ in range(TRIES):
-        if not left:
-            break
-        messages = asked.requests(left)
-        log.info("Look %d: asking %d sites, and waiting for their answers.", number, len(left))
-        replies = grid.send_and_receive(messages, timeout=timeout)
-        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
-        for reply in replies:
-            node = nodes[reply.metadata.reply_to_message_id]
-            if not asked.take(reply, offers[node]):
-                left.remove(node)
-    return _result(asked, min_sites)
+        if left:
+            log.info("Look %d: asking %d sites, and waiting for their answers.", number, len(left))
+        for node, reply in ask(grid, asked.requests(left), rounds.timeout):
+            if not asked.take(reply, left[node]):
+                del left[node]
+    return _result(asked)
 
 
-def _result(asked: _Asked, min_sites: int) -> Look:
-    proposal = asked.rounds.proposal
-    ranges, privacy = proposal.evaluation, proposal.privacy
-    assert ranges is not None
+def _result(asked: _Asked) -> Look:
+    ranges, privacy = asked.ranges, asked.rounds.proposal.privacy
 
     def mean(sites: Iterable[str]) -> dict[str, Estimate]:
         chosen = [asked.found[name] for name in sites]
-        totals = [total for _, total in chosen]
-        held = [offer.held_out_size or 0 for offer, _ in chosen]
+        noise = [offer.noise_multiplier for offer, _ in chosen]
+        units = [privacy.sample_rate * (offer.held_out_size or 0) for offer, _ in chosen]
         found = post_process(
-            lambda *values: estimates(
-                values,
-                [offer.noise_multiplier for offer, _ in chosen],
-                [privacy.sample_rate * units for units in held],
-                ranges=ranges,
-                centres=asked.centres,
-                clip_norm=privacy.clip_norm,
-            ),
-            *totals,
+            lambda *sums: estimates(sums, noise, units, ranges, asked.centres, privacy.clip_norm),
+            *(total for _, total in chosen),
         )
         return dict(zip(("loss", "accuracy"), found.value, strict=True))
 
@@ -205,17 +174,15 @@ def _result(asked: _Asked, min_sites: int) -> Look:
         name: SiteLook(status=state, **(mean([name]) if name in asked.found else {}))
         for name, state in asked.states.items()
     }
-    of_all: dict[str, Estimate] = {}
-    if asked.found and len(asked.found) >= min_sites:
-        of_all = mean(asked.found)
-    else:
+    is_enough = asked.found and len(asked.found) >= asked.rounds.min_sites
+    if not is_enough:
         log.warning("Look %d has too few answers and is left out; it stays paid.", asked.number)
     return Look(
         number=asked.number,
         counted=len(asked.found),
         steps=ranges.slots,
         share=privacy.sample_rate,
-        **of_all,
+        **(mean(asked.found) if is_enough else {}),
         sites=sites,
         bytes_up=asked.bytes_up,
         bytes_down=asked.bytes_down,
@@ -226,7 +193,6 @@ def estimates(
     totals: Sequence[Vector],
     noise_multipliers: Sequence[float],
     units: Sequence[float],
-    *,
     ranges: LooksSection,
     centres: Centres,
     clip_norm: float,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Metadata, RecordDict
 
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
@@ -21,6 +21,38 @@ TRAIN_SET = f"{TRAIN}.set"
 REPORT, ADAPTER = f"{MessageType.QUERY}.report", f"{MessageType.QUERY}.adapter"
 
 Answer = TypeVar("Answer", bound=Body)
+
+
+class Nodes(Protocol):
+    """Carries messages to the nodes of sites and back: a Flower `Grid`, or as much of one."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes that are there now."""
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> Iterable[Message]:
+        """Send messages, which numbers them, and give the replies that come in time."""
+
+
+def ask(nodes: Nodes, messages: Sequence[Message], timeout: float) -> Iterable[tuple[int, Message]]:
+    """Send messages, and give each reply as it comes, with the node that was asked.
+
+    The messages, which may hold a vector each, are not kept while replies are awaited.
+    """
+    if not messages:
+        return ()
+    replies = nodes.send_and_receive(messages, timeout=timeout)
+    return by_node([item.metadata for item in messages], replies)
+
+
+def by_node(asked: Iterable[Metadata], replies: Iterable[Message]) -> Iterator[tuple[int, Message]]:
+    """Give each reply as it comes, with the node that was asked.
+
+    Args:
+        asked: of messages that were sent.
+    """
+    nodes = {metadata.message_id: metadata.dst_node_id for metadata in asked}
+    for reply in replies:
+        yield nodes[reply.metadata.reply_to_message_id], reply
 
 
 def message(
@@ -67,6 +99,14 @@ def as_text(text: str) -> ArrayRecord:
     """Return a text as it is sent to sites, in blocks."""
     arrays = {name: Array(block) for name, block in encode_text(text)}
     return ArrayRecord(arrays, keep_input=False)
+
+
+def arrays_of(reply: Message) -> ArrayRecord:
+    """Return the arrays that came with an answer. Raises ProtocolError if there are none."""
+    arrays = reply.content.array_records.get(VECTOR)
+    if arrays is None:
+        raise ProtocolError("The reply has no arrays.")
+    return arrays
 
 
 def as_blocks(arrays: Mapping[str, Array], size: int, wire: Wire) -> Privatised[Blocks]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Message, Metadata
-from flwr.serverapp import Grid
 
 from fedpriv.config.groups import Decision
 from fedpriv.errors import (
@@ -27,7 +26,7 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
-from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, Signed, StepReply, StepRequest
+from fedpriv.protocol import Offer, Proposal, Refusal, Signed, StepReply, StepRequest
 from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.update import Aggregate, Update, learning_rate
 from fedpriv.report.rundir import SiteRound, SiteState
@@ -38,11 +37,15 @@ from fedpriv_strategies.messages import (
     QUERY,
     TRAIN,
     Answer,
+    Nodes,
     answer_of,
+    arrays_of,
     as_arrays,
     as_blocks,
     as_text,
+    ask,
     body_bytes,
+    by_node,
     message,
     payload_bytes,
 )
@@ -83,6 +86,7 @@ class RoundOutcome:
     sites: dict[str, SiteRound] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class Rounds:
     """Asks every site for one privatised vector a round, and moves by their weighted mean.
 
@@ -109,37 +113,30 @@ class Rounds:
         outcome: of the last round.
     """
 
-    def __init__(
-        self,
-        proposal: Proposal,
-        update: Update,
-        method: ServerMethod,
-        *,
-        min_sites: int,
-        timeout: float,
-        sites: int,
-        site_of: Callable[[int], str | None] | None = None,
-        heads: Mapping[str, Head] | None = None,
-        control: ControllerRun | None = None,
-    ) -> None:
-        self.proposal = proposal
-        self.control = control
-        self.update = update
-        self.method = method
+    proposal: Proposal
+    update: Update
+    method: ServerMethod
+    _: KW_ONLY
+    min_sites: int
+    timeout: float
+    sites: int
+    site_of: Callable[[int], str | None] | None = None
+    heads: dict[str, Head] = field(default_factory=dict)
+    control: ControllerRun | None = None
+
+    def __post_init__(self) -> None:
         self.offers: dict[int, Offer] = {}
         self.refused: dict[int, Refusal] = {}
         self.waiting: dict[int, Refusal] = {}
-        self.heads: dict[str, Head] = dict(heads or {})
+        self.heads = dict(self.heads)
         self.signed: Signed | None = None
         self.outcome = RoundOutcome()
-        self._sites, self._min_sites, self._site_of = sites, min_sites, site_of
-        self._timeout = timeout
         self._pauses: dict[int, tuple[int, int]] = {}  # rounds not to ask a node, and after that
         self._sent: list[Metadata] = []
         self._held: dict[int, str] = {}  # node → digest of its public records
         self._asked_for: str | None = None  # digest of those that the last requests were about
 
-    def propose(self, grid: Grid) -> None:
+    def propose(self, grid: Nodes) -> None:
         """Collect the terms of the sites that are there and were not asked yet.
 
         Nothing is spent by asking.
@@ -147,8 +144,7 @@ class Rounds:
         Raises:
             RoundError: fewer than `min_sites` accept.
         """
-        for node in [node for node in self.refused if self._is_dismissed(node)]:
-            del self.refused[node]
+        self.refused = {n: why for n, why in self.refused.items() if not self._is_dismissed(n)}
         there = set(grid.get_node_ids())
         self.waiting = {node: told for node, told in self.waiting.items() if node in there}
         new = self._to_ask(sorted(there))
@@ -156,33 +152,28 @@ class Rounds:
         if new:
             log.info("Asking for terms: %s. A model may have to be loaded first.", self._names(new))
         # The first time a site loads its model; later nobody waits for those who come late.
-        patience = LATE if len(self.offers) >= self._min_sites else self._timeout
-        replies = grid.send_and_receive(messages, timeout=patience) if messages else []
-        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
-        for reply in replies:
-            node = nodes[reply.metadata.reply_to_message_id]
+        patience = LATE if len(self.offers) >= self.min_sites else self.timeout
+        for node, reply in ask(grid, messages, patience):
             self._pauses.pop(node, None)
             self.waiting.pop(node, None)
             try:
                 answer = answer_of(reply, Offer)
                 if isinstance(answer, Offer):
                     self._check(answer, node)
+                    # A site with a new key is another node; the old node loses the name.
+                    others = {n: one for n, one in self.offers.items() if one.site != answer.site}
+                    self.offers = {**others, node: answer}
+                    continue
             except ProtocolError as error:
                 log.warning("Site %s made no usable offer: %s", self._name(node), error)
                 answer = Refusal.of(error)
-            if isinstance(answer, Offer):
-                self._accept(node, answer)
-            elif answer.refused in HEALING:
+            if answer.refused in HEALING:
                 log.info("Site %s takes no part for now: %s.", self._name(node), state_of(answer))
                 self.waiting[node] = answer
             else:
                 self.refused[node] = answer
-        if len(self.offers) < self._min_sites:
-            raise RoundError(
-                f"{len(self.offers)} sites accept the job, {self._min_sites} are needed"
-                f" (job.min_sites). {self._answers(new)}.",
-                may_heal=self._sites - len(self.refused) >= self._min_sites,
-            )
+        count, states = len(self.offers), self._answers(new)
+        self._check_enough(f"{count} sites accept the job", count, len(self.refused), states)
 
     def _answers(self, asked: Iterable[int]) -> str:
         """Say how each site stands that has not accepted."""
@@ -197,18 +188,12 @@ class Rounds:
         names = sorted(map(self._name, nodes))
         return ", ".join(names) if len(names) <= NAMED else f"{len(names)} sites"
 
-    def _accept(self, node: int, offer: Offer) -> None:
-        """Accept an offer. A site with a new key is another node; the old node loses the name."""
-        others = {other: one for other, one in self.offers.items() if one.site != offer.site}
-        self.offers = {**others, node: offer}
-
     def _to_ask(self, there: Iterable[int]) -> list[int]:
         """Return the nodes that said neither yes nor no; a silent node is asked ever less often."""
-        silent = [node for node in there if node not in self.offers and node not in self.refused]
         asked = []
-        for node in silent:
+        for node in [n for n in there if n not in self.offers and n not in self.refused]:
             left, pause = self._pauses.get(node, (0, 1))
-            if left and len(self.offers) >= self._min_sites:
+            if left and len(self.offers) >= self.min_sites:
                 self._pauses[node] = (left - 1, pause)
             else:
                 self._pauses[node] = (pause, min(2 * pause, 64))
@@ -216,15 +201,15 @@ class Rounds:
         return asked
 
     def _is_dismissed(self, node: int) -> bool:
-        return self._site_of is not None and self._site_of(node) is None
+        return self.site_of is not None and self.site_of(node) is None
 
     def _name(self, node: int) -> str:
-        return (self._site_of and self._site_of(node)) or f"node {node}"
+        return (self.site_of and self.site_of(node)) or f"node {node}"
 
     def _check(self, offer: Offer, node: int) -> None:
         """Refuse an offer in another's name, of figures nobody can have, or of an older ledger."""
         taken = {one.site for other, one in self.offers.items() if not self._is_dismissed(other)}
-        if offer.site in taken or (self._site_of and self._site_of(node) != offer.site):
+        if offer.site in taken or (self.site_of and self.site_of(node) != offer.site):
             raise ProtocolError(f"It says that it is {offer.site!r}, which is another's name.")
         if offer.delta >= 1 / offer.declared_size:
             raise ProtocolError(f"Its δ, {offer.delta:g}, would allow publishing a whole unit.")
@@ -238,17 +223,6 @@ class Rounds:
         groups = self.proposal.groups
         if groups is not None and groups.adaptive:
             self._chosen(1 / self.proposal.steps, 1.0, offer)
-        self._check_witness(offer)
-
-    @cached_property
-    def _least_noise(self) -> float:
-        """Half of what the proposed ε and δ ask for, as sites may have a δ of their own."""
-        privacy = self.proposal.privacy
-        return 0.5 * calibrate_noise(
-            privacy.epsilon, privacy.delta, privacy.sample_rate, self.proposal.steps
-        )
-
-    def _check_witness(self, offer: Offer) -> None:
         seen = self.heads.get(offer.site)
         if seen is not None and offer.ledger_rows < seen.rows:
             raise ProtocolError(
@@ -256,7 +230,13 @@ class Rounds:
                 f" {offer.ledger_rows} rows. Its administrator has to restore the newest one."
             )
 
-    def run(self, number: int, grid: Grid) -> None:
+    @cached_property
+    def _least_noise(self) -> float:
+        """Half of what the proposed ε and δ ask for, as sites may have a δ of their own."""
+        privacy, steps = self.proposal.privacy, self.proposal.steps
+        return 0.5 * calibrate_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, steps)
+
+    def run(self, number: int, grid: Nodes) -> None:
         """Run one round: ask, wait, and move.
 
         Raises:
@@ -264,82 +244,88 @@ class Rounds:
                 round can be asked again.
         """
         self.propose(grid)  # to who came since
-        asked = self.requests(number, grid)
-        replies = grid.send_and_receive(asked, timeout=self._timeout)
-        del asked  # a vector's worth of memory, while replies are added up
-        self.take(number, replies)
+        self._take(number, ask(grid, self.requests(number, grid), self.timeout))
 
-    def requests(self, number: int, grid: Grid) -> list[Message]:
+    def requests(self, number: int, grid: Nodes) -> list[Message]:
         """Make one request for the slots of a round to every site that accepted and is there."""
         arrays, messages = as_arrays(self.update.vector), []
         there = set(grid.get_node_ids())
-        self._asked_for = None
-        for node, offer in self.offers.items():
-            if node not in there:
-                continue
-            seen = self.heads.get(offer.site, Head(0, "0" * 64))
+        asked = {node: offer for node, offer in self.offers.items() if node in there}
+        slot, decision, self._asked_for = self._slot(number), self._decision(number), None
+        for node, offer in asked.items():
             change = self.method.change(self._held.get(node))
             self._asked_for = None if change is None else change.digest
-            request = StepRequest(
-                job_id=self.proposal.job_id,
-                slot=self._slot(number),
-                set_digest=self._asked_for,
-                decision=self._decision(number),
-                witness_rows=seen.rows,
-                witness_head=seen.hash,
-            )
+            request = self.step_request(offer, slot, set_digest=self._asked_for, decision=decision)
             made_up = None if change is None else as_text(change.model_dump_json())
             messages.append(message(request, node, TRAIN, str(number), arrays, made_up))
-        self.outcome = RoundOutcome(
-            bytes_down=payload_bytes(messages), decision=self._decision(number)
-        )
+        self._begin_outcome(number, messages)
         self._sent = [item.metadata for item in messages]  # not their arrays
-        nodes = [metadata.dst_node_id for metadata in self._sent]
-        log.info("Round %d: asking %s, and waiting for their answers.", number, self._names(nodes))
+        log.info("Round %d: asking %s, and waiting for their answers.", number, self._names(asked))
         return messages
+
+    def step_request(self, offer: Offer, slot: int, **about: Any) -> StepRequest:
+        """Make a request to a site, with the newest head of its ledger as the witness."""
+        seen = self.heads.get(offer.site)
+        if seen is not None:
+            about |= {"witness_rows": seen.rows, "witness_head": seen.hash}
+        return StepRequest(job_id=self.proposal.job_id, slot=slot, **about)
+
+    def _begin_outcome(self, number: int, messages: Sequence[Message]) -> None:
+        """Begin the outcome of a round in which nobody has answered these messages yet."""
+        down, decision = payload_bytes(messages), self._decision(number)
+        self.outcome = RoundOutcome(bytes_down=down, decision=decision)
+        asked = {item.metadata.dst_node_id for item in messages}
+        for node, offer in self.offers.items():
+            self._note(offer, SiteState.NO_REPLY if node in asked else SiteState.ABSENT)
 
     def take(self, number: int, replies: Iterable[Message]) -> None:
         """Take one optimiser step along the weighted mean of what the sites released.
 
         Replies are used as they come and not kept: memory does not grow with their number.
 
+        Args:
+            replies: to the last `requests`.
+
         Raises:
             RoundError: there are fewer than `min_sites` usable replies; nothing was changed.
         """
-        nodes = {metadata.message_id: metadata.dst_node_id for metadata in self._sent}
-        mean, asked = WeightedMean(self._values), set(nodes.values())
-        for node, offer in self.offers.items():
-            self._note(offer, SiteState.NO_REPLY if node in asked else SiteState.ABSENT)
+        self._take(number, by_node(self._sent, replies))
+
+    def _take(self, number: int, replies: Iterable[tuple[int, Message]]) -> None:
+        mean = WeightedMean(self._values)
 
         def use(offer: Offer, answer: StepReply, reply: Message) -> None:
-            self._add(mean, offer, answer, reply, number)
+            blocks = as_blocks(arrays_of(reply), self._values, self.proposal.wire)
+            try:
+                mean.add(self._released(answer, blocks, offer, number))
+            finally:
+                self.outcome.bytes_up += blocks.value.bytes_read
             self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
             self._note(offer, SiteState.OK, answer, self._noise_and_rate(offer, number)[0])
 
-        hopeless = self._hear(replies, nodes, StepReply, use)
-        self._check_enough(f"Round {number}: {mean.sites} usable replies", mean.sites, hopeless)
+        hopeless = self._hear(replies, StepReply, use)
+        count, states = mean.sites, self._states()
+        self._check_enough(f"Round {number}: {count} usable replies", count, hopeless, states)
         noise, units = mean.noise_variance, mean.units  # of what is taken next
         self._move(number, Aggregate(mean.take(), noise, units))
 
     def _hear(
         self,
-        replies: Iterable[Message],
-        nodes: Mapping[str, int],
+        replies: Iterable[tuple[int, Message]],
         kind: type[Answer],
         use: Callable[[Offer, Answer, Message], None],
     ) -> int:
         """Use the replies of a round as they come, and note what becomes of each.
 
         Args:
-            nodes: id of a request → whom it was for.
+            replies: each with the node that was asked.
             use: raises `ProtocolError` for a reply that can't be used.
 
         Returns:
             How many sites will not answer better if they are asked again.
         """
         hopeless = len(self.refused)
-        for reply in replies:
-            node = nodes[reply.metadata.reply_to_message_id]
+        for node, reply in replies:
             offer = self.offers[node]
             self._held.pop(node, None)  # until its answer is used
             self.outcome.bytes_up += body_bytes(reply)
@@ -359,12 +345,12 @@ class Rounds:
                 self._held[node] = self._asked_for
         return hopeless
 
-    def _check_enough(self, there: str, count: int, hopeless: int) -> None:
+    def _check_enough(self, there: str, count: int, hopeless: int, states: str) -> None:
         """Raise RoundError, with the sites' states, if `count` is less than `min_sites`."""
-        if count < self._min_sites:
+        if count < self.min_sites:
             raise RoundError(
-                f"{there}, {self._min_sites} are needed (job.min_sites). {self._states()}.",
-                may_heal=self._sites - hopeless >= self._min_sites,
+                f"{there}, {self.min_sites} are needed (job.min_sites). {states}.",
+                may_heal=self.sites - hopeless >= self.min_sites,
             )
 
     def _states(self) -> str:
@@ -374,12 +360,10 @@ class Rounds:
         self, offer: Offer, status: str, told: StepReply | None = None, noise: float | None = None
     ) -> None:
         """Note the status of a site in this round, with the figures that came with its reply."""
-        self.outcome.sites[offer.site] = SiteRound(
-            status=status,
-            noise_multiplier=noise or offer.noise_multiplier,
-            epsilon_spent=None if told is None else told.epsilon_spent,
-            epsilon_committed=None if told is None else told.epsilon_committed,
-        )
+        kept = {"epsilon_spent", "epsilon_committed"}
+        figures = {} if told is None else told.model_dump(include=kept)
+        noise = noise or offer.noise_multiplier
+        self.outcome.sites[offer.site] = SiteRound(status=status, noise_multiplier=noise, **figures)
 
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update
@@ -392,49 +376,25 @@ class Rounds:
         outcome.denoised = update.denoised
         outcome.evolved = self.method.advance(number)
 
-    def _add(
-        self,
-        mean: WeightedMean,
-        offer: Offer,
-        answer: StepReply,
-        reply: Message,
-        number: int,
-    ) -> None:
-        slot = self._slot(number)
-        if answer.slot != slot:
-            raise ProtocolError(f"Expected slot {slot}, got {answer.slot}.")
-        arrays = reply.content.array_records.get(VECTOR)
-        if arrays is None:
-            raise ProtocolError("The reply has no arrays.")
-        blocks = as_blocks(arrays, self._values, self.proposal.wire)
-        try:
-            mean.add(self._released(answer.kind, blocks, offer, number))
-        finally:
-            self.outcome.bytes_up += blocks.value.bytes_read
-
     def _released(
-        self, kind: Kind, blocks: Privatised[Blocks], offer: Offer, number: int
+        self, answer: StepReply, blocks: Privatised[Blocks], offer: Offer, number: int
     ) -> SiteSum:
         """Return the sum that a site says it released, with the public figures that weight it.
 
         Raises:
             ProtocolError: the job asked for something else.
         """
-        proposal, privacy = self.proposal, self.proposal.privacy
-        if kind != proposal.released:
-            raise ProtocolError(f"Expected a {proposal.released}, got a {kind}.")
+        proposal, slot, local = self.proposal, self._slot(number), self.proposal.local
+        if answer.slot != slot:
+            raise ProtocolError(f"Expected slot {slot}, got {answer.slot}.")
+        if answer.kind != proposal.released:
+            raise ProtocolError(f"Expected a {proposal.released}, got a {answer.kind}.")
         noise, rate = self._noise_and_rate(offer, number)
-        figures = (blocks, noise, rate * offer.declared_size, privacy.clip_norm)
-        local = proposal.local
-        if kind == "gradient-sum" or local is None:
+        figures = (blocks, noise, rate * offer.declared_size, proposal.privacy.clip_norm)
+        if answer.kind == "gradient-sum" or local is None:
             return SiteSum(*figures)
-        start = self.method.start(self.update.vector.value)
-        return SiteMove(
-            *figures,
-            start=float(np.linalg.norm(start)),
-            steps=local.count,
-            optimizer=local.optimizer,
-        )
+        start = float(np.linalg.norm(self.method.start(self.update.vector.value)))
+        return SiteMove(*figures, start=start, steps=local.count, optimizer=local.optimizer)
 
     def _noise_and_rate(self, offer: Offer, number: int) -> tuple[float, float]:
         """Return a site's noise and rate in a round: as offered, or in an adaptive job as decided.
@@ -474,10 +434,9 @@ class Rounds:
     def _nominal(self) -> RdpFilter:
         """The filter of the plan as it was proposed."""
         privacy, steps = self.proposal.privacy, self.proposal.steps
-        noise, order = calibrate_filtered(
-            privacy.epsilon, privacy.delta, privacy.sample_rate, steps
-        )
-        return RdpFilter(order, privacy.sample_rate, noise, steps)
+        rate = privacy.sample_rate
+        noise, order = calibrate_filtered(privacy.epsilon, privacy.delta, rate, steps)
+        return RdpFilter(order, rate, noise, steps)
 
     def _decision(self, number: int) -> Decision | None:
         return None if self.control is None else self.control.decide(number)

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from flwr.app import Message
-from flwr.serverapp import Grid
 
 from fedpriv.errors import FedprivError, ProtocolError, RoundError
 from fedpriv.privacy.ledger.ledger import Head
-from fedpriv.protocol import (
-    VECTOR,
-    Offer,
-    Ready,
-    Refusal,
-    SetRequest,
-    SharedNoise,
-    StepReply,
-    StepRequest,
-)
+from fedpriv.protocol import Offer, Ready, Refusal, SetRequest, StepReply, StepRequest
 from fedpriv.public_update.update import Aggregate
 from fedpriv.report.rundir import SiteState
 from fedpriv.secure_sum.members import Bits
@@ -30,13 +19,16 @@ from fedpriv.secure_sum.ready import Member, SlotId, check_member
 from fedpriv.secure_sum.roster import Roster
 from fedpriv_strategies.messages import (
     TRAIN_SET,
+    Nodes,
     answer_of,
+    arrays_of,
     as_masked,
+    ask,
     body_bytes,
     message,
     payload_bytes,
 )
-from fedpriv_strategies.rounds import WAITING, RoundOutcome, Rounds, state_of
+from fedpriv_strategies.rounds import WAITING, Rounds, state_of
 from fedpriv_strategies.sum_of_set import SumOfSet
 
 log = logging.getLogger(__name__)
@@ -64,6 +56,7 @@ class _VoidError(FedprivError):
     """The sum of a slot can't be completed any more."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SecureRounds(Rounds):
     """Asks every site to be ready, then those that are for their shares of one sum.
 
@@ -71,34 +64,24 @@ class SecureRounds(Rounds):
         roster: of the sites that may be in it.
         state: as it was kept last.
         keep: writes it down, before any site is told of it.
-        others: as of `Rounds`.
     """
 
-    def __init__(
-        self,
-        *arguments: Any,
-        roster: Roster,
-        state: SumState | None,
-        keep: Callable[[SumState], None],
-        **others: Any,
-    ) -> None:
-        super().__init__(*arguments, **others)
-        self._roster, self._keep = roster, keep
-        self._state = state or SumState(round=0, slot=-1)
-        self._failed: set[str] = set()  # sites that made a slot of this round void
+    roster: Roster
+    state: SumState | None
+    keep: Callable[[SumState], None]
 
-    @cached_property
-    def _shared(self) -> SharedNoise:
-        shared = self.proposal.shared
-        assert shared is not None
-        return shared
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._state = self.state or SumState(round=0, slot=-1)
+        self._failed: set[str] = set()  # sites that made a slot of this round void
 
     @property
     def _least_noise(self) -> float:
         """All sites have the same."""
-        return self._shared.noise_multiplier
+        assert self.proposal.shared is not None
+        return self.proposal.shared.noise_multiplier
 
-    def run(self, number: int, grid: Grid) -> None:
+    def run(self, number: int, grid: Nodes) -> None:
         """Run one round: find who is ready, take their sum, and move along it.
 
         Raises:
@@ -107,20 +90,17 @@ class SecureRounds(Rounds):
         """
         while True:
             self.propose(grid)
-            self._begin(number)
+            if self._state.round != number:
+                self._failed.clear()
+                self._set_state(SumState(number, self._state.slot + 1))
             try:
                 self._sum(number, grid)
                 return
             except _VoidError as error:
                 self._skip(number, str(error))
 
-    def _begin(self, number: int) -> None:
-        if self._state.round != number:
-            self._failed.clear()
-            self._set_state(SumState(number, self._state.slot + 1))
-
     def _set_state(self, state: SumState) -> None:
-        self._keep(state)
+        self.keep(state)
         self._state = state
 
     def _slot(self, number: int) -> int:
@@ -144,78 +124,57 @@ class SecureRounds(Rounds):
         rounds_left = self.proposal.rounds - number
         return self._state.slot + 1 + rounds_left < self.proposal.training_steps
 
-    def _sum(self, number: int, grid: Grid) -> None:
+    def _sum(self, number: int, grid: Nodes) -> None:
         request = self._state.request
         if request is None:
             request = self._form_set(number, grid)
             self._set_state(replace(self._state, request=request))
         else:
-            self._start_outcome((), number)
+            self._begin_outcome(number, ())
         self._add_up(number, request, grid)
 
-    def _start_outcome(self, messages: Sequence[Message], number: int) -> None:
-        """Begin the outcome of a round in which nobody has answered yet."""
-        self.outcome = RoundOutcome(
-            bytes_down=payload_bytes(messages), decision=self._decision(number)
-        )
-        for offer in self.offers.values():
-            self._note(offer, SiteState.ABSENT)
-
-    def _form_set(self, number: int, grid: Grid) -> SetRequest:
+    def _form_set(self, number: int, grid: Nodes) -> SetRequest:
         """Return all who are ready, as the set of the slot.
 
         Raises:
             RoundError: fewer than `min_sites` are ready.
         """
-        asked = self.requests(number, grid)
-        self._start_outcome(asked, number)
+        replies = ask(grid, self.requests(number, grid), self.timeout)
         slot_id = self._slot_id(number)
-        replies = grid.send_and_receive(asked, timeout=self._timeout)
-        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
-        del asked  # with their vectors
-        for node in nodes.values():
-            self._note(self.offers[node], SiteState.NO_REPLY)
         ready: dict[str, Member] = {}
 
         def use(offer: Offer, answer: Ready, reply: Message) -> None:
-            self._check_ready(answer, offer, slot_id)
+            if (answer.slot, answer.member.name) != (slot_id.slot, offer.site):
+                raise ProtocolError("It is ready for another slot, or in another's name.")
+            check_member(answer.member, self.roster, slot_id)
             self._note(offer, SiteState.READY)
             ready[offer.site] = answer.member
 
-        hopeless = self._hear(replies, nodes, Ready, use)
-        self._check_enough(f"Round {number}: {len(ready)} sites are ready", len(ready), hopeless)
-        chosen = set(ready) - self._failed  # who failed at once may fail again
-        if len(chosen) < self._min_sites:
+        hopeless = self._hear(replies, Ready, use)
+        count, states = len(ready), self._states()
+        self._check_enough(f"Round {number}: {count} sites are ready", count, hopeless, states)
+        chosen = ready.keys() - self._failed  # who failed at once may fail again
+        if len(chosen) < self.min_sites:
             chosen = set(ready)
         members = tuple(ready[name] for name in sorted(chosen))
-        bits, slot = self._sum_of(members).bits, self._slot(number)
-        return SetRequest(job_id=self.proposal.job_id, slot=slot, bits=bits, members=members)
+        bits, job = self._sum_of(members).bits, self.proposal.job_id
+        return SetRequest(job_id=job, slot=slot_id.slot, bits=bits, members=members)
 
     def _slot_id(self, number: int) -> SlotId:
         """Return what the sum is about: the same request to every site, except the witness."""
-        slot = self._slot(number)
-        request = StepRequest(
-            job_id=self.proposal.job_id,
-            slot=slot,
-            set_digest=self._asked_for,
-            decision=self._decision(number),
-        ).digest(self.update.vector.value)
-        return SlotId(proposal=self.proposal.digest(), slot=slot, request=request)
+        job, slot, decision = self.proposal.job_id, self._slot(number), self._decision(number)
+        request = StepRequest(job_id=job, slot=slot, set_digest=self._asked_for, decision=decision)
+        digest = request.digest(self.update.vector.value)
+        return SlotId(proposal=self.proposal.digest(), slot=slot, request=digest)
 
-    def _check_ready(self, answer: Ready, offer: Offer, slot_id: SlotId) -> None:
-        if (answer.slot, answer.member.name) != (slot_id.slot, offer.site):
-            raise ProtocolError("It is ready for another slot, or in another's name.")
-        check_member(answer.member, self._roster, slot_id)
-
-    def _sum_of(self, members: Iterable[Member], bits: Bits | None = None) -> SumOfSet:
+    def _sum_of(self, members: Sequence[Member], bits: Bits | None = None) -> SumOfSet:
         """Make the empty sum of a set of sites whose terms are known."""
-        offers = {offer.site: offer for offer in self.offers.values()}
-        names = [member.name for member in members]
+        sizes = {offer.site: offer.declared_size for offer in self.offers.values()}
         rate = self.proposal.privacy.sample_rate
-        units = sum(rate * offers[name].declared_size for name in names)
-        return SumOfSet(self.proposal, self._values, len(names), units, bits)
+        units = sum(rate * sizes[member.name] for member in members)
+        return SumOfSet(self.proposal, self._values, len(members), units, bits)
 
-    def _add_up(self, number: int, request: SetRequest, grid: Grid) -> None:
+    def _add_up(self, number: int, request: SetRequest, grid: Nodes) -> None:
         """Ask for the shares of a set, and move along their sum.
 
         Raises:
@@ -229,16 +188,12 @@ class SecureRounds(Rounds):
         total = self._sum_of(request.members, request.bits)
         there = set(grid.get_node_ids())
         nodes = {n: o for n, o in self.offers.items() if o.site in wanted and n in there}
-        asked = [
-            message(request, node, TRAIN_SET, str(number), reply_bytes=total.share_bytes)
-            for node in nodes
-        ]
+        group, share = str(number), total.share_bytes
+        asked = [message(request, n, TRAIN_SET, group, reply_bytes=share) for n in nodes]
         self.outcome.bytes_down += payload_bytes(asked)
         log.info("Round %d: waiting for the shares of %s.", number, self._names(nodes))
-        replies = grid.send_and_receive(asked, timeout=self._timeout)
-        of = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
-        for reply in replies:
-            offer = nodes[of[reply.metadata.reply_to_message_id]]
+        for node, reply in ask(grid, asked, self.timeout):
+            offer = nodes[node]
             try:
                 self._take_share(total, offer, reply, number)
             except ProtocolError as error:
@@ -272,10 +227,9 @@ class SecureRounds(Rounds):
             if answer.refused in WAITING:  # a share may still come
                 return
             raise ProtocolError(f"It refused its share: {answer.reason}.")
-        arrays = reply.content.array_records.get(VECTOR)
-        if arrays is None or (answer.kind, answer.slot) != ("masked-share", self._slot(number)):
+        if (answer.kind, answer.slot) != ("masked-share", self._slot(number)):
             raise ProtocolError("It sent something else than its share.")
-        masked = as_masked(arrays, total.size, total.bits)
+        masked = as_masked(arrays_of(reply), total.size, total.bits)
         try:
             total.add(masked)
         finally:

@@ -23,6 +23,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.plugins import SERVER_HALVES, load
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
 from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
 from fedpriv.public_update.update import Update, denoise_of
@@ -31,6 +32,14 @@ from fedpriv_strategies.rounds import Rounds
 
 log = logging.getLogger(__name__)
 PAUSE = 0.2  # seconds between two looks at who is there
+
+
+def proposal_of(config: JobConfig, worker: Worker, job_id: str, **others: Any) -> Proposal:
+    """Propose a job, for the model that a worker holds."""
+    base, vector = worker.base, worker.vector.digest
+    return propose(
+        config, job_id=job_id, base=base.digest, begin=base.begin_digest, vector=vector, **others
+    )
 
 
 def update_of(
@@ -105,14 +114,8 @@ class PrivateRounds(Strategy):
         self._recipe, self._pool = job_recipe(config), WorkerPool(1)
         with self._pool.borrow(self._recipe) as worker:
             update = update_of(config, public(worker.initial), worker.vector.shapes)
-            proposal = propose(
-                config,
-                job_id=f"{config.job.name}-{secrets.token_hex(4)}",
-                base=worker.base.digest,
-                vector=worker.vector.digest,
-                begin=worker.base.begin_digest,
-            )
-        self._min_sites, self._timeout = config.job.min_sites, seconds(config.job.round_timeout)
+            job_id = f"{config.job.name}-{secrets.token_hex(4)}"
+            proposal = proposal_of(config, worker, job_id)
         self.rounds = rounds_of(config, proposal, update, self._pool)
         self._taken, self.arrays = 0, self._adapter()
 
@@ -138,11 +141,12 @@ class PrivateRounds(Strategy):
             )
         if not self.left:
             raise RoundError(f"All {self._taken} rounds of the job were taken.")
-        until = time.monotonic() + self._timeout
-        while len(list(grid.get_node_ids())) < self._min_sites and time.monotonic() < until:
+        rounds = self.rounds
+        until = time.monotonic() + rounds.timeout
+        while len(list(grid.get_node_ids())) < rounds.min_sites and time.monotonic() < until:
             time.sleep(PAUSE)
-        self.rounds.propose(grid)
-        return self.rounds.requests(self._taken + 1, grid)
+        rounds.propose(grid)
+        return rounds.requests(self._taken + 1, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

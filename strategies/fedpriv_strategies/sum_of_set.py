@@ -1,4 +1,4 @@
-"""The secure sum of a set of sites, from their masked shares to one gradient."""
+"""The secure sum of a set of sites: from their masked shares to one gradient, and its size."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import math
 
 import numpy as np
 
-from fedpriv.errors import ProtocolError
+from fedpriv.errors import AccountingError, ProtocolError
 from fedpriv.models.vector import Vector
+from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.privacy.mechanism.privatised import Privatised, aggregated
 from fedpriv.protocol import Proposal
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.total import Total
 from fedpriv.wire import MaskedBlocks
-from fedpriv_strategies.size_of_sum import bits_for, total_deviation
+
+_RARE = math.log(1e12)  # a batch is larger than its bound once in so many sums
 
 
 class SumOfSet:
@@ -66,12 +68,6 @@ class SumOfSet:
         """Of a coordinate of the mean."""
         return (self._deviation / self.units) ** 2
 
-    def _largest_norm(self) -> float:
-        """Return the L2 norm that honest sites' sum exceeds less than once in 10⁸ rounds."""
-        units = self.units + 6 * math.sqrt(self.units) + 6
-        noise = self._deviation * (math.sqrt(self.size) + 6)
-        return 1.05 * (self._clip_norm * units + noise)
-
     def take(self) -> Privatised[Vector]:
         """Return the mean, float32 (P,), once no share is missing.
 
@@ -85,6 +81,57 @@ class SumOfSet:
             exact = whole * step
             square += float(np.square(exact).sum())
             mean[place] = exact / self.units
-        if square > self._largest_norm() ** 2:
+        # The L2 norm that honest sites' sum exceeds less than once in 10⁸ rounds.
+        units = self.units + 6 * math.sqrt(self.units) + 6
+        noise = self._deviation * (math.sqrt(self.size) + 6)
+        largest = 1.05 * (self._clip_norm * units + noise)
+        if square > largest**2:
             raise ProtocolError("The sum is larger than clipped vectors and noise can be.")
         return aggregated(mean)
+
+
+def bits_for(units: float, grid: SharedGrid, members: int) -> Bits:
+    """Return the bits, 16 or 32, that fit a sum of shares of any set of at most `members` sites.
+
+    2^(bits−1) > B·C/Γ + 9·r·σC/Γ + N: B bounds the units in all batches together, except with a
+    chance of 1e-12 (Bernstein's inequality); r² = |U|/k is largest, N − shares + 1 = t + 1, for a
+    set of t + 1 sites; N is what rounding adds.
+
+    Args:
+        units: expected in all batches together, q·Σn_i.
+        members: N.
+
+    Raises:
+        AccountingError: fewer members than shares; or 32 bits are too few.
+
+    Privacy:
+        Public. Sums are taken modulo 2^bits: one that does not fit is wrong, and as private.
+    """
+    if not members >= grid.shares or not 0 <= units < math.inf:
+        raise AccountingError(
+            f"Expected members={members} >= shares={grid.shares} and units={units:g} >= 0."
+        )
+    most = units + _RARE / 3 + math.sqrt((_RARE / 3) ** 2 + 2 * _RARE * units)
+    noise = 9 * math.sqrt(members - grid.shares + 1) * grid.noise_multiplier
+    largest = (most + noise) * grid.clip_norm / grid.step + members
+    if largest < 2**15:
+        return 16
+    if largest < 2**31:
+        return 32
+    raise AccountingError(
+        f"Expected sums of at most 32 bits, not of up to {largest:.3g} steps. Propose a lower"
+        " sample_rate, or a smaller epsilon."
+    )
+
+
+def total_deviation(grid: SharedGrid, members: int, max_colluding: int) -> float:
+    """Return the deviation of the noise in each value of a set's sum, in the unit of the clip norm.
+
+    The variance is |U|·(σ²C²/k + Γ²/12): that of the shares, and of the rounding of each.
+
+    Args:
+        members: |U|.
+        max_colluding: t.
+    """
+    noise = (grid.noise_multiplier * grid.clip_norm) ** 2 / shares_of(members, max_colluding)
+    return math.sqrt(members * (noise + grid.step**2 / 12))

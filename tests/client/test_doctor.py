@@ -242,8 +242,7 @@ def test_a_certificate_that_ends_soon_is_told(
 ) -> None:
     from fedpriv.config.load import load_job
     from fedpriv.pki import certificates
-    from fedpriv_server.provision import provision
-    from fedpriv_server.provision_options import ProvisionOptions
+    from fedpriv_server.provision import ProvisionOptions, provision
 
     federation = tmp_path / "federation.toml"
     federation.write_text(

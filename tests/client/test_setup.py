@@ -14,8 +14,7 @@ from fedpriv.models.stored import digest_of
 from fedpriv_client.cli import app
 from fedpriv_client.settings import ledgers
 from fedpriv_client.setup import fill_in, questions
-from fedpriv_server.provision import provision
-from fedpriv_server.provision_options import ProvisionOptions
+from fedpriv_server.provision import ProvisionOptions, provision
 
 FEDERATION = """\
 [job]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import recorddict_to_proto
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
@@ -495,7 +495,7 @@ def test_a_malformed_message_is_refused(setting: Setting) -> None:
         RecordDict({"fedpriv": ConfigRecord({"body": "not json"})}),
     ):
         with InlineGrid({2: client_app(site)}, 1) as grid:
-            item = grid.create_message(content, QUERY, 2, "1")
+            item = Message(content, 2, QUERY, group_id="1")
             [reply] = grid.send_and_receive([item], timeout=60)
         assert json.loads(reply.content["fedpriv"]["body"]) == UNFIT
     site.close()

@@ -26,7 +26,7 @@ from fedpriv.privacy.ledger.witness import Witness, seal_key
 from fedpriv.report import budget, received
 from fedpriv.report.budget import BudgetEvent, BudgetReport
 from fedpriv.report.ledger_export import export_ledger, verify_ledger
-from fedpriv_server.reports import _report as received_report
+from fedpriv_server.owed import _report as received_report
 from tests.fuzz.fuzz_mutate import json_bytes, mutate_bytes
 from tests.fuzz.fuzz_target import Target, packed, parts, raw, refuses
 

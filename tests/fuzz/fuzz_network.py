@@ -65,8 +65,7 @@ from fedpriv_server import bounds, long_poll
 from fedpriv_server.broker import MessageBroker, read_reply
 from fedpriv_server.fleet_api import fleet_api, single_reply
 from fedpriv_server.grid import NetworkGrid
-from fedpriv_server.shape import SLACK, UploadLimits
-from fedpriv_server.upload import Upload
+from fedpriv_server.upload import SLACK, Upload, UploadLimits
 from fedpriv_strategies.messages import answer_of, as_blocks, as_text, body_bytes, payload_bytes
 from tests.fuzz.fuzz_messages import HANDOVER, OFFER, PROPOSAL, REPLY, REQUEST, VECTOR, changes
 from tests.fuzz.fuzz_mutate import VALUES, json_bytes, mutate_bytes, mutate_tree
@@ -365,7 +364,8 @@ def _requests(data: bytes) -> None:
     served = service()
     activate(served)
     content = RecordDict({"fedpriv": ConfigRecord({"body": "{}"}), "arrays": arrays("float32")})
-    (key,) = served.grid.push_messages([Message(content, served.node, "train", group_id="1")])
+    message = Message(content, served.node, "train", group_id="1")
+    key = served.grid._push(message, timeout=86_400.0).key
     try:
         (posted,) = served.grid._open[key].posted
         texts = {"message": posted, "node": str(served.node), "run": str(served.broker.state.run)}
@@ -389,7 +389,8 @@ def _requests(data: bytes) -> None:
                 continue
             path = str(shown.get("path", ""))
             _send(served, path, _body_of(path, shown.get("body"), objects, texts), shown)
-        for answer in served.grid.pull_messages([key]):
+        for request, came in served.grid._taken({key: served.grid._open[key]}):
+            answer = read_reply(came, request.upload, key)
             with suppress(FedprivError):
                 _use(answer)
     finally:

@@ -18,7 +18,7 @@ from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.enrolment import Manifest, read_enrolment
 from fedpriv.pki.keys import private_pem, public_pem
 from fedpriv.pki.request import make_request, read_request
-from fedpriv_server.issue import (
+from fedpriv_server.authority import (
     authority_certificate,
     new_manifest,
     sign_manifest,

@@ -28,7 +28,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedpriv.pki.keys import new_key, public_pem
 from fedpriv_client.fleet import FleetClient
-from fedpriv_server.broker import MessageBroker
+from fedpriv_server.broker import MessageBroker, read_reply
 from fedpriv_server.grid import NetworkGrid
 
 
@@ -170,8 +170,13 @@ class Network:
     def ask(self, site: Site, content: RecordDict | None = None, kind: str = "train") -> str:
         """Post a message to a site; gives the request's key."""
         message = Message(content or content_of(), site.node.node_id, kind, group_id="1")
-        (key,) = self.grid.push_messages([message])
-        return key
+        return self.grid._push(message, timeout=86_400.0).key
+
+    def replies(self, key: str) -> list[Message]:
+        """The reply to a request, if all of it is there by now; it is given out once."""
+        request = self.grid._open.get(key)
+        taken = self.grid._taken({} if request is None else {key: request})
+        return [read_reply(reply, one.upload, one.key) for one, reply in taken]
 
     def end(self, key: str) -> None:
         """Close a request, as the end of its round does."""

@@ -31,7 +31,7 @@ def _amid_share(marker: Path) -> None:
 
 def _set_kept(marker: Path) -> None:
     """A server that dies when it has written down a set, and told nobody."""
-    from fedpriv_server.sum_state import SumFile
+    from fedpriv_server.checkpoint import SumFile
 
     def dies(_: object, state: Any) -> None:
         if state.request is not None and state.slot == ROUND:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fedpriv_server.presence import PATIENCE
+from fedpriv_server.long_poll import PATIENCE
 from tests.network.network_federation import Federation
 from tests.network.network_processes import KILLED
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from cryptography import x509
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.document import write_document
 from fedpriv.pki.keys import PrivateKey, new_key, write_key
-from fedpriv_server.issue import (
+from fedpriv_server.authority import (
     authority_certificate,
     new_manifest,
     server_certificate,

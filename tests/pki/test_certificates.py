@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from fedpriv.errors import EnrolmentError
 from fedpriv.pki.certificates import certificate_pem, check_certificate, describe, load_certificate
 from fedpriv.pki.keys import fingerprint, load_key, new_key, write_key
-from fedpriv_server.issue import (
+from fedpriv_server.authority import (
     CLOCK_SKEW,
     authority_certificate,
     server_certificate,

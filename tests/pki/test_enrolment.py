@@ -16,7 +16,7 @@ from fedpriv.errors import EnrolmentError
 from fedpriv.pki.document import read_document
 from fedpriv.pki.enrolment import Enrolment, Manifest, is_signed, read_enrolment
 from fedpriv.pki.keys import new_key, private_pem
-from fedpriv_server.issue import sign_manifest
+from fedpriv_server.authority import sign_manifest
 
 from .conftest import NOW, Authority
 

@@ -25,8 +25,7 @@ from fedpriv.secure_sum.roster import write
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.cli import app as server_app
 from fedpriv_server.door import Door
-from fedpriv_server.provision import provision
-from fedpriv_server.provision_options import ProvisionOptions
+from fedpriv_server.provision import ProvisionOptions, provision
 from fedpriv_server.serve import serve
 from fedpriv_server.site_keys import SiteKeys
 from tests.secure_sum.secure_sites import roster_of, sites

@@ -26,8 +26,8 @@ from fedpriv.errors import ProtocolError
 from fedpriv.pki.keys import new_key
 from fedpriv.wire import BLOCK, WHOLE, encode
 from fedpriv_client.fleet import FleetClient
-from fedpriv_server import bounds, grid, long_poll, prompt
-from fedpriv_server.shape import LARGEST_WHOLE
+from fedpriv_server import bounds, connections, grid, long_poll
+from fedpriv_server.upload import LARGEST_WHOLE
 from fedpriv_strategies.messages import as_blocks
 from tests.network.network_by_hand import Network, Reply, Site, content_of
 from tests.waiting import CEILING, wait_until
@@ -53,12 +53,12 @@ def test_a_reply_arrives_as_it_was_sent(network: Network) -> None:
     key = network.ask(site, random(1000))
     answer = random(1000)
     site.send(Reply(site.take(), answer))
-    (reply,) = network.grid.pull_messages([key])
+    (reply,) = network.replies(key)
     assert reply.metadata.reply_to_message_id == key
     assert reply.content["fedpriv"]["body"] == "{}"
     sent, came = answer["arrays"]["000000"], reply.content["arrays"]["000000"]
     assert (came.data, came.shape, came.dtype) == (sent.data, sent.shape, sent.dtype)
-    assert not network.grid.pull_messages([key])
+    assert not network.replies(key)
 
 
 def test_what_is_small_takes_one_request_each_way(network: Network) -> None:
@@ -72,9 +72,9 @@ def test_what_is_small_takes_one_request_each_way(network: Network) -> None:
     announced = site.announce(reply, whole=random(1000))
     assert not announced.objects_to_push
     assert site.announce(reply, whole=random(1000)) != announced  # its answer may have been lost
-    (came,) = network.grid.pull_messages([key])
+    (came,) = network.replies(key)
     assert came.content["arrays"]["000000"].data == random(1000)["arrays"]["000000"].data
-    assert not network.grid.pull_messages([key])
+    assert not network.replies(key)
 
 
 def test_a_question_is_answered_at_once_only_while_messages_wait(network: Network) -> None:
@@ -103,11 +103,11 @@ def test_a_whole_reply_is_small(network: Network) -> None:
     key = network.ask(site, random(100_000))
     reply = Reply(site.take(), content_of())
     assert status(lambda: site.announce(reply, whole=random(LARGEST_WHOLE // 4))) == 400
-    assert not network.grid.pull_messages([key])
+    assert not network.replies(key)
     before = network.files()
     assert not site.announce(reply, whole=random(WHOLE // 4)).objects_to_push
     assert network.files() == before
-    (came,) = network.grid.pull_messages([key])
+    (came,) = network.replies(key)
     assert len(came.content["arrays"]["000000"].data) > WHOLE
 
 
@@ -128,7 +128,7 @@ def test_of_a_whole_reply_no_object_is_taken(network: Network) -> None:
     session = site.announce(reply, whole=content_of("whole")).session_id
     assert site.push(session, reply.objects)[0] is False
     assert not site.announce(reply).objects_to_push
-    (came,) = network.grid.pull_messages([key])
+    (came,) = network.replies(key)
     assert came.content["fedpriv"]["body"] == "whole"
 
 
@@ -163,7 +163,7 @@ def test_what_was_sent_can_not_be_taken_back(network: Network) -> None:
     key = network.ask(site, random(100_000))
     answer = Reply(site.take(), random(100_000))
     site.send(answer)
-    (reply,) = network.grid.pull_messages([key])
+    (reply,) = network.replies(key)
     for name in answer.objects:
         assert status(lambda name=name: site.confirm(name)) == 400
     assert len(reply.content["arrays"]["000000"].data) > 400_000
@@ -178,7 +178,7 @@ def test_a_reply_is_announced_once(network: Network) -> None:
     assert status(lambda: site.announce(Reply(to, content_of("second")))) == 400
     assert status(lambda: site.announce(answer, ObjectTree(object_id=answer.tree.object_id))) == 400
     site.send(answer)  # the same again
-    (reply,) = network.grid.pull_messages([key])
+    (reply,) = network.replies(key)
     assert reply.content["fedpriv"]["body"] == "first"
 
 
@@ -251,7 +251,7 @@ def test_a_chunk_counts_once(network: Network) -> None:
     honest = b'"arraychunk_ids": [0]'
     assert any(honest in item for item in answer.objects.values())
     site.send(_renamed(answer, honest, b'"arraychunk_ids": [0, 0]'))
-    (reply,) = network.grid.pull_messages([key])
+    (reply,) = network.replies(key)
     with pytest.raises(ProtocolError):
         list(as_blocks(reply.content["arrays"], BLOCK, "float32").value)
 
@@ -289,7 +289,7 @@ def test_what_can_not_be_read_is_an_error_and_not_a_crash(network: Network) -> N
     site = network.site()
     key = network.ask(site)
     site.send(_renamed(Reply(site.take(), content_of()), b"{", b"["))
-    (reply,) = network.grid.pull_messages([key])
+    (reply,) = network.replies(key)
     assert reply.has_error()
 
 
@@ -373,7 +373,7 @@ def test_a_turn_to_move_an_object_begins_with_its_first_byte(
         assert silent[-1].recv(4096).startswith(b"HTTP/1.1 100")
     key = network.ask(honest, random(100_000))
     honest.send(Reply(honest.take(), random(100_000)))
-    assert network.grid.pull_messages([key])
+    assert network.replies(key)
     for connection in silent:
         connection.close()
 
@@ -395,8 +395,8 @@ def test_connections_leave_files_for_the_rest(
 ) -> None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert files == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    monkeypatch.setattr(prompt, "RESERVE", files - 2)
-    monkeypatch.setattr(prompt, "HEADS", CEILING)
+    monkeypatch.setattr(connections, "RESERVE", files - 2)
+    monkeypatch.setattr(connections, "HEADS", CEILING)
     taken = [socket.create_connection(("127.0.0.1", network.port), CEILING) for _ in range(4)]
     for connection in taken[2:]:
         with suppress(ConnectionResetError):
@@ -414,7 +414,7 @@ def test_bodies_and_heads_are_waited_for_a_while(
     fresh = _signed_head(network.site())
     monkeypatch.setattr(bounds, "PROMPTNESS", 0.1)
     assert _head_only(network.port, *fresh).startswith(b"HTTP/1.1 408")
-    monkeypatch.setattr(prompt, "HEADS", 0.1)
+    monkeypatch.setattr(connections, "HEADS", 0.1)
     assert _talk(network.port, b"") == b""
     assert _talk(network.port, b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n") == b""
 

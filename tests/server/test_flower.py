@@ -22,9 +22,8 @@ from fedpriv.pki.keys import new_key, public_pem
 from fedpriv_client.flower import FleetCalls
 from fedpriv_server.flower import messages, requests
 from fedpriv_server.flower.messages import ArrayChunk, ObjectTree
-from fedpriv_server.flower.requests import PushMessagesRequest, Signature
-from fedpriv_server.flower.state import FleetState
-from fedpriv_server.store import LARGE, FolderStore
+from fedpriv_server.flower.requests import Signature, fleet
+from fedpriv_server.flower.state import LARGE, FleetState, FolderStore
 from tests.network.network_by_hand import Network, Reply, content_of
 
 
@@ -247,9 +246,9 @@ def test_a_message_and_its_reply_pass_through_flower(network: Network) -> None:
     announced = site.announce(reply)  # its answer may have been lost
     assert set(announced.objects_to_push) == set(reply.objects), "what is missing is asked for"
     assert all(site.push(announced.session_id, reply.objects))
-    (came,) = network.grid.pull_messages([key])
+    (came,) = network.replies(key)
     assert came.content["fedpriv"]["body"] == "hello"
-    assert not network.grid.pull_messages([key]), "a reply is given once"
+    assert not network.replies(key), "a reply is given once"
     site.call.deactivate(node)
     assert not network.broker.presence.is_there(node)
     site.activate()
@@ -307,7 +306,7 @@ def test_a_signature_is_read_as_flower_makes_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_is_announced_is_one_reply_that_can_be_read() -> None:
-    one = PushMessagesRequest()
+    one = fleet.PushMessagesRequest()
     one.messages_list.add().metadata.message_type = "train"
     one.message_object_trees.add().object_id = "a"
     one.messages_list[0].metadata.message_id = "a"
@@ -319,12 +318,12 @@ def test_what_is_announced_is_one_reply_that_can_be_read() -> None:
     _, _, content = requests.announced(one)
     assert messages.whole_content(content)["fedpriv"]["body"] == "hello"
     assert not one.messages_list[0].content.items, "Flower need not read it as well"
-    two = PushMessagesRequest()
+    two = fleet.PushMessagesRequest()
     two.CopyFrom(one)
     two.messages_list.add()
-    wrong = PushMessagesRequest()
+    wrong = fleet.PushMessagesRequest()
     wrong.CopyFrom(one)
     wrong.messages_list[0].metadata.message_type = "no type of Flower's"
-    for request in (PushMessagesRequest(), two, wrong):
+    for request in (fleet.PushMessagesRequest(), two, wrong):
         with pytest.raises(ProtocolError):
             requests.announced(request)

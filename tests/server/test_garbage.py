@@ -7,7 +7,7 @@ import sys
 
 MANY = """
 import gc
-from fedpriv_server.garbage import look_seldom
+from fedpriv_server.serve import look_seldom
 
 def looks():
     return sum(generation["collections"] for generation in gc.get_stats())

@@ -17,7 +17,7 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import FAILED, Body, Handover, Proposal, Received, values_digest
 from fedpriv.wire import Blocks
-from fedpriv_server.handover import hand_over
+from fedpriv_server.owed import hand_over
 from fedpriv_simulation.inline import InlineGrid
 
 ANY = "sha256:" + "0" * 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpriv_server.handshake import PAUSE, Refusals
+from fedpriv_server.connections import PAUSE, Refusals
 
 
 def test_a_flood_is_a_line_a_minute_with_its_count(caplog: pytest.LogCaptureFixture) -> None:

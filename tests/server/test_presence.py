@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpriv_server.presence import Presence
+from fedpriv_server.long_poll import Presence
 
 
 class Clock:

@@ -34,10 +34,9 @@ from fedpriv.pki.points import in_groups
 from fedpriv.pki.request import make_request
 from fedpriv.privacy.config import PrivacySection
 from fedpriv_server.authority import Authority
-from fedpriv_server.provision import provision
+from fedpriv_server.provision import ProvisionOptions, provision, server_names
 from fedpriv_server.provision_command import PASSPHRASE
 from fedpriv_server.provision_command import provision as command
-from fedpriv_server.provision_options import ProvisionOptions, server_names
 from fedpriv_server.site_file import site_file
 from fedpriv_server.site_keys import SiteKeys
 

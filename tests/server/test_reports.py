@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.protocol import BODY, Refusal
 from fedpriv.report.budget import BudgetReport, sign
-from fedpriv_server.reports import _report, collect_reports
+from fedpriv_server.owed import _report, collect_reports
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_strategies.messages import body_of
 from tests.strategies.asked_grid import AskedGrid
@@ -109,9 +109,9 @@ class OfTwoVersions(AskedGrid):
 
 
 def test_a_site_of_an_older_version_is_asked_in_its_own_words(tmp_path: Path) -> None:
-    run = SimpleNamespace(info={"job_id": "j"}, site_folder=lambda name: tmp_path / name)
+    run = SimpleNamespace(info={"job_id": "j"}, path=tmp_path)
     grid = OfTwoVersions()
     missing = collect_reports(grid, cast(RunDirectory, run), {1: "a", 2: "b"})
     assert missing == []
     assert grid.asked == [(1, True), (2, True), (2, False)]
-    assert (tmp_path / "b" / "budget.json").exists()
+    assert (tmp_path / "sites" / "b" / "budget.json").exists()

@@ -9,7 +9,7 @@ from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.process import Status
 from fedpriv_server.checkpoint import Checkpoint
-from fedpriv_server.run_directory import RunDirectory
+from fedpriv_server.run_directory import RunDirectory, site_folder
 from tests.server.test_job_queue import job
 
 
@@ -48,8 +48,9 @@ def test_of_an_older_finished_run_those_are_owed_that_released_and_did_not_repor
     run = RunDirectory.open(tmp_path / "run", config)
     heads = {name: Head(4, "f" * 64) for name in ("a", "b")}
     run.begin(Checkpoint(run.info["job_id"], 0, public({}), heads))
-    (run.site_folder("a")).mkdir(parents=True)
-    (run.site_folder("a") / "budget.json").write_text("{}")
+    folder = site_folder(run.path, "a")
+    folder.mkdir(parents=True)
+    (folder / "budget.json").write_text("{}")
     assert run.owed == {"reports": [], "adapters": []}
     run.stop("finished")
     assert run.owed == {"reports": ["b"], "adapters": []}

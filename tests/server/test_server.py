@@ -307,7 +307,7 @@ def test_the_grid_copies_contents(tmp_path: Path) -> None:
 
     content = RecordDict({"arrays": as_arrays(public(np.ones(3, dtype=np.float32)))})
     with InlineGrid({2: app}, 1) as grid:
-        [reply] = grid.send_and_receive([grid.create_message(content, "train", 2, "1")])
+        [reply] = grid.send_and_receive([Message(content, 2, "train", group_id="1")])
     assert seen[0] is not content
     assert reply.content is not seen[0]
     assert list(grid.get_node_ids()) == [2]

@@ -20,7 +20,7 @@ from fedpriv.errors import ProtocolError
 from fedpriv.protocol import SetRequest
 from fedpriv.secure_sum.masks import DTYPES
 from fedpriv.wire import encode_masked
-from fedpriv_server.shape import RECORDS, SLACK, Place, UploadLimits, check, outline
+from fedpriv_server.upload import RECORDS, SLACK, Place, UploadLimits, check, outline
 from fedpriv_strategies.messages import TRAIN_SET, message
 from tests.secure_sum.secure_sites import set_of, sites
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import EnrolmentError
 from fedpriv.pki.keys import PublicKey, new_key, public_pem
-from fedpriv_server.issue import authority_certificate, site_certificate
+from fedpriv_server.authority import authority_certificate, site_certificate
 from fedpriv_server.site_keys import Site, SiteKeys
 
 NOW = datetime.now(UTC).replace(microsecond=0)

@@ -17,7 +17,7 @@ NODES = range(FIRST_SITE, FIRST_SITE + 40)
 
 def asking(grid: InlineGrid) -> list[Message]:
     return [
-        grid.create_message(RecordDict({"x": ConfigRecord({"n": node})}), "train", node, "1")
+        Message(RecordDict({"x": ConfigRecord({"n": node})}), node, "train", group_id="1")
         for node in NODES
     ]
 

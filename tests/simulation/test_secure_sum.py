@@ -26,8 +26,7 @@ from fedpriv.report.received import verify
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_simulation.command import show
 from fedpriv_simulation.simulate import Outcome, simulate
-from fedpriv_strategies.size_of_sum import total_deviation
-from fedpriv_strategies.sum_of_set import SumOfSet
+from fedpriv_strategies.sum_of_set import SumOfSet, total_deviation
 
 Make = Callable[..., Any]
 SHARED = ("privacy.trust=secure-sum", "privacy.max_colluding=1")
@@ -288,7 +287,7 @@ import os, signal, subprocess, sys
 from pathlib import Path
 from fedpriv.config.load import load_job
 from fedpriv_simulation import simulate as module
-from fedpriv_strategies.size_of_sum import total_deviation
+from fedpriv_strategies.sum_of_set import total_deviation
 from fedpriv_strategies.secure_rounds import SecureRounds
 
 form = SecureRounds._form_set

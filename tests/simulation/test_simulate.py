@@ -729,7 +729,7 @@ def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
         site = sites.open(section, pool)
         with InlineGrid({2: client_app(site)}, 1) as grid:
             job.strategy.offers.clear()
-            job.strategy._min_sites = 1
+            job.strategy.min_sites = 1
             job.strategy.propose(grid)
             [offer] = job.strategy.offers.values()
             answers = [offer.model_dump()]

@@ -27,7 +27,7 @@ from fedpriv.secure_sum.roster import Roster
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds
 from fedpriv_strategies.secure_rounds import SecureRounds
-from fedpriv_strategies.size_of_sum import total_deviation
+from fedpriv_strategies.sum_of_set import total_deviation
 from tests.strategies.asked_grid import AskedGrid
 from tests.strategies.summing_nodes import Node, Summing
 

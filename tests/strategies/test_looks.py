@@ -91,10 +91,11 @@ class Answering(AskedGrid):
 
 def looked(answers: dict[int, Answer], *, min_sites: int = 1, number: int = 1) -> Any:
     update = Update(OptimizerSection(), public(np.zeros(SIZE, dtype=np.float32)))
-    rounds = Rounds(PROPOSAL, update, DpLoraServer(SIZE), min_sites=1, timeout=1.0, sites=3)
+    method = DpLoraServer(SIZE)
+    rounds = Rounds(PROPOSAL, update, method, min_sites=min_sites, timeout=1.0, sites=3)
     rounds.offers = {node: offer(f"site-{node}", noise_multiplier=node) for node in answers}
     grid = Answering(answers)
-    found = look(rounds, number, CENTRES, grid, min_sites=min_sites, timeout=1.0)
+    found = look(rounds, number, CENTRES, grid)
     return found, grid, rounds
 
 

@@ -29,7 +29,7 @@ from fedpriv.public_update.update import Aggregate, Update, learning_rate
 from fedpriv.secure_sum.ready import Ephemeral, SlotId, sign_member
 from fedpriv.secure_sum.roster import Roster
 from fedpriv_strategies.secure_rounds import TRIES, SecureRounds, SumState
-from fedpriv_strategies.size_of_sum import total_deviation
+from fedpriv_strategies.sum_of_set import total_deviation
 from tests.strategies.summing_nodes import SILENT, UNITS, Node, Summing
 
 SIZE, ROUNDS = 6, 3

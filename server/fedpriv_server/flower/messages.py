@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flwr.app import Error, Message, Metadata, RecordDict
+from copy import copy
+
+from flwr.app import Error, Message, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.app.message.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -10,7 +12,6 @@ from flwr.common.serde import recorddict_from_proto
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.recorddict_pb2 import RecordDict as WholeContent
 from flwr.supercore.inflatable.inflatable_object import (
-    InflatableObject,
     get_object_body,
     get_object_head_values_from_object_content,
     get_object_id,
@@ -37,30 +38,15 @@ def replying(
     reply: Message, reply_to: str, content: RecordDict | None = None, error: Error | None = None
 ) -> Message:
     """Make a reply with another content or an error, to the message of that id."""
-    metadata = reply.metadata
-    return make_message(
-        Metadata(
-            run_id=metadata.run_id,
-            message_id=metadata.message_id,
-            src_node_id=metadata.src_node_id,
-            dst_node_id=metadata.dst_node_id,
-            reply_to_message_id=reply_to,
-            group_id=metadata.group_id,
-            created_at=metadata.created_at,
-            ttl=metadata.ttl,
-            message_type=metadata.message_type,
-        ),
-        content=content,
-        error=error,
-    )
+    metadata = copy(reply.metadata)
+    metadata.__dict__["_reply_to_message_id"] = reply_to
+    return make_message(metadata, content, error)
 
 
 # The objects that messages are sent as
 
-
-def object_id_of(content: bytes) -> str:
-    """Return the id of an object: the SHA-256 of its content, in hex."""
-    return get_object_id(content)
+object_id_of = get_object_id  # the SHA-256 of an object's content, in hex
+object_body = get_object_body  # what follows the head of an object of that kind
 
 
 def object_head(content: bytes) -> tuple[str, list[str]]:
@@ -72,15 +58,6 @@ def object_head(content: bytes) -> tuple[str, list[str]]:
     validate_object_content(content)
     kind, children, _ = get_object_head_values_from_object_content(content)
     return kind, children
-
-
-def object_body(content: bytes, kind: type[InflatableObject]) -> bytes:
-    """Return the content that follows the head of an object of that kind.
-
-    Raises:
-        Exception: of any kind.
-    """
-    return get_object_body(content, kind)
 
 
 def whole_content(content: bytes) -> RecordDict:

@@ -10,17 +10,8 @@ from datetime import datetime
 from flwr.app import Metadata
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.common.serde import message_from_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    PullObjectRequest,
-    PushObjectRequest,
-)
+from flwr.proto import fleet_pb2 as fleet
+from flwr.proto import message_pb2 as objects
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.error import http_error_translator
@@ -29,16 +20,8 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from fedpriv.errors import ProtocolError
 from fedpriv_server.flower.messages import ObjectTree
 
-__all__ = [  # beside what is below: the requests that are answered, and how errors are
-    "ActivateNodeRequest",
-    "ConfirmMessageReceivedRequest",
-    "DeactivateNodeRequest",
-    "PullMessagesRequest",
-    "PullObjectRequest",
-    "PushMessagesRequest",
-    "PushObjectRequest",
-    "http_error_translator",
-]
+# Beside what is below: the requests that are answered, and how errors are.
+__all__ = ["fleet", "http_error_translator", "objects"]
 SIGNATURE_LIFE = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE  # seconds, clocks' faults included
 
 
@@ -83,7 +66,7 @@ class Signature:
         return verify_signature(key, self.time.encode("ascii"), self._signature)
 
 
-def announced(request: PushMessagesRequest) -> tuple[Metadata, ObjectTree, bytes]:
+def announced(request: fleet.PushMessagesRequest) -> tuple[Metadata, ObjectTree, bytes]:
     """Take the one reply that a request announces, its objects, and what came of its content.
 
     Check who sent it. The content is taken out of the request, so that nobody else reads it.

@@ -1,4 +1,4 @@
-"""Flower's link state: a run, its nodes, the messages to them, and what is answered to nodes."""
+"""Flower's state: a run, its nodes, the messages to them, and what is answered to nodes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -21,7 +22,6 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.superlink.federation import NoOpFederationManager
@@ -34,13 +34,57 @@ from fedpriv.wire import WHOLE
 from fedpriv_server.flower.messages import ObjectTree, set_identity, set_message_id
 from fedpriv_strategies.messages import content_bytes
 
-__all__ = ["InMemoryObjectStore", "NoObjectInStoreError"]  # beside what is below: we subclass it
-
+LARGE = 64 << 10  # bytes from which an object is a file
 _ENDPOINTS = {  # kind of a request → Flower's function that answers it
     kind: getattr(fleet_router, "fleet_" + path.rpartition("/")[2].replace("-", "_"))
     for (_, path), kind in PROTOBUF_REQUEST_TYPES.items()
     if path.startswith("/v1/fleet/")
 }
+
+
+class FolderStore(InMemoryObjectStore):
+    """Keeps the contents of large objects as files of a folder, named by their SHA-256.
+
+    Memory holds small objects and the references between all of them. Files are not synced: what
+    is in here is sent again after a crash.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def put(self, object_id: str, object_content: bytes) -> None:
+        """Keep the content of an object of ours that was announced."""
+        if len(object_content) < LARGE:
+            super().put(object_id, object_content)
+            return
+        with self.lock_store:
+            entry = self.store[object_id]
+            if not entry.is_available:
+                (self._folder / object_id).write_bytes(object_content)
+                entry.is_available = True
+
+    def get(self, object_id: str) -> bytes | None:
+        """Return an object's content: b"" while it is awaited, None if it was not announced."""
+        with self.lock_store:
+            entry = self.store.get(object_id)
+            if entry is None:
+                return None
+            if entry.content or not entry.is_available:
+                return entry.content
+        try:
+            return (self._folder / object_id).read_bytes()
+        except FileNotFoundError:  # deleted meanwhile
+            return None
+
+    def delete(self, object_id: str) -> None:
+        """Remove an object and what only it refers to."""
+        with self.lock_store:
+            if object_id not in self.store:
+                return  # and no name of a file of ours either
+            super().delete(object_id)  # calls this for what it refers to
+            if object_id not in self.store:
+                (self._folder / object_id).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -196,10 +240,9 @@ class FleetState:
         self.run, self._task = self._start_run()
 
     def _start_run(self) -> tuple[int, int]:
-        state = self._state
-        run = state.create_run(
-            None, None, "0" * 64, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
-        )
+        state, federation, owner = self._state, NOOP_FEDERATION_ID, NOOP_FLWR_AID
+        app = TaskType.SERVER_APP
+        run = state.create_run(None, None, "0" * 64, {}, federation, None, owner, app)
         task = state.get_run_info(run_ids=[run])[0].primary_task_id
         assert task is not None
         state.claim_task(task)
@@ -298,9 +341,8 @@ class FleetState:
             HTTPException: it is none, or another node signed it, by Flower's own authentication.
         """
         try:
-            message = PROTOBUF_REQUEST_TYPES["POST", request.scope["path"]].FromString(
-                await request.body()
-            )
+            kind, body = PROTOBUF_REQUEST_TYPES["POST", request.scope["path"]], request.body()
+            message = kind.FromString(await body)
         except Exception:  # whatever a site may have put together
             raise HTTPException(400, "no such request") from None
         request.state.protobuf_request = message

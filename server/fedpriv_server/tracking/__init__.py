@@ -1,6 +1,6 @@
 """The public figures of a job in tools that people already use: TensorBoard, MLflow, W&B.
 
-`public` says what they are told, `tracking` tells them, and each tool has a file of its own.
+`public` says what they are told, `tracking` tells them, and `tools` has a class for each.
 
 Privacy
     Only what metrics.jsonl and run.json hold leaves here: it was released by a mechanism that a

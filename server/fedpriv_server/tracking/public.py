@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import NOT_OF_A_RUN
@@ -51,7 +51,8 @@ class Tracked:
 
 def numbers_in(said: Mapping[str, Any]) -> Figures:
     """Return the numbers in nested tables, under names such as ``sites/north/epsilon_spent``."""
-    return {name: float(value) for name, value in _leaves(said, "/") if _is_number(value)}
+    leaves = ((name, x) for name, x in _leaves(said, "/") if not isinstance(x, bool))
+    return {name: float(x) for name, x in leaves if isinstance(x, (int, float))}
 
 
 def figures_of(row: Mapping[str, Any]) -> Figures:
@@ -68,15 +69,12 @@ def _settings(config: JobConfig) -> dict[str, Any]:
     said = config.model_dump(
         exclude={**NOT_OF_A_RUN, **dict.fromkeys(("server", "sites", "outside"), True)}
     )
-    said["model"]["name"] = Path(config.model.name).name if _is_here(config) else config.model.name
+    if (base := Path(config.model.name)).exists():
+        said["model"]["name"] = base.name
     if said["synthetic"] is not None:
         said["synthetic"].pop("generator")
     sites = {site.name: {key: getattr(site, key) for key in OF_A_SITE} for site in config.sites}
     return {**said, "sites": sites}
-
-
-def _is_here(config: JobConfig) -> bool:
-    return Path(config.model.name).exists()
 
 
 def _texts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -89,32 +87,10 @@ def _texts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _leaves(value: Any, joined_by: str, name: str = "") -> Iterator[tuple[str, Any]]:
     """Give the values in nested tables and lists, each under the names on the way to it."""
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif joined_by == "/" and isinstance(value, (list, tuple)):
-        items = {str(index): item for index, item in enumerate(value)}.items()
-    else:
+    if joined_by == "/" and isinstance(value, (list, tuple)):
+        value = {str(index): item for index, item in enumerate(value)}
+    if not isinstance(value, Mapping):
         yield name, value
         return
-    for key, item in items:
+    for key, item in value.items():
         yield from _leaves(item, joined_by, f"{name}{joined_by}{key}" if name else key)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-class Tool(Protocol):
-    """An opened run of a tool. Whatever it raises ends the telling, never the job."""
-
-    def log(self, step: int, figures: Figures) -> None:
-        """Take in a round. After a resume all rounds are told again: what is there stays once.
-
-        Args:
-            step: the number of the round; 0 is before the first.
-        """
-        ...
-
-    def close(self, *, finished: bool) -> None:
-        """Close the run of a job that has ended; or else was interrupted, and may go on."""
-        ...

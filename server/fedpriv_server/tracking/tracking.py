@@ -15,8 +15,10 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import ConfigError
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_server.tracking.public import LONGEST, Tool, Tracked, figures_of, numbers_in
+from fedpriv_server.tracking.public import LONGEST, Tracked, figures_of, numbers_in
+from fedpriv_server.tracking.tools import MLflow, TensorBoard, WeightsAndBiases
 
+Tool = MLflow | TensorBoard | WeightsAndBiases
 log = logging.getLogger(__name__)
 PATIENCE = 30.0  # seconds at the end of a job, for tools that are still at work
 
@@ -62,16 +64,11 @@ class Tracking:
 
     def _begin(self) -> None:
         names = self._config.tracking.backends
-        self._tellers = [_Teller(name, self._config, self._run) for name in names]
-        for row in self._rows:
-            self._tell(row)
+        self._tellers = [_Teller(name, self._config, self._run, self._rows) for name in names]
 
     def round_done(self, row: dict[str, Any]) -> None:
         """Tell of a round, as it stands in metrics.jsonl."""
         self._rows.append(row)
-        self._tell(row)
-
-    def _tell(self, row: dict[str, Any]) -> None:
         for teller in self._tellers:
             teller.tell(row)
 
@@ -89,9 +86,13 @@ class Tracking:
 class _Teller:
     """One tool and its thread, which no process waits for when it ends."""
 
-    def __init__(self, name: str, config: JobConfig, run: RunDirectory) -> None:
+    def __init__(
+        self, name: str, config: JobConfig, run: RunDirectory, rows: Sequence[dict[str, Any]]
+    ) -> None:
         self._name, self._config, self._run = name, config, run
         self._told: queue.SimpleQueue[dict[str, Any] | bool] = queue.SimpleQueue()
+        for row in rows:
+            self._told.put(row)
         self._given_up = False
         self._thread = threading.Thread(target=self._work, name=f"tracking-{name}", daemon=True)
         self._thread.start()
@@ -118,25 +119,14 @@ class _Teller:
                 tool.log(told["round"], figures_of(told))
             tool.close(finished=told is True)
         except Exception as error:
-            log.warning(
-                "%s: is told no more of this run, which goes on without it (%s: %s).",
-                self._name,
-                type(error).__name__,
-                str(error).partition("\n")[0][:LONGEST],
-            )
+            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:LONGEST]}"
+            no_more = f"is told no more of this run, which goes on without it ({why})."
+            log.warning("%s: %s", self._name, no_more)
 
 
 def _open(name: str, section: TrackingSection, tracked: Tracked) -> Tool:
-    """Open a tool by name. It is imported here, because each tool takes seconds to import."""
-    if name == "tensorboard":
-        from fedpriv_server.tracking.tensorboard import TensorBoard
-
-        return TensorBoard(tracked)
-    if name == "wandb":
-        from fedpriv_server.tracking.wandb import WeightsAndBiases
-
-        return WeightsAndBiases(tracked)
-    from fedpriv_server.tracking.mlflow import MLflow
-
-    assert section.mlflow is not None
-    return MLflow(tracked, section.mlflow)
+    """Open a tool by name; only now it is imported, which takes seconds."""
+    if name == "mlflow":
+        assert section.mlflow is not None
+        return MLflow(tracked, section.mlflow)
+    return TensorBoard(tracked) if name == "tensorboard" else WeightsAndBiases(tracked)

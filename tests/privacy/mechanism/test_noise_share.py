@@ -31,7 +31,7 @@ from fedpriv.privacy.mechanism.noise_share import (
     plan_shares,
     shared_grid,
 )
-from fedpriv_strategies.size_of_sum import bits_for, total_deviation
+from fedpriv_strategies.sum_of_set import bits_for, total_deviation
 
 SIZE = 20_000
 PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3, "sha256:" + "c" * 64, "default", 1, 3)

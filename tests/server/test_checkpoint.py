@@ -9,8 +9,8 @@ import pytest
 
 from fedpriv.errors import RunError
 from fedpriv.protocol import SetRequest
-from fedpriv_server import sum_state as module
-from fedpriv_server.sum_state import SumFile
+from fedpriv_server import checkpoint as module
+from fedpriv_server.checkpoint import SumFile
 from fedpriv_strategies.secure_rounds import SumState
 from tests.secure_sum.secure_sites import set_of, sites
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv_server.replay import Replays
+from fedpriv_server.bounds import Replays
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.integers(0, 5)), max_size=30))
