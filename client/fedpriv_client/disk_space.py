@@ -14,20 +14,15 @@ import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, bytes_needed
 from fedpriv.errors import DataError, LedgerError
 from fedpriv.files import private_folder
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv_client.account import account_file
 from fedpriv_client.held_space import LARGEST, HeldSpace
 from fedpriv_client.proposals import proposals_folder
-from fedpriv_client.site_settings import last_report
-
-if TYPE_CHECKING:
-    from fedpriv.privacy.ledger.ledger import Ledger
-    from fedpriv_client.site_settings import SiteSettings
+from fedpriv_client.site_settings import SiteSettings, last_report
 
 ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open
 REPLIES = 4  # of the most values: two that are kept, one that is written, and what is rolled back
@@ -164,18 +159,10 @@ def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
     Files that the site wrote beside its answers before count as part of them. So what a server
     made the site write decides nothing about the next start.
     """
-    terms, limits = settings.terms, settings.limits
-    longest = DataSpec(
-        columns=settings.columns,
-        task="classification" if "label" in settings.columns else "causal-lm",
-        labels=limits.labels,
-        max_length=limits.max_length,
-        unit=terms.unit,
-        max_records_per_unit=terms.max_records_per_unit,
-    )
     files = max(0, FILES - files_taken(settings))
     rows = len(_growing(settings)) * ROWS
-    return bytes_needed(longest, units), rows + REPLIES * 4 * limits.max_trainable + files
+    others = rows + REPLIES * 4 * settings.limits.max_trainable + files
+    return bytes_needed(settings.longest, units), others
 
 
 def megabytes(count: int) -> str:

@@ -61,15 +61,15 @@ def own_view(
             " further records. Jobs, and fedpriv-client personalise, leave them out from then on.",
         )
     chosen = federated(file, config, adapter)
-    with at_work(chosen.settings.state_dir), opened(chosen, say) as own:
-        worker, records = own.worker, own.records.held_out
+    with at_work(chosen.settings.state_dir), opened(chosen, say) as (own, worker):
+        records = own.held_out
         if limit is not None:
             records = records.select(range(min(limit, len(records))))
         spec = chosen.spec
         with naming(config):
             tokenizer, key = worker.base.tokenizer, "data.held_out"
             examples, units = to_test_on(records, spec, tokenizer, key=key)
-            (training,) = own_examples(own.records.training, spec, tokenizer)
+            (training,) = own_examples(own.training, spec, tokenizer)
             check_held_out(training, examples, tokenizer, key=key)
         models, facts = _models(chosen, worker)
         held_out = shown_held_out(file)

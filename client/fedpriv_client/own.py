@@ -53,18 +53,6 @@ class Federated:
     spec: DataSpec
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A site's records and the model of a job, for the time of a `with` block.
-
-    Privacy:
-        Nothing of it leaves the site.
-    """
-
-    records: OwnRecords
-    worker: Worker
-
-
 def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
     """Return the adapter that was asked for, or the newest that a server handed over.
 
@@ -91,14 +79,7 @@ def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
             file=folder,
             fix="Name an adapter of a job of this site, or change the site's file.",
         ) from None
-    terms = settings.terms
-    spec = DataSpec.of(
-        settings.columns,
-        facts.proposal.model,
-        unit=terms.unit,
-        max_records_per_unit=terms.max_records_per_unit,
-    )
-    return Federated(folder, facts, settings, spec)
+    return Federated(folder, facts, settings, settings.spec_of(facts.proposal.model))
 
 
 @contextmanager
@@ -119,12 +100,15 @@ def at_work(state_dir: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
+def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[tuple[OwnRecords, Worker]]:
     """Read the records and load the model; their clear text is gone afterwards, errors or not.
 
     Raises:
         DataError: see `read_records`; or a running client would be left too little of the disk.
         ModelError, ConfigError, ProtocolError: the model can't be loaded, or is another.
+
+    Privacy:
+        Nothing of them leaves the site.
     """
     settings, proposal = chosen.settings, chosen.facts.proposal
     with ExitStack() as stack:
@@ -139,7 +123,7 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
         pool = WorkerPool(1)
         stack.callback(pool.close)
         with pool.borrow(recipe_of(proposal, settings), look) as worker:
-            yield Opened(records, worker)
+            yield records, worker
 
 
 def shown_held_out(file: SiteFile) -> str | None:
@@ -204,12 +188,8 @@ def _unpacked(source: Source) -> int:
     """
     path = Path(where(source))
     packed = path.suffix == ".gz"
-    elsewhere = isinstance(source, OtherSource)  # whose attachments may be, too
-    if (
-        elsewhere
-        or not path.is_file()
-        or (path.with_suffix("") if packed else path).suffix not in PLAIN
-    ):
+    is_plain = (path.with_suffix("") if packed else path).suffix in PLAIN
+    if isinstance(source, OtherSource) or not path.is_file() or not is_plain:  # or attachments are
         raise DataError(
             "takes disk space that can't be told beforehand, and the client runs",
             file=where(source),

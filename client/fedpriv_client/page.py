@@ -9,6 +9,7 @@ Privacy
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from operator import truediv
 from pathlib import Path
@@ -27,7 +28,7 @@ from fedpriv_client.job_words import cost, described, meaning
 from fedpriv_client.jobs import jobs_of
 from fedpriv_client.persons import REASONS, persons
 from fedpriv_client.roster_entry import own_key
-from fedpriv_client.settings import site_settings
+from fedpriv_client.settings import enrolment_of, site_settings
 from fedpriv_client.site_settings import SiteSettings
 
 IN_WORDS = 20  # jobs, beside those that wait; the table has all
@@ -157,14 +158,6 @@ def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]
 
 def _authority(file: SiteFile) -> str | None:
     """Return the fingerprint of the authority that signed the enrolment; None if unreadable."""
-    from fedpriv.pki.enrolment import read_enrolment
-
-    server = file.server
-    if server.plain:
-        return None
-    try:
-        return read_enrolment(
-            server.enrolment, key=server.key, ca=server.ca, certificate=server.certificate
-        ).manifest.ca
-    except FedprivError:
-        return None
+    with suppress(FedprivError):
+        return None if file.server.plain else enrolment_of(file).manifest.ca
+    return None

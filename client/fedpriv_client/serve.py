@@ -21,7 +21,6 @@ from fedpriv.errors import (
 from fedpriv.files import private_folder
 from fedpriv.health import health_service
 from fedpriv.metrics import metrics_service
-from fedpriv.pki.enrolment import read_enrolment
 from fedpriv.pki.keys import load_key
 from fedpriv.plugins import load_part
 from fedpriv.process import Status, only_process
@@ -29,6 +28,7 @@ from fedpriv.synthetic.records import MAX_BYTES
 from fedpriv_client.connection import ServerConnection
 from fedpriv_client.fleet import MIB
 from fedpriv_client.service import Service
+from fedpriv_client.settings import enrolment_of, site_settings
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,6 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     from fedpriv_client.account import account_file, write_account
     from fedpriv_client.app import client_app
     from fedpriv_client.orders import Orders
-    from fedpriv_client.settings import site_settings
     from fedpriv_client.site import Site
     from fedpriv_client.ticks import preparation, until_tick
 
@@ -150,9 +149,7 @@ def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePri
     server = file.server
     if server.plain:
         return None, load_key(server.key)
-    enrolment = read_enrolment(
-        server.enrolment, key=server.key, ca=server.ca, certificate=server.certificate
-    )
+    enrolment = enrolment_of(file)
     manifest = enrolment.manifest
     for stated, signed, name in (
         (file.site.name, manifest.site, "site.name"),

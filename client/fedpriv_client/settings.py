@@ -9,6 +9,7 @@ from pathlib import Path
 from fedpriv.config.looks import held_out_units
 from fedpriv.config.site_file import AllowSection, SiteFile
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
+from fedpriv.pki.enrolment import Enrolment, read_enrolment
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.secure_sum.roster import Roster, accepted
 from fedpriv.secure_sum.roster import read as read_roster
@@ -157,3 +158,15 @@ def roster_of(file: SiteFile) -> Roster | None:
             fix="Send the coordinator this site's entry: fedpriv-client roster-entry.",
         )
     return roster
+
+
+def enrolment_of(file: SiteFile) -> Enrolment:
+    """Read the enrolment of a site that does not speak plain HTTP, and check its parts.
+
+    Raises:
+        EnrolmentError: as `read_enrolment`.
+    """
+    server = file.server
+    return read_enrolment(
+        server.enrolment, key=server.key, ca=server.ca, certificate=server.certificate
+    )

@@ -27,7 +27,7 @@ from fedpriv.secure_sum.members import MemberSet
 from fedpriv.secure_sum.ready import Ephemeral, Member, SlotId, sign_member
 from fedpriv.synthetic.records import SetChange
 from fedpriv_client.disk_space import LedgerGrowth
-from fedpriv_client.site_job import SiteJob, half_for
+from fedpriv_client.site_job import SiteJob
 from fedpriv_client.site_settings import SiteSettings
 from fedpriv_client.ticks import at_ticks
 
@@ -167,7 +167,7 @@ class SharedSlots:
         asked = self._ledger.ask(job.plan, slots, ready.slot_id.request)
         assert isinstance(asked, OpenSlots)  # what was released is found before
         with self._pool.borrow(job.recipe, job.check) as worker:
-            method = half_for(job, ready.decision).at(worker)
+            method = job.half_for(ready.decision).at(worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
             terms, rate = self._ledger.terms, job.plan.sample_rate
             timed = at_ticks(method, worker, job, vector, terms.declared_size, rate, terms)

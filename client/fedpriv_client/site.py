@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.identity import identities
 from fedpriv.data.population import Population, encode_population
 from fedpriv.data.read import UNIT
@@ -23,14 +22,13 @@ from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.plugins import load_part
-from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, StoredReply
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource, require_secret
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.private_training.batch_invariance import try_lengths
 from fedpriv.private_training.local_steps import local_steps, new_update
-from fedpriv.private_training.method import SiteMethod
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.private_step import private_step
 from fedpriv.private_training.released import (
@@ -42,10 +40,8 @@ from fedpriv.private_training.released import (
     pack,
     unpack,
 )
-from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import (
     Handover,
-    Kind,
     Offer,
     Proposal,
     Ready,
@@ -64,16 +60,11 @@ from fedpriv_client.proposals import KeptProposal, check_word, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_job import (
     SiteJob,
-    check_decision,
     check_fields,
     check_loaded,
-    check_local,
     check_model,
     half_of,
-    method_of,
     recipe_of,
-    slots_of,
-    spec_of,
 )
 from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings, cache_folder
@@ -132,11 +123,13 @@ class Site:
         self._held: list[HeldSpace] = []  # of the disk
         self._token_files: list[TokenFile] = []  # of the records that train, of those held out
         folder = private_folder(settings.state_dir)
+        self._cache = cache_folder(folder)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = open_ledger(settings)
         self.ledger.approvals = self._approvals
         try:
-            self._records = self._read_records()
+            shutil.rmtree(self._cache, ignore_errors=True)  # of a process that was killed
+            self._records = read_records(settings, self._cache)
             if not settings.terms.simulated and settings.model is not None:
                 check_examples(settings, self._records)
             self.distinct = self._claim_units() if claimed is None else claimed
@@ -151,10 +144,6 @@ class Site:
         except BaseException:
             self.close()
             raise
-
-    def _read_records(self) -> OwnRecords:
-        shutil.rmtree(self._cache, ignore_errors=True)  # of a process that was killed
-        return read_records(self.settings, self._cache)
 
     def _claim_units(self) -> list[tuple[str, str]]:
         """Claim the units, and return the statements about look-alikes that this rests on."""
@@ -177,10 +166,6 @@ class Site:
             units = len(records) if by_record else len(set(records[UNIT]))
             reserved = reserve_disk_space(settings, self._cache, max(units, declared))
             self._token_files.append(reserved)
-
-    @property
-    def _cache(self) -> Path:
-        return cache_folder(self.settings.state_dir)
 
     def consider(self, proposal: Proposal, signed: Signed | None = None) -> Offer:
         """Check a proposal against the site's limits and budget; nothing is committed yet.
@@ -239,18 +224,15 @@ class Site:
             PausedError: nobody has approved this very proposal yet.
             ConfigError: the administrator's orders can't be read.
         """
-        settings = self.settings
-        orders = Orders.read(settings.state_dir)
-
-        persons = settings.approvers, settings.approvals
+        settings, new = self.settings, None
+        orders, persons = Orders.read(settings.state_dir), (settings.approvers, settings.approvals)
 
         def is_decided(kept: KeptProposal) -> bool:
             said = orders.is_approved(kept.plan, *persons) or orders.refuses(kept.job)
             return said or self.ledger.plan(kept.job) == kept.plan or kept.proposal.has_expired
 
-        kept, new = (proposal, plan, allocated, is_decided, signed), None
         if settings.server is not None:
-            new = keep_proposal(settings, self.files, *kept)
+            new = keep_proposal(settings, self.files, proposal, plan, allocated, is_decided, signed)
         if settings.ask:
             if new is not None and not orders.is_approved(plan, *persons):
                 self.notify(new)
@@ -278,7 +260,7 @@ class Site:
             if proposal.local is not None:
                 new_update(proposal.local, worker.initial, worker)
             tokenizer = worker.base.tokenizer
-        spec, own = spec_of(proposal, settings), self._records
+        spec, own = settings.spec_of(proposal.model), self._records
         file, *further = self._token_files
         held_out: Population | None = None
         with until_tick(preparation(settings)) if plan.ticks else nullcontext():
@@ -332,7 +314,7 @@ class Site:
         """Return what this site adds to a secure sum; see `SharedSlots.share`."""
         with self._lock:
             share = self._shared.share(self._job, request)
-            return self._reply_with(share.kind, request.slot), share
+            return self._reply_with(share, request.slot), share
 
     def _step(
         self, request: StepRequest, vector: Vector, change: SetChange | None
@@ -340,8 +322,8 @@ class Site:
         ledger, job = self.ledger, self._job
         if job is None or job.proposal.job_id != request.job_id:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
-        slots = slots_of(request, job.proposal)
-        check_decision(request, job.proposal)
+        slots = job.slots_of(request)
+        job.check_decision(request)
         ledger.check_witness(request.witness)
         csprng = partial(self._csprng, request.job_id)
         require_secret(csprng(request.slot), ledger.terms.private)
@@ -355,17 +337,27 @@ class Site:
         job.take_set(request, change)
         with self._pool.borrow(job.recipe, job.check) as worker:
             check_vector(vector, worker.vector.size)
-            method = method_of(request, job, worker)
+            method = job.method_of(request, worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
             execution.check(choice.event(job.plan))
             if request.centres is None:
-                check_local(job.proposal, method, vector, execution.size)
+                job.check_local(method, vector, execution.size)
             rate, size = choice.event(job.plan).sample_rate, self._declared_of(request)
             timed = at_ticks(method, worker, job, vector, size, rate, ledger.terms)
             paid = asked.pay()
             try:
-                given = (request, job, execution, timed, worker, vector, paid, csprng)
-                released = self._compute(*given)
+                given, people = (execution, timed, worker), job.population
+                released: Privatised[GradientSum] | Privatised[Move] | Privatised[HeldOutSum]
+                if request.centres is not None:
+                    look = load_part("allow.evaluation").look
+                    released = look(*given, job.held_out, vector, paid, csprng)
+                elif (local := job.proposal.local) is None:
+                    [slot] = paid
+                    released = private_step(*given, people, vector, slot, csprng(slot.slot))
+                else:
+                    units = job.plan.sample_rate * ledger.terms.declared_size
+                    chain = local, units, job.proposal.training_steps
+                    released = local_steps(*given, people, vector, paid, csprng, *chain)
                 payload = pack(released.value)
                 ledger.release_all(paid, payload)
                 return self._reply(request, payload)
@@ -380,40 +372,14 @@ class Site:
         assert self.settings.limits.held_out is not None  # else no job looks
         return self.settings.limits.held_out
 
-    def _compute(
-        self,
-        request: StepRequest,
-        job: SiteJob,
-        execution: PlanExecution,
-        method: SiteMethod,
-        worker: Worker,
-        vector: Vector,
-        paid: Sequence[Reservation],
-        csprng: Callable[[int], RandomSource],
-    ) -> Privatised[GradientSum] | Privatised[Move] | Privatised[HeldOutSum]:
-        """Compute the noisy sum of a round's only step, the move that its steps make, or a look."""
-        local, people = job.proposal.local, job.population
-        if request.centres is not None:
-            assert job.held_out is not None
-            look: Callable[..., Privatised[HeldOutSum]] = load_part("allow.evaluation").look
-            return look(execution, method, worker, job.held_out, vector, paid, csprng)
-        if local is None:
-            [slot] = paid
-            return private_step(execution, method, worker, people, vector, slot, csprng(slot.slot))
-        units = job.plan.sample_rate * self.ledger.terms.declared_size
-        steps = job.proposal.training_steps
-        return local_steps(
-            execution, method, worker, people, vector, paid, csprng, local, units, steps
-        )
-
     def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Released]:
         released = unpack(payload)
-        return self._reply_with(released.kind, request.slot), released
+        return self._reply_with(released, request.slot), released
 
-    def _reply_with(self, kind: Kind, slot: int) -> StepReply:
+    def _reply_with(self, released: Released | MaskedShare, slot: int) -> StepReply:
         head = self.ledger.head
         return StepReply(
-            kind=kind,
+            kind=released.kind,
             slot=slot,
             epsilon_spent=self.ledger.epsilon_spent,
             epsilon_committed=self.ledger.epsilon_committed,
@@ -434,8 +400,7 @@ class Site:
         """
         with self._lock:
             plan = self.ledger.plan(handover.proposal.job_id)
-            terms = self.ledger.terms
-            held = sum(space.held for space in self._held)
+            terms, held = self.ledger.terms, sum(space.held for space in self._held)
             return keep_adapter(self.settings, terms, plan, self._pool, handover, vector, held)
 
     @property
