@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -116,33 +117,23 @@ def run(
 
 def _opened(out: Path) -> int:
     """Open a file of answers, which is new or its owner's alone; a link is not followed."""
+    problem = "may be read by others, and so is no file of answers"
     try:
         file = os.open(out, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        if not os.fstat(file).st_mode & 0o077:
+            return file
+        os.close(file)
     except OSError as error:
         why = "it is a link" if error.errno == errno.ELOOP else error.strerror
-        raise ConfigError(
-            f"can't be written: {why}", file=out, key="--out", fix="Name another file."
-        ) from None
-    if os.fstat(file).st_mode & 0o077:
-        os.close(file)
-        raise ConfigError(
-            "may be read by others, and so is no file of answers",
-            file=out,
-            key="--out",
-            fix="Name another file.",
-        )
-    return file
+        problem = f"can't be written: {why}"
+    raise ConfigError(problem, file=out, key="--out", fix="Name another file.")
 
 
 def _shown(found: Record) -> str:
     if "completion" in found:
         return str(found["completion"])
-    shares = found["probabilities"].items()
-    return "\n".join(f"{share:.3f}  {label}" for label, share in sorted(shares, key=_share))
-
-
-def _share(item: tuple[str, float]) -> float:
-    return -item[1]
+    shares = sorted(found["probabilities"].items(), key=itemgetter(1), reverse=True)
+    return "\n".join(f"{share:.3f}  {label}" for label, share in shares)
 
 
 def _read(source: Path) -> list[Record]:

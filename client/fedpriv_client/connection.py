@@ -38,6 +38,17 @@ logs.silence("flwr")  # it would tell of every request
 GOODBYE = 3.0  # seconds
 MAX_OBJECTS = 4096  # in one message
 EARLY, LATE = 5.0, 300.0  # seconds that a site's clock may be ahead of the server's, or behind
+_OTHER_NAME = (
+    "is for another name. Dial one of the names it was made for, or have this one added to"
+    " server.names and the certificate renewed."
+)
+_UNTRUSTED = {  # what OpenSSL says of the server's certificate, and what it means
+    "expired": "has expired. The coordinator has to renew it.",
+    "not yet valid": "is not valid yet. Is this machine's clock right? If so, the server's was"
+    " wrong when it was made.",
+    "mismatch": _OTHER_NAME,
+    "doesn't match": _OTHER_NAME,
+}
 
 
 class ServerConnection:
@@ -207,24 +218,22 @@ def _naming(address: str) -> Iterator[None]:
 
 
 def _refused(address: str, response: httpx.Response) -> Exception:
-    status = response.status_code
-    if 500 <= status < 600 or status == 499:
-        return UnreachableError(f"{address}: answers with status {status}.")
+    status, ahead = response.status_code, _ahead(response)
+    if status == 401 and ahead is not None and not -LATE <= ahead <= EARLY:
+        return ClockError(
+            f"{address}: this machine's clock is {abs(ahead):.0f} s"
+            f" {'ahead of' if ahead > 0 else 'behind'} the server's. Set it by NTP; a signature"
+            f" counts for {LATE:.0f} s."
+        )
     if status == 401:
-        ahead = _ahead(response)
-        if ahead is not None and not -LATE <= ahead <= EARLY:
-            return ClockError(
-                f"{address}: this machine's clock is {abs(ahead):.0f} s"
-                f" {'ahead of' if ahead > 0 else 'behind'} the server's. Set it by NTP; a signature"
-                f" counts for {LATE:.0f} s."
-            )
         return AdmissionError(
             f"{address}: does not know this site's key. It was not registered, or was revoked,"
             " or the server was restarted."
         )
     if status == 400:
         return AdmissionError(f"{address}: does not admit this site's key.")
-    return UnreachableError(f"{address}: refuses with status {status}.")
+    says = "answers" if 500 <= status < 600 or status == 499 else "refuses"
+    return UnreachableError(f"{address}: {says} with status {status}.")
 
 
 def _ahead(response: httpx.Response) -> float | None:
@@ -280,18 +289,9 @@ def _speaks_tls(url: httpx.URL) -> bool:
 
 def _untrusted(error: ssl.SSLCertVerificationError) -> str:
     message = error.verify_message
-    if "expired" in message:
-        return "the server's certificate has expired. The coordinator has to renew it."
-    if "not yet valid" in message:
-        return (
-            "the server's certificate is not valid yet. Is this machine's clock right? If so, the"
-            " server's was wrong when it was made."
-        )
-    if "mismatch" in message or "doesn't match" in message:
-        return (
-            "the server's certificate is for another name. Dial one of the names it was made for,"
-            " or have this one added to server.names and the certificate renewed."
-        )
+    for said, meaning in _UNTRUSTED.items():
+        if said in message:
+            return f"the server's certificate {meaning}"
     return (
         f"the server's certificate is not of our enrolment's authority ({message}). This is another"
         " federation's server, or somebody in between."

@@ -14,6 +14,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -177,15 +178,15 @@ def kept_proposals(state_dir: Path) -> Iterator[KeptProposal]:
 
 def _files(folder: Path) -> dict[Path, KeptProposal | None]:
     """Read each file, the oldest first; None marks one that can't be read, before all others."""
-    found: dict[Path, KeptProposal | None] = {}
-    written: dict[Path, int] = {}
+    found: list[tuple[int, Path, KeptProposal | None]] = []
     for path in folder.glob(_NAMES):
         try:
-            found[path], written[path] = KeptProposal.read(path), path.stat().st_mtime_ns
+            kept = KeptProposal.read(path)
+            found.append((path.stat().st_mtime_ns, path, kept))
         except (OSError, ValueError, FedprivError) as error:
             log.debug("%s: can't be read: %s", path, type(error).__name__)
-            found[path], written[path] = None, 0
-    return {path: found[path] for path in sorted(found, key=written.__getitem__)}
+            found.append((0, path, None))
+    return {path: kept for _, path, kept in sorted(found, key=itemgetter(0))}
 
 
 def _beyond(share: Sequence[Path], new: int = 0) -> Sequence[Path]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -21,13 +21,8 @@ from fedpriv.files import write_atomic
 
 LINE = re.compile(r"^(?P<mark>#!?) (?P<key>\w+) = (?P<value>.*)$")
 MAY_STAY = ("budget.witness", "allow.approve")  # lines of a draft that are asked for, too
+Ask = Callable[[str, str | None], str]  # a line of text; an empty one is what is offered
 HERE = ("data.path", "allow.model", "allow.begin")  # files and folders of this machine
-
-
-class Ask(Protocol):
-    """Ask a person for a line of text; an empty line is the answer that is offered."""
-
-    def __call__(self, text: str, usual: str | None) -> str: ...
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def test_it_refuses_for_the_reason_that_the_site_has(
 ) -> None:
     settings = replace(settings, limits=replace(settings.limits, **limits))
     proposal = proposal.model_copy(update=changes)
-    assert check_proposal(settings, proposal, pool).refusals == (answer(settings, proposal, pool),)
+    assert check_proposal(settings, proposal, pool).refusals == [answer(settings, proposal, pool)]
 
 
 def test_it_says_what_looks_cost(
