@@ -35,13 +35,9 @@ def accept(file: SiteFile, path: Path, ask: Callable[[], object]) -> str:
         fix = "Compare the keys of all sites, and state this roster there."
         raise ConfigError("is missing, so no roster can follow it", key="secure_sum", fix=fix)
     if new.predecessor != old.digest:
-        raise ConfigError(
-            f"does not follow this site's roster, {old.digest}",
-            file=path,
-            key="predecessor",
-            value=new.predecessor,
-            fix="Accept the rosters between first, or ask the coordinator for one that follows it.",
-        )
+        problem = f"does not follow this site's roster, {old.digest}"
+        fix = "Accept the rosters between first, or ask the coordinator for one that follows it."
+        raise ConfigError(problem, file=path, key="predecessor", value=new.predecessor, fix=fix)
     own = load_or_create_key(file.site.state_dir / SIGNING_KEY).public_key().public_bytes_raw()
     if new.key_of(file.site.name) != own.hex():
         fix = "Send the coordinator fedpriv-client roster-entry, and ask for another roster."

@@ -156,12 +156,8 @@ def _text(answering: Answering, record: Record, field: str, source: Path, row: i
     try:
         return answering.text_of(record.get(field))
     except ValueError:
-        raise DataError(
-            f"line {row} has no text there",
-            file=source,
-            key=field,
-            fix="Name the field with --field, or take the line out.",
-        ) from None
+        fix = "Name the field with --field, or take the line out."
+        raise DataError(f"line {row} has no text there", file=source, key=field, fix=fix) from None
 
 
 def _resume(stream: IO[bytes], records: Sequence[Record], source: Path, out: Path) -> int:
@@ -179,11 +175,8 @@ def _resume(stream: IO[bytes], records: Sequence[Record], source: Path, out: Pat
         except (ValueError, LookupError, TypeError):
             same = False
         if not same:
-            raise ConfigError(
-                f"line {row + 1} is no answer to that line of {source}",
-                file=out,
-                key="--out",
-                fix="Name another file, or take this one away.",
-            )
+            problem = f"line {row + 1} is no answer to that line of {source}"
+            fix = "Name another file, or take this one away."
+            raise ConfigError(problem, file=out, key="--out", fix=fix)
     stream.truncate(stream.seek(sum(len(line) + 1 for line in lines)))
     return len(lines)

@@ -171,11 +171,8 @@ def megabytes(count: int) -> str:
 
 
 def _not_reserved(folder: Path, count: int, error: OSError) -> DataError:
-    return DataError(
-        f"can't reserve {megabytes(count)} ({error.strerror})",
-        file=folder,
-        fix="Free some of the disk, or raise the quota.",
-    )
+    fix = "Free some of the disk, or raise the quota."
+    return DataError(f"can't reserve {megabytes(count)} ({error.strerror})", file=folder, fix=fix)
 
 
 def _growing(settings: SiteSettings) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from operator import truediv
@@ -34,19 +35,15 @@ from fedpriv.report.lifetime import in_words, share
 from fedpriv.stored_adapter import find_adapter
 from fedpriv_client.disk_space import check_disk_space, disk_space_needed
 from fedpriv_client.roster_entry import own_key
-from fedpriv_client.settings import (
-    enrolment_of,
-    ledger_path,
-    ledgers,
-    settings_of,
-    site_settings,
-)
+from fedpriv_client.settings import enrolment_of, ledger_path, ledgers, settings_of, site_settings
 from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import cache_folder
 from fedpriv_client.undo_init import LOG, last_undone
 from fedpriv_client.usual_job import usual_job
 
 if TYPE_CHECKING:
+    from fedpriv.private_training.pool import WorkerPool
+    from fedpriv.private_training.worker import ModelRecipe
     from fedpriv_client.check import Verdict
 
 FAR = 10  # times the declared size, or a part of it: nobody typed that on purpose
@@ -118,8 +115,8 @@ def _own_models(file: SiteFile) -> Iterator[Finding]:
     state = file.site.state_dir
     folders = (site_models(state), state / "personal", state / "alone")  # two of older versions
     made = (path for folder in folders for path in sorted(folder.glob("*")))
-    if where := ", ".join(str(path) for path in made if path.is_dir()):
-        text = f"{where}: trained on this site's records without privacy: not to leave this house"
+    if places := ", ".join(str(path) for path in made if path.is_dir()):
+        text = f"{places}: trained on this site's records without privacy: not to leave this house"
         yield Finding("own models", True, text)
     cache = own_cache(state)
     if cache.exists() and not is_running(work_folder(state)):
@@ -147,11 +144,8 @@ def _enrolment(file: SiteFile) -> str:
 def _server(file: SiteFile) -> str:
     from fedpriv_client.serve import connection_of
 
-    connection = connection_of(file)
-    try:
+    with closing(connection_of(file)) as connection:
         connection.connect()
-    finally:
-        connection.close()
     return f"{file.server.address} is the enrolment's server and knows this site"
 
 
@@ -164,13 +158,9 @@ def _signing_key(file: SiteFile) -> str:
 def _ledger(file: SiteFile, config: Path) -> str:
     witness = file.budget.witness
     if witness is not None and witness.exists() and not os.access(witness, os.W_OK):
-        raise ConfigError(
-            "can't be written to by this user",
-            file=config,
-            key="budget.witness",
-            value=str(witness),
-            fix="The ledger tells it of every row before anything leaves.",
-        )
+        problem = "can't be written to by this user"
+        fix = "The ledger tells it of every row before anything leaves."
+        raise ConfigError(problem, file=config, key="budget.witness", value=str(witness), fix=fix)
     with open_ledger(site_settings(file, config), reading=True) as ledger:
         if ledger.terms.witnessed and witness is None:  # who only reads may leave it out
             raise LedgerError(
@@ -250,12 +240,9 @@ def _transform(file: SiteFile) -> str:
     try:
         differs = remembers(transform)
     except Exception as error:
-        raise ConfigError(
-            f"fails on a made-up text ({type(error).__name__})",
-            key="data.transform",
-            value=name,
-            fix="What it fails on contributes nothing; run it by hand to see why.",
-        ) from None
+        problem = f"fails on a made-up text ({type(error).__name__})"
+        fix = "What it fails on contributes nothing; run it by hand to see why."
+        raise ConfigError(problem, key="data.transform", value=name, fix=fix) from None
     if differs:
         raise DoubtError(
             f"{name} makes something else of the same text later. By chance is fine; if it"
@@ -271,12 +258,9 @@ def _model(file: SiteFile) -> str:
         found.append(("begin", allow.begin, (find_adapter(allow.begin).digest,)))
     for key, name, digests in found:
         if (stated := getattr(allow, f"{key}_digest")) not in digests:
-            raise ConfigError(
-                f"is not the digest of {name!r}, which is {digests[0]}",
-                key=f"allow.{key}_digest",
-                value=stated,
-                fix="State the one that you mean to allow.",
-            )
+            problem = f"is not the digest of {name!r}, which is {digests[0]}"
+            fix = "State the one that you mean to allow."
+            raise ConfigError(problem, key=f"allow.{key}_digest", value=stated, fix=fix)
         told.append(f"{name}, {digests[0]}")
     return "; begins at ".join(told)
 
@@ -324,8 +308,7 @@ def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> Iterator[Fin
         text = "waits until somebody here approves it: fedpriv-client approve"
         yield Finding("job", True, text)
     if verdict.trained is not None:
-        with pool.borrow(recipe_of(proposal, settings)) as worker:
-            yield look("step", lambda: memory.step(worker))
+        yield look("step", lambda: _step(recipe_of(proposal, settings), pool))
 
 
 def _cost(verdict: Verdict) -> str:
@@ -353,3 +336,8 @@ def _cost(verdict: Verdict) -> str:
 def _price(epsilon: float | None, allocated: float | None, budget: float | None) -> str:
     with_all = "" if allocated is None else f", {allocated:.3f} of {budget:g} with all before"
     return f"ε = {epsilon:.3f} by itself{with_all}"
+
+
+def _step(recipe: ModelRecipe, pool: WorkerPool) -> str:
+    with pool.borrow(recipe) as worker:
+        return memory.step(worker)

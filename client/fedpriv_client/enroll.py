@@ -56,12 +56,8 @@ def enroll(folder: Path, name: str) -> Enrollment:
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError:
-        raise ConfigError(
-            "is not a site's name",
-            key="--name",
-            value=name,
-            fix="Use the one in the federation file.",
-        ) from None
+        fix = "Use the one in the federation file."
+        raise ConfigError("is not a site's name", key="--name", value=name, fix=fix) from None
     key = new_key()
     made = Enrollment(
         folder / "site.key", folder / f"{name}.request.pem", fingerprint(key.public_key())

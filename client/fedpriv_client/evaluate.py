@@ -99,10 +99,7 @@ def _models(
     chosen: Federated, worker: Worker
 ) -> tuple[dict[str, Vector], dict[OwnKind, AdapterFacts]]:
     """Return the values of each model that exists, and the facts of the site's own models."""
-    values = {
-        "base": worker.initial,
-        "federated": read_values(chosen.folder, worker, chosen.facts),
-    }
+    values = {"base": worker.initial, "federated": read_values(chosen.folder, worker, chosen.facts)}
     facts: dict[OwnKind, AdapterFacts] = {}
     for kind in TRAINED:
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job / kind

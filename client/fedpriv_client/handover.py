@@ -96,12 +96,9 @@ def _check_room(settings: SiteSettings, folder: Path, needed: int, held: int) ->
         )
     _, reserved = disk_space_needed(settings, 0)
     if shutil.disk_usage(folder).free + held < needed + reserved:
-        raise DataError(
-            "has no room for an adapter beside what is reserved for the ledger",
-            file=folder,
-            fix="Free some of the disk, then ask the coordinator for the folder `adapter` of the"
-            " run.",
-        )
+        problem = "has no room for an adapter beside what is reserved for the ledger"
+        fix = "Free some of the disk, then ask the coordinator for the folder `adapter` of the run."
+        raise DataError(problem, file=folder, fix=fix)
 
 
 def _card(proposal: Proposal) -> str:

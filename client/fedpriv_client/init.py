@@ -19,12 +19,7 @@ from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.report.lifetime import for_one, in_words
 from fedpriv.report.page_parts import RULES
-from fedpriv_client.settings import (
-    check_no_ledger_is_missing,
-    ledger_path,
-    ledgers,
-    terms_of,
-)
+from fedpriv_client.settings import check_no_ledger_is_missing, ledger_path, ledgers, terms_of
 from fedpriv_client.site_settings import cache_folder
 from fedpriv_client.undo_init import undo, unspent
 from fedpriv_client.usual_job import pace, usual_job

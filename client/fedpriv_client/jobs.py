@@ -103,12 +103,8 @@ class Jobs:
             )
         if len(found) > 1:
             several = ", ".join(f"{job.name} {job.digest}" for job in found)
-            raise ConfigError(
-                "may be one of several",
-                key="JOB",
-                value=name,
-                fix=f"Give the id and --digest of one: {several}.",
-            )
+            fix = f"Give the id and --digest of one: {several}."
+            raise ConfigError("may be one of several", key="JOB", value=name, fix=fix)
         return found[0]
 
 

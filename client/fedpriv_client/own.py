@@ -64,21 +64,17 @@ def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
     folder = adapter or _newest(adapters_folder(settings.state_dir))
     facts = read_facts(folder)
     if facts.kind != "federated":
-        raise ConfigError(
-            f"is an adapter of the kind {facts.kind!r}, made of this site's records already",
-            file=folder,
-            fix="Name the adapter of the job itself, or leave --adapter out.",
-        )
+        problem = f"is an adapter of the kind {facts.kind!r}, made of this site's records already"
+        fix = "Name the adapter of the job itself, or leave --adapter out."
+        raise ConfigError(problem, file=folder, fix=fix)
     try:
         for refusal in settings.limits.model_refusals(facts.proposal):
             raise refusal
         check_fields(facts.proposal, settings)
     except FedprivError as error:
-        raise ConfigError(
-            f"does not fit this site. {error}".rstrip("."),
-            file=folder,
-            fix="Name an adapter of a job of this site, or change the site's file.",
-        ) from None
+        problem = f"does not fit this site. {error}".rstrip(".")
+        fix = "Name an adapter of a job of this site, or change the site's file."
+        raise ConfigError(problem, file=folder, fix=fix) from None
     return Federated(folder, facts, settings, settings.spec_of(facts.proposal.model))
 
 
@@ -190,11 +186,9 @@ def _unpacked(source: Source) -> int:
     packed = path.suffix == ".gz"
     is_plain = (path.with_suffix("") if packed else path).suffix in PLAIN
     if isinstance(source, OtherSource) or not path.is_file() or not is_plain:  # or attachments are
-        raise DataError(
-            "takes disk space that can't be told beforehand, and the client runs",
-            file=where(source),
-            fix="Stop the client for as long as this takes; its jobs wait.",
-        )
+        problem = "takes disk space that can't be told beforehand, and the client runs"
+        fix = "Stop the client for as long as this takes; its jobs wait."
+        raise DataError(problem, file=where(source), fix=fix)
     if not packed:
         return path.stat().st_size
     with gzip.open(path) as stream:

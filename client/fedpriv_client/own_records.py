@@ -56,12 +56,9 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
         refuse_empty(settings, tally_records(own.held_out, spec, tokenizer), held_out=True)
     took, allowed = SLOWER * (time.monotonic() - began), preparation(settings)
     if settings.limits.ticks and took > allowed:
-        raise DataError(
-            f"takes {took:.1f} s to prepare, and would have {allowed:.1f} s for a proposal",
-            key="site.preparation",
-            value=settings.preparation or ...,
-            fix=f"Set it to {2 * took:.0f}: when an answer leaves may not depend on the records.",
-        )
+        problem = f"takes {took:.1f} s to prepare, and would have {allowed:.1f} s for a proposal"
+        fix = f"Set it to {2 * took:.0f}: when an answer leaves may not depend on the records."
+        raise DataError(problem, key="site.preparation", value=settings.preparation or ..., fix=fix)
     return tally
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from operator import truediv
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fedpriv.privacy.accounting.shares import share_of, shares_of
 from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.process import read_status
 from fedpriv.report.lifetime import for_one, share, share_in, terms_in, why_first
-from fedpriv.report.page_parts import RULES, templates
+from fedpriv.report.page_parts import RULES, css_colours, templates
 from fedpriv_client.held_space import full_disk
 from fedpriv_client.job_words import cost, described, meaning
 from fedpriv_client.jobs import jobs_of
@@ -43,44 +44,35 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
     Raises:
         LedgerError, ConfigError: as `fedpriv_client.jobs.jobs_of`.
     """
-    from fedpriv.report.page_parts import css_colours
-
     settings = site_settings(file, config)
     jobs, status = jobs_of(settings), read_status(settings.state_dir)
-    past = [job for job in jobs.jobs if job not in jobs.waiting]
-    return (
-        templates("fedpriv_client")
-        .get_template("page.html.j2")
-        .render(
-            site=settings.name,
-            server=settings.server,
-            authority=_authority(file),
-            key=own_key(file),
-            jobs=jobs,
-            past=past,
-            told=past[:IN_WORDS],
-            account=jobs.account,
-            budgets=list(_budgets(jobs.account)),
-            words=lambda job: described(job, settings.terms.declared_size),
-            cost=lambda job: cost(jobs, job),
-            meaning=lambda job: meaning(jobs, job),
-            part=lambda job: share_in(jobs.account, job.plan),
-            for_one=_for_one(jobs.account),
-            why_first=why_first(terms_in(jobs.account)),
-            limits=list(_limits(file, settings)),
-            rule=RULES[jobs.account["rule"]["name"]],
-            ask=settings.ask,
-            approvers=settings.approvers,
-            approvals=settings.approvals,
-            reasons=REASONS,
-            persons=persons,
-            paused=jobs.orders.paused,
-            status={"connection": "none", "activity": "", "refusal": ""} | status,
-            full_disk=full_disk(settings.state_dir),
-            made=datetime.now(UTC),
-            form_key=form_key,
-            css_colours=css_colours,
-        )
+    account, past = jobs.account, [job for job in jobs.jobs if job not in jobs.waiting]
+    template = templates("fedpriv_client").get_template("page.html.j2")
+    return template.render(
+        site=settings.name,
+        settings=settings,
+        authority=_authority(file),
+        key=own_key(file),
+        jobs=jobs,
+        past=past,
+        told=past[:IN_WORDS],
+        account=account,
+        budgets=list(_budgets(account)),
+        words=lambda job: described(job, settings.terms.declared_size),
+        cost=partial(cost, jobs),
+        meaning=partial(meaning, jobs),
+        part=lambda job: share_in(account, job.plan),
+        for_one=_for_one(account),
+        why_first=why_first(terms_in(account)),
+        limits=list(_limits(file, settings)),
+        rule=RULES[account["rule"]["name"]],
+        reasons=REASONS,
+        persons=persons,
+        status={"connection": "none", "activity": "", "refusal": ""} | status,
+        full_disk=full_disk(settings.state_dir),
+        made=datetime.now(UTC),
+        form_key=form_key,
+        css_colours=css_colours,
     )
 
 
@@ -100,14 +92,14 @@ def _budgets(account: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for at, claim in enumerate(terms.claims):
         key, name = ("_alone", "Alone") if claim.alone else ("", "With trust in most sites")
         allocated, spent = account[f"epsilon{key}_allocated"], account[f"epsilon{key}_spent"]
-        budget, taken = claim.budget, used[at * size : (at + 1) * size]
+        taken = used[at * size : (at + 1) * size]
         held = min(1.0, max(map(truediv, taken, claim.limit)))
         yield {
             "name": name,
-            "budget": budget,
+            "budget": claim.budget,
             "allocated": allocated,
             "spent": spent,
-            "left": max(0.0, budget - allocated),
+            "left": max(0.0, claim.budget - allocated),
             "taken": share(held),
             "left_share": share(1 - held),
             "allocated_share": held,

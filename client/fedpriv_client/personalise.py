@@ -132,12 +132,7 @@ def personalise(
 
 
 def _train(
-    chosen: Federated,
-    file: OwnSiteFile,
-    config: Path,
-    folder: Path,
-    single: bool,
-    watch: Watch,
+    chosen: Federated, file: OwnSiteFile, config: Path, folder: Path, single: bool, watch: Watch
 ) -> tuple[OwnParts, OwnModels]:
     """Train the models, and put their adapters into a folder; no more is in memory afterwards."""
     settings, facts = chosen.settings, chosen.facts

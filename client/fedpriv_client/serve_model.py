@@ -60,10 +60,8 @@ def check_installed() -> None:
     from transformers.utils.import_utils import is_serve_available
 
     if not is_serve_available():
-        raise ConfigError(
-            "what transformers' server needs is not installed",
-            fix="pip install 'fedpriv[serving]', or 'fedpriv-site[serving]' of a site alone.",
-        )
+        fix = "pip install 'fedpriv[serving]', or 'fedpriv-site[serving]' of a site alone."
+        raise ConfigError("what transformers' server needs is not installed", fix=fix)
 
 
 def check_writes(folder: Path) -> None:
@@ -74,11 +72,8 @@ def check_writes(folder: Path) -> None:
     """
     read_site_model(folder)
     if not SiteModelConfig.from_pretrained(folder).writes:
-        raise ConfigError(
-            "holds a model that labels texts, and transformers' server lets models write",
-            file=folder,
-            fix="Type: fedpriv-client classify",
-        )
+        problem = "holds a model that labels texts, and transformers' server lets models write"
+        raise ConfigError(problem, file=folder, fix="Type: fedpriv-client classify")
 
 
 def fresh_token(folder: Path) -> tuple[str, Path]:

@@ -126,12 +126,9 @@ def _only_ledger(file: SiteFile, config_path: Path) -> str:
             f" fedpriv-client init --config {config_path}"
         )
     if len(found) > 1:
-        raise ConfigError(
-            "is missing, and this site has several ledgers",
-            file=config_path,
-            key="data.dataset_id",
-            fix=f"State the one of these records: {', '.join(found)}.",
-        )
+        problem = "is missing, and this site has several ledgers"
+        fix = f"State the one of these records: {', '.join(found)}."
+        raise ConfigError(problem, file=config_path, key="data.dataset_id", fix=fix)
     return next(iter(found))
 
 
@@ -151,12 +148,9 @@ def roster_of(file: SiteFile) -> Roster | None:
         return None
     roster = accepted(accepted_path(file), read_roster(section.roster, section.digest))
     if roster.key_of(file.site.name) is None:
-        raise ConfigError(
-            f"does not name this site, {file.site.name!r}",
-            file=section.roster,
-            key="secure_sum.roster",
-            fix="Send the coordinator this site's entry: fedpriv-client roster-entry.",
-        )
+        problem = f"does not name this site, {file.site.name!r}"
+        fix = "Send the coordinator this site's entry: fedpriv-client roster-entry."
+        raise ConfigError(problem, file=section.roster, key="secure_sum.roster", fix=fix)
     return roster
 
 

@@ -241,7 +241,6 @@ def test_a_certificate_that_ends_soon_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fedpriv.config.load import load_job
-    from fedpriv.pki import certificates
     from fedpriv_server.provision import provision
     from fedpriv_server.provision_options import ProvisionOptions
 
@@ -262,7 +261,7 @@ def test_a_certificate_that_ends_soon_is_told(
         )
     site = load_site(file)
     assert look("enrolment", lambda: doctor._enrolment(site)).ok is True
-    monkeypatch.setattr(certificates, "SOON", timedelta(days=4000))
+    monkeypatch.setattr(doctor, "SOON", timedelta(days=4000))
     found = look("enrolment", lambda: doctor._enrolment(site))
     assert found.ok is None
     assert "Ask the coordinator" in found.found
