@@ -25,7 +25,7 @@ from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score
 from fedpriv.serving import load_site_model
 from fedpriv.serving.folder import read_weights, site_models
-from fedpriv_client.own import Federated, at_work, federated, opened, shown_held_out
+from fedpriv_client.own import Federated, at_work, federated, opened
 
 PAGE = "evaluation.html"  # in the site's folder
 STAYS = "Computed from this site's records without privacy: not to leave this house."
@@ -71,10 +71,10 @@ def own_view(
             examples, units = to_test_on(records, spec, tokenizer, key=key)
             (training,) = own_examples(own.training, spec, tokenizer)
             check_held_out(training, examples, tokenizer, key=key)
-        models, facts = _models(chosen, worker)
-        held_out = shown_held_out(file)
-        knowing = [kind for kind, one in facts.items() if one.held_out != held_out]
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job
+        models, facts = _models(chosen, worker, folder)
+        held_out = str(file.data.held_out)  # to notice models that were trained with another value
+        knowing = [kind for kind, one in facts.items() if one.held_out != held_out]
         served = read_weights(folder) if folder.exists() else {}
         needed = served and ("prompt" in spec.columns or "single" in served)
         return evaluate(
@@ -96,16 +96,12 @@ def own_view(
 
 
 def _models(
-    chosen: Federated, worker: Worker
+    chosen: Federated, worker: Worker, own: Path
 ) -> tuple[dict[str, Vector], dict[OwnKind, AdapterFacts]]:
     """Return the values of each model that exists, and the facts of the site's own models."""
     values = {"base": worker.initial, "federated": read_values(chosen.folder, worker, chosen.facts)}
-    facts: dict[OwnKind, AdapterFacts] = {}
-    for kind in TRAINED:
-        folder = site_models(chosen.settings.state_dir) / chosen.facts.job / kind
-        if folder.exists():
-            facts[kind] = read_facts(folder)
-            values[kind] = read_values(folder, worker, facts[kind])
+    facts = {kind: read_facts(own / kind) for kind in TRAINED if (own / kind).exists()}
+    values |= {kind: read_values(own / kind, worker, facts[kind]) for kind in facts}
     return {name: values[name] for name in MEANING if name in values}, facts
 
 

@@ -122,11 +122,6 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[tuple[OwnR
             yield records, worker
 
 
-def shown_held_out(file: SiteFile) -> str | None:
-    """Return `data.held_out` as text, to notice models that were trained with another value."""
-    return None if file.data.held_out is None else str(file.data.held_out)
-
-
 def work_folder(state_dir: Path) -> Path:
     """Return the folder where one command at a time works."""
     return state_dir / "personal-work"

@@ -399,9 +399,8 @@ class Site:
             the site's own log: the server hears the same each time.
         """
         with self._lock:
-            plan = self.ledger.plan(handover.proposal.job_id)
-            terms, held = self.ledger.terms, sum(space.held for space in self._held)
-            return keep_adapter(self.settings, terms, plan, self._pool, handover, vector, held)
+            held = sum(space.held for space in self._held)
+            return keep_adapter(self.settings, self.ledger, self._pool, handover, vector, held)
 
     @property
     def wire(self) -> Wire:

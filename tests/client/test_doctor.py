@@ -296,7 +296,7 @@ def test_a_folder_that_fails_is_a_finding_and_the_rest_is_looked_at(
     def refuse(path: Path) -> Path:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("fedpriv.files.private_folder", refuse)
+    monkeypatch.setattr("fedpriv_client.doctor.private_folder", refuse)
     code, found = examined(file, "--offline")
     assert code == 2
     assert "Permission denied" in found["records"]["found"]
