@@ -98,7 +98,7 @@ def run(
             raise ConfigError("expected a text by the standard input", key="--in")
         print(_shown(answer([text], 0)[0]))
         return
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False, markup=False)
 
     def watch(batches: range) -> Any:
         hidden = not console.is_terminal
@@ -107,12 +107,8 @@ def run(
     added = answer_file(
         answering, answer, source, out, field=field, batch_size=batch_size, watch=watch
     )
-    console.print(
-        f"{added} answers were added to {out}. They are as confidential as this site's records.",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    confidential = "They are as confidential as this site's records."
+    console.print(f"{added} answers were added to {out}. {confidential}", soft_wrap=True)
 
 
 def _opened(out: Path) -> int:

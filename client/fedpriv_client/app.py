@@ -59,13 +59,8 @@ def _consider(site: Site, permit: Permit, message: Message) -> Result:
     permit(proposal.job_id)
     signature = _body(message, protocol.SIGNED)
     signed = None if signature is None else protocol.Signed.parse(signature)
-    offer = site.consider(proposal, signed)
-    log.info(
-        "Job %s: offered %d steps at ε = %.3f in all.",
-        proposal.job_id,
-        proposal.steps,
-        offer.epsilon,
-    )
+    offer, steps = site.consider(proposal, signed), proposal.steps
+    log.info("Job %s: offered %d steps at ε = %.3f in all.", proposal.job_id, steps, offer.epsilon)
     return offer, None
 
 

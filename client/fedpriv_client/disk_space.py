@@ -139,15 +139,15 @@ def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
     missing = tokens + ledger - free
     if missing <= 0:
         return
-    limit, in_a_job = ("max_length", "model.max_length")
+    limit, key = "max_length", "model.max_length"
     if ledger > tokens:
-        limit, in_a_job = ("max_trainable", "lora.r")
+        limit, key = "max_trainable", "lora.r"
     raise DataError(
         f"is {megabytes(missing)} short of disk space: this site's own limits may need"
         f" {megabytes(tokens)} for the tokens of {units:,} units and {megabytes(ledger)} for the"
         " ledger, its replies, and what is kept for people",
         file=settings.state_dir,
-        key=in_a_job if settings.terms.simulated else f"allow.{limit}",
+        key=key if settings.terms.simulated else f"allow.{limit}",
         value=getattr(settings.limits, limit),
         fix="Lower this limit, or free some of the disk.",
     )

@@ -129,12 +129,12 @@ def run(
     Returns:
         The evaluation, as JSON.
     """
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, highlight=False, markup=False)
     status = console.status("Starting") if console.is_terminal else None
 
     def say(text: str) -> None:
         if status is None:
-            console.print(text, highlight=False)
+            console.print(text)
         else:
             status.update(text)
 
@@ -144,9 +144,8 @@ def run(
     write_page(found, page)
     if not as_json:
         console.print(table(found))
-        for note in filter(None, (found.verdict, *found.notes)):
-            console.print(note, highlight=False, soft_wrap=True, markup=False)
-        console.print(f"{STAYS}\nPage: {page}", highlight=False, soft_wrap=True, markup=False)
+        for line in filter(None, (found.verdict, *found.notes, STAYS, f"Page: {page}")):
+            console.print(line, soft_wrap=True)
     return dict(finite_json(found.as_dict() | {"page": str(page)}))
 
 

@@ -197,35 +197,23 @@ class FleetCalls(FleetHttpClient):
 
     def confirm(self, node: int, metadata: Metadata) -> None:
         """Say that a message has come, so that it does not come again."""
-        self.ConfirmMessageReceived(
-            objects.ConfirmMessageReceivedRequest(
-                node=Node(node_id=node),
-                run_id=metadata.run_id,
-                message_object_id=metadata.message_id,
-            )
-        )
+        came = objects.ConfirmMessageReceivedRequest(node=Node(node_id=node))
+        came.run_id, came.message_object_id = metadata.run_id, metadata.message_id
+        self.ConfirmMessageReceived(came)
 
     def announce(self, node: int, reply: Outgoing) -> tuple[str, list[str]]:
         """Say that a reply comes; gives a session, and the ids of the objects that are missing."""
-        answer = self.PushMessages(
-            fleet.PushMessagesRequest(
-                node=Node(node_id=node),
-                messages_list=[message_to_proto(reply.announced())],
-                message_object_trees=[inflatable.get_object_tree(reply.message)],
-                clientapp_runtime_list=[0.0],  # how long it took is nobody's business
-            )
+        asked = fleet.PushMessagesRequest(
+            node=Node(node_id=node),
+            messages_list=[message_to_proto(reply.announced())],
+            message_object_trees=[inflatable.get_object_tree(reply.message)],
+            clientapp_runtime_list=[0.0],  # how long it took is nobody's business
         )
+        answer = self.PushMessages(asked)
         return answer.session_id, list(dict.fromkeys(answer.objects_to_push))
 
     def push(self, node: int, run: int, session: str, key: str, content: bytes) -> bool:
         """Send an object of a reply that was announced; gives whether the server took it."""
-        answer = self.PushObject(
-            objects.PushObjectRequest(
-                node=Node(node_id=node),
-                run_id=run,
-                object_id=key,
-                object_content=content,
-                session_id=session,
-            )
-        )
-        return bool(answer.stored)
+        sent = objects.PushObjectRequest(node=Node(node_id=node), run_id=run, session_id=session)
+        sent.object_id, sent.object_content = key, content
+        return bool(self.PushObject(sent).stored)

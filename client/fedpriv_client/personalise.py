@@ -195,18 +195,18 @@ def run(
     Returns:
         What was made, as JSON.
     """
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, highlight=False, markup=False)
     screen = _Screen(console, file.personal)
     with screen.bar:
         made = personalise(file, config, adapter, single=single, watch=screen)
     if not as_json:
-        console.print(summary(made), highlight=False, soft_wrap=True, markup=False)
+        console.print(summary(made), soft_wrap=True)
     found = dict(finite_json(made.as_dict()))
     if file.data.held_out is not None:
         try:
             found["evaluation"] = evaluate.run(file, config, adapter, limit=None, as_json=as_json)
         except DataError as error:  # the site model is whole
-            console.print(f"It can't be evaluated: {error}", highlight=False, markup=False)
+            console.print(f"It can't be evaluated: {error}")
     return found
 
 
@@ -223,7 +223,7 @@ class _Screen(Watch):
     def say(self, text: str) -> None:
         self.bar.update(self._task, description=text)
         if not self._console.is_terminal:
-            self._console.print(text, highlight=False, soft_wrap=True)
+            self._console.print(text, soft_wrap=True)
 
     def begun(self, kind: OwnKind) -> None:
         self._lowest = math.inf
@@ -241,7 +241,7 @@ class _Screen(Watch):
         if not self._console.is_terminal:
             name = f"rate {epoch.rate:g}, pass {epoch.number}" if epoch.number else "before"
             how = ", all records" if epoch.loss is None else f": loss {epoch.loss:.3f}"
-            self._console.print(name + how, highlight=False)
+            self._console.print(name + how)
 
     def learned(self, step: int, steps: int) -> None:
         self.bar.update(self._task, completed=step, total=steps)

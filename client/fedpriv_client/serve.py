@@ -46,24 +46,12 @@ def serve(file: SiteFile, config: Path) -> None:
     folder = private_folder(file.site.state_dir)
     with contextlib.ExitStack() as stack:
         stack.enter_context(only_process(folder))
-        status = Status(
-            folder,
-            site=file.site.name,
-            server=file.server.address,
-            connection="connecting",
-            activity="starting",
-            problem="",
-            refusal="",
-        )
+        status = Status(folder, site=file.site.name, server=file.server.address)
+        status.update(connection="connecting", activity="starting", problem="", refusal="")
         stack.callback(status.update, connection="none", activity="stopped")
         healthy = stack.enter_context(health_service(file.site.health, "site.health"))
-        stack.enter_context(
-            metrics_service(
-                file.site.metrics_port,
-                "site.metrics_port",
-                lambda: load_part("site.metrics_port")(file, config),
-            )
-        )
+        port, key = file.site.metrics_port, "site.metrics_port"
+        stack.enter_context(metrics_service(port, key, lambda: load_part(key)(file, config)))
         connection = connection_of(file)
         service = Service(connection, status, healthy)
         stack.callback(service.close)
@@ -94,7 +82,6 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     from huggingface_hub import constants
 
     from fedpriv.kept import in_memory_alone
-    from fedpriv.plugins import load_part
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
     from fedpriv.private_training.pool import WorkerPool
     from fedpriv_client.account import account_file, write_account
