@@ -8,11 +8,10 @@ from pathlib import Path
 from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError
 from fedpriv.files import write_json
-from fedpriv.pki.signing import load_or_create_key
 from fedpriv.secure_sum.roster import Accepted, read
 from fedpriv.secure_sum.succession import changes
+from fedpriv_client.roster_entry import public_key
 from fedpriv_client.settings import accepted_path, roster_of
-from fedpriv_client.site_settings import SIGNING_KEY
 
 ADVICE = (
     "Compare these keys by telephone with the sites that own them, not with the coordinator. All"
@@ -38,8 +37,7 @@ def accept(file: SiteFile, path: Path, ask: Callable[[], object]) -> str:
         problem = f"does not follow this site's roster, {old.digest}"
         fix = "Accept the rosters between first, or ask the coordinator for one that follows it."
         raise ConfigError(problem, file=path, key="predecessor", value=new.predecessor, fix=fix)
-    own = load_or_create_key(file.site.state_dir / SIGNING_KEY).public_key().public_bytes_raw()
-    if new.key_of(file.site.name) != own.hex():
+    if new.key_of(file.site.name) != public_key(file):
         fix = "Send the coordinator fedpriv-client roster-entry, and ask for another roster."
         raise ConfigError("does not name this site with its key", file=path, fix=fix)
     print("\n".join(f"  {line}" for line in changes(old, new)))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -86,6 +85,9 @@ class KeptProposal(Section):
         return found
 
 
+Decide = Callable[[KeptProposal], bool]
+
+
 def proposals_folder(state_dir: Path) -> Path:
     """Return the folder of kept proposals."""
     return state_dir / "proposals"
@@ -118,13 +120,7 @@ def check_word(
 
 
 def keep_proposal(
-    settings: SiteSettings,
-    held: HeldSpace,
-    proposal: Proposal,
-    plan: Plan,
-    allocated: tuple[float, float | None],
-    is_decided: Callable[[KeptProposal], bool],
-    signed: Signed | None = None,
+    settings: SiteSettings, held: HeldSpace, came: KeptProposal, is_decided: Decide
 ) -> KeptProposal | None:
     """Keep a proposal that the site's limits allow; what is wrong with it is said here alone.
 
@@ -132,25 +128,17 @@ def keep_proposal(
     Where people are asked, the second stay until somebody decides: a further one is on no list.
 
     Args:
-        allocated: ε of the ledger with its plan, with trust and alone.
-        is_decided: whether a person said yes or no to one, or it has begun.
+        came: the proposal, as if it came for the first time.
+        is_decided: tells whether a person said yes or no to one, or it has begun.
 
     Returns:
         What was kept, if it is new; None otherwise.
     """
     try:
         folder = private_folder(proposals_folder(settings.state_dir))
-        path, others = _path(folder, plan.proposal), _files(folder)
+        path, others = _path(folder, came.digest), _files(folder)
         known = others.pop(path, None)
-        kept = KeptProposal(
-            server=str(settings.server),
-            first=known.first if known else datetime.now(UTC).replace(microsecond=0),
-            committed=plan.as_row(),
-            allocated=allocated[0],
-            allocated_alone=allocated[1],
-            proposal=proposal,
-            signed=signed,
-        )
+        kept = came if known is None else came.model_copy(update={"first": known.first})
         text = canonical_json(kept.model_dump(mode="json")).decode() + "\n"
         decided = [at for at, one in others.items() if not one or is_decided(one)]
         waiting = [at for at in others if at not in decided]
@@ -166,7 +154,7 @@ def keep_proposal(
             write_beside(path, text, 0o600, held)
         return kept if known is None else None
     except OSError as error:
-        log.error("Job %s is on no list: %s.", proposal.job_id, error.strerror)
+        log.error("Job %s is on no list: %s.", came.job, error.strerror)
         return None
 
 

@@ -19,10 +19,18 @@ def own_key(file: SiteFile) -> str | None:
     Raises:
         LedgerError: the key can't be used, or others may read it.
     """
-    path = file.site.state_dir / SIGNING_KEY
-    if not path.exists():
-        return None
-    return in_groups(load_or_create_key(path).public_key().public_bytes_raw().hex())
+    is_made = (file.site.state_dir / SIGNING_KEY).exists()
+    return in_groups(public_key(file)) if is_made else None
+
+
+def public_key(file: SiteFile) -> str:
+    """Return that public key in hex; it is made if there is none.
+
+    Raises:
+        LedgerError: the key can't be used, or others may read it.
+    """
+    key = load_or_create_key(file.site.state_dir / SIGNING_KEY)
+    return key.public_key().public_bytes_raw().hex()
 
 
 def write_entry(file: SiteFile, path: Path) -> str:
@@ -36,8 +44,7 @@ def write_entry(file: SiteFile, path: Path) -> str:
     Privacy:
         The entry holds the site's name and a public key. The key tells nothing of records.
     """
-    key = load_or_create_key(file.site.state_dir / SIGNING_KEY).public_key()
-    entry = roster.RosterEntry(name=file.site.name, public_key=key.public_bytes_raw().hex())
+    entry = roster.RosterEntry(name=file.site.name, public_key=public_key(file))
     roster.write_entry(path, entry)
     return (
         f"Made {path}. Send it to the coordinator, who makes the roster with fedpriv roster make."

@@ -23,7 +23,7 @@ from fastapi.responses import JSONResponse
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.files import write_atomic
-from fedpriv.local_page import HOST, listen_here
+from fedpriv.local_page import HOST, listen_here, quiet
 from fedpriv.secret import create_secret, load_secret
 from fedpriv.serving.config import SiteModelConfig
 from fedpriv.serving.folder import read_site_model
@@ -113,16 +113,7 @@ def _serve(folder: Path, listening: socket.socket, token: str) -> None:
             app: Any = config.app
             for wrong in (FedprivError, ValueError):  # of what was asked
                 app.add_exception_handler(wrong, _refused)
-            super().__init__(
-                uvicorn.Config(
-                    Guard(app, token),
-                    log_config=None,
-                    access_log=False,
-                    server_header=False,
-                    ws="none",
-                    timeout_graceful_shutdown=2,
-                )
-            )
+            super().__init__(quiet(Guard(app, token)))
 
         def run(self, sockets: Any = None) -> None:
             where = f"http://{HOST}:{listening.getsockname()[1]}/v1"

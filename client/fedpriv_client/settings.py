@@ -30,7 +30,18 @@ def site_settings(file: SiteFile, config_path: Path) -> SiteSettings:
         LedgerError: there is no ledger yet, or it is missing.
         ConfigError: there are several ledgers, and none is named.
     """
-    return settings_of(file, file.data.dataset_id or _only_ledger(file, config_path))
+    found, stated = ledgers(file), file.data.dataset_id
+    if stated is None and not found:
+        check_no_ledger_is_missing(file)
+        raise LedgerError(
+            f"{file.site.state_dir}: holds no ledger yet. Make it, once:"
+            f" fedpriv-client init --config {config_path}"
+        )
+    if stated is None and len(found) > 1:
+        problem = "is missing, and this site has several ledgers"
+        fix = f"State the one of these records: {', '.join(found)}."
+        raise ConfigError(problem, file=config_path, key="data.dataset_id", fix=fix)
+    return settings_of(file, stated or next(iter(found)))
 
 
 def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
@@ -115,21 +126,6 @@ def check_no_ledger_is_missing(file: SiteFile) -> None:
             f"{left}: was written from a ledger that is missing. Restore its newest copy; a new"
             " one would be a fresh budget for the same people."
         )
-
-
-def _only_ledger(file: SiteFile, config_path: Path) -> str:
-    found = ledgers(file)
-    if not found:
-        check_no_ledger_is_missing(file)
-        raise LedgerError(
-            f"{file.site.state_dir}: holds no ledger yet. Make it, once:"
-            f" fedpriv-client init --config {config_path}"
-        )
-    if len(found) > 1:
-        problem = "is missing, and this site has several ledgers"
-        fix = f"State the one of these records: {', '.join(found)}."
-        raise ConfigError(problem, file=config_path, key="data.dataset_id", fix=fix)
-    return next(iter(found))
 
 
 def accepted_path(file: SiteFile) -> Path:

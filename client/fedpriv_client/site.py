@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -134,12 +135,12 @@ class Site:
                 check_examples(settings, self._records)
             self.distinct = self._claim_units() if claimed is None else claimed
             self._reserve_disk_space()
-            self._growth = LedgerGrowth(settings, self.ledger)
-            self._held.append(self._growth.space)
+            growth = self._growth = LedgerGrowth(settings, self.ledger)
+            self._held.append(growth.space)
             self.files = space_for_files(settings)
             self._held.append(self.files)
             self._shared = SharedSlots(
-                settings, self.ledger, self.signing_key, pool, csprng, self._growth
+                settings, self.ledger, self.signing_key, pool, csprng, growth
             )
         except BaseException:
             self.close()
@@ -189,9 +190,18 @@ class Site:
         if (begun := ledger.plan(plan.job)) is not None:  # a job keeps what it began with
             plan = replace(plan, ticks=begun.ticks)
         signed = check_word(settings, proposal, signed, begun=begun is not None)
-        allocated = epsilon, epsilon_alone = ledger.check_both(plan)
+        epsilon, epsilon_alone = ledger.check_both(plan)
         check_fields(proposal, settings)
-        self._ask_people(proposal, signed, plan, allocated)
+        came = KeptProposal(
+            server=str(settings.server),
+            first=datetime.now(UTC).replace(microsecond=0),
+            committed=plan.as_row(),
+            allocated=epsilon,
+            allocated_alone=epsilon_alone,
+            proposal=proposal,
+            signed=signed,
+        )
+        self._ask_people(came, plan)
         with self._lock:
             if self._job is None or self._job.plan != plan:
                 self._job = self._prepare(proposal, plan)
@@ -211,13 +221,7 @@ class Site:
             ledger_head=head.hash,
         )
 
-    def _ask_people(
-        self,
-        proposal: Proposal,
-        signed: Signed | None,
-        plan: Plan,
-        allocated: tuple[float, float | None],
-    ) -> None:
+    def _ask_people(self, came: KeptProposal, plan: Plan) -> None:
         """Keep a proposal for people to read and, if the site's file says so, wait for their yes.
 
         Raises:
@@ -232,7 +236,7 @@ class Site:
             return said or self.ledger.plan(kept.job) == kept.plan or kept.proposal.has_expired
 
         if settings.server is not None:
-            new = keep_proposal(settings, self.files, proposal, plan, allocated, is_decided, signed)
+            new = keep_proposal(settings, self.files, came, is_decided)
         if settings.ask:
             if new is not None and not orders.is_approved(plan, *persons):
                 self.notify(new)
