@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
@@ -36,16 +36,14 @@ def answer_file(
     *,
     field: str | None,
     batch_size: int,
-    watch: Callable[[range], Any] = iter,
 ) -> int:
-    """Answer to each record of a JSONL file, in the order of the file.
+    """Answer to each record of a JSONL file, in the order of the file, with a bar at a terminal.
 
     A line of the answers is the record with its number as `row`, and the answer. Those that are
     there already stay, and what is missing is added; a half line of an earlier end is cut off.
 
     Args:
         field: of a record, which holds the text; that of the job without it.
-        watch: is given the batches to go, for a bar.
 
     Returns:
         How many answers were added.
@@ -62,7 +60,10 @@ def answer_file(
         if not try_lock(stream.fileno(), fcntl.LOCK_EX):
             raise RunningError(f"{out}: another process writes this file. Wait, or name another.")
         done = _resume(stream, records, source, out)
-        for first in watch(range(done - done % batch_size, len(records), batch_size)):
+        batches = range(done - done % batch_size, len(records), batch_size)
+        console = Console(stderr=True)
+        hidden = not console.is_terminal
+        for first in track(batches, "Answering", console=console, transient=True, disable=hidden):
             found = answer(texts[first : first + batch_size], first)
             for row in range(max(first, done), first + len(found)):
                 line = records[row] | {"row": row + 1} | found[row - first]
@@ -98,17 +99,9 @@ def run(
             raise ConfigError("expected a text by the standard input", key="--in")
         print(_shown(answer([text], 0)[0]))
         return
-    console = Console(stderr=True, highlight=False, markup=False)
-
-    def watch(batches: range) -> Any:
-        hidden = not console.is_terminal
-        return track(batches, "Answering", console=console, transient=True, disable=hidden)
-
-    added = answer_file(
-        answering, answer, source, out, field=field, batch_size=batch_size, watch=watch
-    )
+    added = answer_file(answering, answer, source, out, field=field, batch_size=batch_size)
     confidential = "They are as confidential as this site's records."
-    console.print(f"{added} answers were added to {out}. {confidential}", soft_wrap=True)
+    print(f"{added} answers were added to {out}. {confidential}", file=sys.stderr)
 
 
 def _opened(out: Path) -> int:

@@ -20,7 +20,7 @@ from fedpriv.privacy.ledger.life import life_with
 from fedpriv.privacy.life import Life
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
-from fedpriv_client.site_job import check_fields, check_model, recipe_of
+from fedpriv_client.site_job import check_model, recipe_of
 from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import SiteSettings
 
@@ -126,7 +126,7 @@ def check_proposal(
     if proposal.vector_digest == _ANY:
         found.unchecked.append("The job's model: taken to be the one that this site allows.")
     with _noting(refusals):
-        check_fields(proposal, settings)
+        settings.check_fields(proposal)
     with _noting(refusals):
         plan = found.plan = limits.calibrated(proposal, terms)
         found.epsilon = plan.epsilon(terms.delta)

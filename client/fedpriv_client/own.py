@@ -30,7 +30,7 @@ from fedpriv.serving.folder import site_models
 from fedpriv_client.disk_space import megabytes
 from fedpriv_client.own_records import read_records
 from fedpriv_client.settings import site_settings
-from fedpriv_client.site_job import check_fields, check_loaded, recipe_of
+from fedpriv_client.site_job import check_loaded, recipe_of
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
 PLAIN = (".jsonl", ".json", ".csv", ".tsv")  # as large as what is copied of them, about
@@ -70,7 +70,7 @@ def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
     try:
         for refusal in settings.limits.model_refusals(facts.proposal):
             raise refusal
-        check_fields(facts.proposal, settings)
+        settings.check_fields(facts.proposal)
     except FedprivError as error:
         problem = f"does not fit this site. {error}".rstrip(".")
         fix = "Name an adapter of a job of this site, or change the site's file."

@@ -27,20 +27,11 @@ from fedpriv.privacy.ledger.ledger import Ledger, Plan, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource, require_secret
 from fedpriv.privacy.mechanism.execution import PlanExecution
-from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.private_training.batch_invariance import try_lengths
 from fedpriv.private_training.local_steps import local_steps, new_update
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.private_step import private_step
-from fedpriv.private_training.released import (
-    GradientSum,
-    HeldOutSum,
-    MaskedShare,
-    Move,
-    Released,
-    pack,
-    unpack,
-)
+from fedpriv.private_training.released import MaskedShare, Released, pack, unpack
 from fedpriv.protocol import (
     Handover,
     Offer,
@@ -59,14 +50,7 @@ from fedpriv_client.orders import Orders
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
 from fedpriv_client.proposals import KeptProposal, check_word, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
-from fedpriv_client.site_job import (
-    SiteJob,
-    check_fields,
-    check_loaded,
-    check_model,
-    half_of,
-    recipe_of,
-)
+from fedpriv_client.site_job import SiteJob, check_loaded, check_model, half_of, recipe_of
 from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings, cache_folder
 from fedpriv_client.ticks import at_ticks, preparation, until_tick
@@ -191,7 +175,7 @@ class Site:
             plan = replace(plan, ticks=begun.ticks)
         signed = check_word(settings, proposal, signed, begun=begun is not None)
         epsilon, epsilon_alone = ledger.check_both(plan)
-        check_fields(proposal, settings)
+        settings.check_fields(proposal)
         came = KeptProposal(
             server=str(settings.server),
             first=datetime.now(UTC).replace(microsecond=0),
@@ -351,18 +335,18 @@ class Site:
             paid = asked.pay()
             try:
                 given, people = (execution, timed, worker), job.population
-                released: Privatised[GradientSum] | Privatised[Move] | Privatised[HeldOutSum]
                 if request.centres is not None:
                     look = load_part("allow.evaluation").look
-                    released = look(*given, job.held_out, vector, paid, csprng)
+                    payload = pack(look(*given, job.held_out, vector, paid, csprng).value)
                 elif (local := job.proposal.local) is None:
                     [slot] = paid
-                    released = private_step(*given, people, vector, slot, csprng(slot.slot))
+                    step = private_step(*given, people, vector, slot, csprng(slot.slot))
+                    payload = pack(step.value)
                 else:
                     units = job.plan.sample_rate * ledger.terms.declared_size
                     chain = local, units, job.proposal.training_steps
-                    released = local_steps(*given, people, vector, paid, csprng, *chain)
-                payload = pack(released.value)
+                    move = local_steps(*given, people, vector, paid, csprng, *chain)
+                    payload = pack(move.value)
                 ledger.release_all(paid, payload)
                 return self._reply(request, payload)
             except Exception as error:

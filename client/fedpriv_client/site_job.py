@@ -8,7 +8,7 @@ from typing import Any
 from fedpriv.config.groups import Decision
 from fedpriv.data.population import Population
 from fedpriv.data.spec import DataSpec
-from fedpriv.errors import LimitError, ProtocolError, SlotError
+from fedpriv.errors import ProtocolError, SlotError
 from fedpriv.gradients.groups import Groups
 from fedpriv.methods.registry import find_method
 from fedpriv.models.base import Base
@@ -150,18 +150,6 @@ def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
     if compute.dtype == "auto":
         compute = load_part("compute.dtype").compute_of(settings, proposal.job_id)
     return ModelRecipe(model, proposal.lora, proposal.seed, compute)
-
-
-def check_fields(proposal: Proposal, settings: SiteSettings) -> None:
-    """Check that the records have what a job needs, and that it needs all of it.
-
-    Raises:
-        LimitError: they don't, or it does not.
-    """
-    if set(proposal.fields) != set(settings.columns):
-        needed = f"data.columns: the job needs {', '.join(sorted(proposal.fields))}"
-        here = f"; this site has {', '.join(sorted(settings.columns))}."
-        raise LimitError(needed + here, "columns")
 
 
 def half_of(proposal: Proposal) -> SiteHalf:
