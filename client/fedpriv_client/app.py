@@ -137,14 +137,12 @@ def _take_adapter(site: Site, permit: Permit, message: Message) -> Result:
 
 def refusal(message: Message, error: Exception) -> Message:
     """Answer with an error's code and class; its text does not leave and is logged here."""
+    body = protocol.Refusal.of(error) if isinstance(error, FedprivError) else protocol.FAILED
     if isinstance(error, PausedError):
-        body = protocol.Refusal.of(error)
         log.info("Waiting for a person: %s", error)
     elif isinstance(error, FedprivError):
-        body = protocol.Refusal.of(error)
         log.error("Refused (%s): %s", body.refused, error)
     else:
-        body = protocol.FAILED
         log.error("Failed: %s", type(error).__name__, exc_info=error)
     return _reply(message, body, None)
 

@@ -30,20 +30,19 @@ app = typer.Typer(
 )
 app.add_typer(ledger_app, name="ledger")
 app.command()(doctor)
+NEWEST = "this site's newest"
 Config = Annotated[Path, typer.Option("--config", help="This site's own file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Probe = Annotated[
     bool, typer.Option("--probe", help="Print nothing; exit with 0 if connected, else with 1.")
 ]
 Adapter = Annotated[
-    Path | None,
-    typer.Option("--adapter", help="A job's adapter, a folder.", show_default="this site's newest"),
+    Path | None, typer.Option("--adapter", help="A job's adapter, a folder.", show_default=NEWEST)
 ]
 SITE = Path("site.toml")
 Yes = Annotated[bool, typer.Option("--yes", help="Don't ask for a yes.")]
 Folder = Annotated[
-    Path | None,
-    typer.Option("--folder", help="A site model, a folder.", show_default="this site's newest"),
+    Path | None, typer.Option("--folder", help="A site model, a folder.", show_default=NEWEST)
 ]
 In = Annotated[Path | None, typer.Option("--in", help="A file of records to read, as JSONL.")]
 Out = Annotated[
@@ -348,7 +347,7 @@ def classify(
 @app.command()
 def serve_model(
     folder: Annotated[
-        Path | None, typer.Argument(help="A site model.", show_default="this site's newest")
+        Path | None, typer.Argument(help="A site model.", show_default=NEWEST)
     ] = None,
     config: Config = SITE,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Local port; 0: any.")] = 8641,

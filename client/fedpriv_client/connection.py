@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Message, MessageType, Metadata, RecordDict
 
 from fedpriv import logs
@@ -28,6 +27,7 @@ from fedpriv.errors import (
     ProtocolError,
     UnreachableError,
 )
+from fedpriv.pki.keys import PrivateKey
 from fedpriv.proxy import through
 from fedpriv_client.envelope import checked, unpack
 from fedpriv_client.fleet import MIB, FleetClient
@@ -68,12 +68,7 @@ class ServerConnection:
     """
 
     def __init__(
-        self,
-        address: str,
-        tls: ssl.SSLContext | None,
-        key: ec.EllipticCurvePrivateKey,
-        *,
-        largest: int = 64 * MIB,
+        self, address: str, tls: ssl.SSLContext | None, key: PrivateKey, *, largest: int = 64 * MIB
     ) -> None:
         self.address = address if tls is None else address + through(f"https://{address}")
         self._client = FleetClient(address, tls, key)
@@ -124,15 +119,16 @@ class ServerConnection:
             self._came = ()
             if announced is None:
                 return None
+            metadata, is_wanted = announced.metadata, wants(announced.metadata)
             if announced.is_whole:
-                self._came = (announced.metadata.message_id,)
-                return checked(announced.whole) if wants(announced.metadata) else None
+                self._came = (metadata.message_id,)
+                return checked(announced.whole) if is_wanted else None
             try:
-                message = self._fetch(node, announced) if wants(announced.metadata) else None
+                message = self._fetch(node, announced) if is_wanted else None
             except ProtocolError:
-                self._client.confirm(node, announced.metadata)
+                self._client.confirm(node, metadata)
                 raise
-            self._client.confirm(node, announced.metadata)
+            self._client.confirm(node, metadata)
         return message
 
     def _fetch(self, node: int, announced: Announced) -> Message:
@@ -165,8 +161,7 @@ class ServerConnection:
             UnreachableError, CertificateError, AdmissionError, ClockError: see `connect`.
             NetworkError: the server does not take it.
         """
-        node = self._connected()
-        run = message.metadata.run_id
+        node, run = self._connected(), message.metadata.run_id
         with outgoing(message) as reply, _naming(self.address):
             session, missing = self._client.announce(node, reply)
             for key in missing:
@@ -212,8 +207,9 @@ def _naming(address: str) -> Iterator[None]:
     except httpx.InvalidURL as error:
         raise UnreachableError(f"{address}: is not an address ({error}).") from None
     except Exception as error:  # whatever may come of what a server answers
+        kind = type(error).__name__
         raise UnreachableError(
-            f"{address}: answers, but not as a fedpriv server ({type(error).__name__})."
+            f"{address}: answers, but not as a fedpriv server ({kind})."
         ) from None
 
 
@@ -278,11 +274,9 @@ def _speaks_tls(url: httpx.URL) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
     try:
-        with (
-            socket.create_connection((url.host, url.port or 80), timeout=5) as plain,
-            context.wrap_socket(plain),
-        ):
-            return True
+        with socket.create_connection((url.host, url.port or 80), timeout=5) as plain:
+            context.wrap_socket(plain).close()
+        return True
     except OSError:
         return False
 

@@ -101,8 +101,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 def _undone(file: SiteFile) -> Iterator[Finding]:
     """Say that a ledger of this site was undone, for as long as its folder is there."""
-    row = last_undone(file.site.state_dir)
-    if row:
+    if row := last_undone(file.site.state_dir):
         text = f"one of ε = {row['budget']:g} for life, on {row['at']}: {file.site.state_dir / LOG}"
         yield Finding("undone ledgers", None, text)
 

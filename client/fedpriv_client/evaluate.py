@@ -53,13 +53,12 @@ def own_view(
         None: computed from raw records, so it is for the site alone (law 16).
     """
     if file.data.held_out is None:
-        raise ConfigError(
-            "is missing, so there are no records that no model was trained on",
-            file=config,
-            key="data.held_out",
-            fix="Keep a share of the units apart, such as held_out = 0.2, or name a file of"
-            " further records. Jobs, and fedpriv-client personalise, leave them out from then on.",
+        problem = "is missing, so there are no records that no model was trained on"
+        fix = (
+            "Keep a share of the units apart, such as held_out = 0.2, or name a file of"
+            " further records. Jobs, and fedpriv-client personalise, leave them out from then on."
         )
+        raise ConfigError(problem, file=config, key="data.held_out", fix=fix)
     chosen = federated(file, config, adapter)
     with at_work(chosen.settings.state_dir), opened(chosen, say) as (own, worker):
         records = own.held_out

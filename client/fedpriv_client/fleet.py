@@ -10,9 +10,9 @@ import ssl
 import time
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedpriv.errors import UnreachableError
+from fedpriv.pki.keys import PrivateKey
 from fedpriv.proxy import transport_to
 from fedpriv_client.flower import FleetCalls
 
@@ -36,9 +36,7 @@ class FleetClient(FleetCalls):
         UnreachableError: from a call whose answer is too long, or packed.
     """
 
-    def __init__(
-        self, address: str, tls: ssl.SSLContext | None, key: ec.EllipticCurvePrivateKey
-    ) -> None:
+    def __init__(self, address: str, tls: ssl.SSLContext | None, key: PrivateKey) -> None:
         url = f"{'http' if tls is None else 'https'}://{address}"
         transport = httpx.Client(
             transport=httpx.HTTPTransport(verify=False) if tls is None else transport_to(url, tls),

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.app.message.message import remove_content_from_message
@@ -29,7 +28,7 @@ from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedpriv.pki.keys import public_pem
+from fedpriv.pki.keys import PrivateKey, public_pem
 from fedpriv.wire import WHOLE
 
 _CLASSES = (Message, RecordDict, ConfigRecord, ArrayRecord, Array, ArrayChunk)
@@ -144,7 +143,7 @@ class FleetCalls(FleetHttpClient):
             server asks for.
     """
 
-    def __init__(self, url: str, key: ec.EllipticCurvePrivateKey, transport: httpx.Client) -> None:
+    def __init__(self, url: str, key: PrivateKey, transport: httpx.Client) -> None:
         # Not by Flower's own constructor: it makes a client that follows redirects, and fails by
         # a proxy of the environment that is not even needed.
         self._base_url, self._retry_invoker = url, None

@@ -98,9 +98,8 @@ class Orders(Section):
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError):
-            raise ConfigError(
-                "can't be read as orders", file=path, fix="Give the order again, or remove it."
-            ) from None
+            fix = "Give the order again, or remove it."
+            raise ConfigError("can't be read as orders", file=path, fix=fix) from None
         return found
 
     def write(self, folder: Path) -> None:

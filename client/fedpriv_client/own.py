@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -116,8 +116,7 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[tuple[OwnR
         records = read_records(settings, cache)
         say("Loading the model")
         look = partial(check_loaded, proposal=proposal, limits=settings.limits)
-        pool = WorkerPool(1)
-        stack.callback(pool.close)
+        pool = stack.enter_context(closing(WorkerPool(1)))
         with pool.borrow(recipe_of(proposal, settings), look) as worker:
             yield records, worker
 
@@ -136,12 +135,11 @@ def _newest(folder: Path) -> Path:
     """Return the adapter that came last."""
     found = sorted(folder.glob(f"[!.]*/{FACTS}"), key=lambda path: path.stat().st_mtime_ns)
     if not found:
-        raise ConfigError(
-            "no adapter was handed over to this site yet",
-            file=folder,
-            fix="A server hands it over when a job ends. Or ask the coordinator for the folder"
-            " `adapter` of the run, and name it: --adapter DIR.",
+        fix = (
+            "A server hands it over when a job ends. Or ask the coordinator for the folder"
+            " `adapter` of the run, and name it: --adapter DIR."
         )
+        raise ConfigError("no adapter was handed over to this site yet", file=folder, fix=fix)
     return found[-1].parent
 
 

@@ -77,7 +77,7 @@ class KeptProposal(Section):
         """
         try:
             found = cls.model_validate_json(path.read_bytes())
-            named = found.proposal.digest() == found.digest == _digest_of(path)
+            named = found.proposal.digest() == found.digest == f"sha256:{path.stem}"
         except (AccountingError, TypeError) as error:  # a plan that is none
             raise ValueError(str(error)) from None
         if not named:
@@ -196,7 +196,3 @@ def _forget(share: list[Path], new: int = 0) -> None:
 
 def _path(folder: Path, digest: str) -> Path:
     return folder / f"{digest.removeprefix('sha256:')}.json"
-
-
-def _digest_of(path: Path) -> str:
-    return f"sha256:{path.stem}"

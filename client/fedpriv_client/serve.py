@@ -7,7 +7,6 @@ import logging
 import ssl
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.clientapp import ClientApp
 
 from fedpriv.config.site_file import SiteFile
@@ -21,7 +20,7 @@ from fedpriv.errors import (
 from fedpriv.files import private_folder
 from fedpriv.health import health_service
 from fedpriv.metrics import metrics_service
-from fedpriv.pki.keys import load_key
+from fedpriv.pki.keys import PrivateKey, load_key
 from fedpriv.plugins import load_part
 from fedpriv.process import Status, only_process
 from fedpriv.synthetic.records import MAX_BYTES
@@ -63,15 +62,13 @@ def serve(file: SiteFile, config: Path) -> None:
             app = _app(file, config, stack)
             service.connect()
             service.run(app)
-        except AdmissionError as error:
+        except Exception as error:
             try:
-                identity(file)  # the certificate may have ended since the start
+                if isinstance(error, AdmissionError):
+                    identity(file)  # the certificate may have ended since the start
             except EnrolmentError as ended:
                 status.update(problem=str(ended))
                 raise ended from None
-            status.update(problem=str(error))
-            raise
-        except Exception as error:
             ours = isinstance(error, FedprivError)  # of another, the text may quote a record
             status.update(problem=str(error) if ours else type(error).__name__)
             raise
@@ -127,7 +124,7 @@ def connection_of(file: SiteFile) -> ServerConnection:
     return ServerConnection(file.server.address, tls, key, largest=largest)
 
 
-def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePrivateKey]:
+def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, PrivateKey]:
     """Return what a site trusts and shows: TLS by its enrolment, and its key.
 
     Raises:
@@ -138,10 +135,9 @@ def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePri
         return None, load_key(server.key)
     enrolment = enrolment_of(file)
     manifest = enrolment.manifest
-    for stated, signed, name in (
-        (file.site.name, manifest.site, "site.name"),
-        (server.address, manifest.address, "server.address"),
-    ):
+    names = {"site.name": (file.site.name, manifest.site)}
+    names["server.address"] = server.address, manifest.address
+    for name, (stated, signed) in names.items():
         if stated != signed:
             raise EnrolmentError(
                 f"{server.enrolment}: was made for {name} = {signed!r}, not {stated!r}. Ask the"
@@ -153,7 +149,6 @@ def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePri
         context.load_verify_locations(cadata=enrolment.ca.decode("ascii"))
         context.load_cert_chain(server.certificate, server.key)
     except (ssl.SSLError, OSError, ValueError) as error:
-        raise CertificateError(
-            f"{server.enrolment}: its certificates can't be used: {error}."
-        ) from None
+        why = f"its certificates can't be used: {error}."
+        raise CertificateError(f"{server.enrolment}: {why}") from None
     return context, enrolment.key

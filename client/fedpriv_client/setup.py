@@ -22,6 +22,7 @@ from fedpriv.files import write_atomic
 LINE = re.compile(r"^(?P<mark>#!?) (?P<key>\w+) = (?P<value>.*)$")
 MAY_STAY = ("budget.witness", "allow.approve")  # lines of a draft that are asked for, too
 Ask = Callable[[str, str | None], str]  # a line of text; an empty one is what is offered
+Tell = Callable[[str], None]
 HERE = ("data.path", "allow.model", "allow.begin")  # files and folders of this machine
 
 
@@ -62,7 +63,7 @@ def questions(draft: str) -> Iterator[Question]:
                 yield Question(key, number, needed, found["value"])
 
 
-def fill_in(path: Path, ask: Ask, tell: Callable[[str], None]) -> None:
+def fill_in(path: Path, ask: Ask, tell: Tell) -> None:
     """Ask for every line of a draft that is open, check the whole, and write it at once.
 
     Args:
@@ -91,9 +92,7 @@ def fill_in(path: Path, ask: Ask, tell: Callable[[str], None]) -> None:
     write_atomic(path, "\n".join(lines) + "\n")
 
 
-def _answer(
-    question: Question, path: Path, lines: list[str], ask: Ask, tell: Callable[[str], None]
-) -> None:
+def _answer(question: Question, path: Path, lines: list[str], ask: Ask, tell: Tell) -> None:
     """Ask until there is an answer that the key can have, and put it into its line."""
     tell(f"\n{_plain(question.field.description or '')}")
     usual = _usual(question, path, lines)

@@ -74,13 +74,12 @@ class SharedSlots:
         own = signing_key.public_key().public_bytes_raw().hex()
         known = None if self._roster is None else self._roster.key_of(self._name)
         if self._roster is not None and known != own:
-            raise ConfigError(
-                f"has another key of site {self._name!r} than this site signs with",
-                key="secure_sum.roster",
-                value=known,
-                fix="Send the coordinator this site's entry (fedpriv-client roster-entry), and"
-                " compare the new roster with the other sites.",
+            problem = f"has another key of site {self._name!r} than this site signs with"
+            fix = (
+                "Send the coordinator this site's entry (fedpriv-client roster-entry), and"
+                " compare the new roster with the other sites."
             )
+            raise ConfigError(problem, key="secure_sum.roster", value=known, fix=fix)
         self._ledger, self._signing_key = ledger, signing_key
         self._pool, self._csprng, self._growth = pool, csprng, growth
         self._slot: ReadySlot | None = None  # the newest
@@ -134,16 +133,13 @@ class SharedSlots:
             stored with the tag of that set before it is returned, and a slot has one set for
             ever. The share alone is not privatised; see docs/explanation/secure-sum.md.
         """
-        stored = self._stored(request)
-        if stored is not None:
+        if (stored := self._stored(request)) is not None:
             return stored
         ready = self._slot
         if ready is None or self._roster is None or ready.slot_id.slot != request.slot:
             raise ShareLostError(f"Slot {request.slot} has no key here any more.")
-        if job is None or (job.plan.job, job.plan.proposal) != (
-            request.job_id,
-            ready.slot_id.proposal,
-        ):
+        asked = request.job_id, ready.slot_id.proposal
+        if job is None or (job.plan.job, job.plan.proposal) != asked:
             raise ShareLostError(f"This site is at another job than {request.job_id!r}.")
         members = _set(ready.slot_id, request)
         members.check(self._roster, ready.member)

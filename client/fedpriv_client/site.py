@@ -99,9 +99,7 @@ class Site:
         open_ledger: Callable[[SiteSettings], Ledger] = open_or_create_ledger,
         claimed: list[tuple[str, str]] | None = None,
     ) -> None:
-        self.settings = settings
-        self._pool = pool
-        self._csprng = csprng
+        self.settings, self._pool, self._csprng = settings, pool, csprng
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: SiteJob | None = None
         self.notify: Callable[[KeptProposal], None] = lambda kept: None

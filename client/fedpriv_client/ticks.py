@@ -143,9 +143,8 @@ def most_units(declared: int, rate: float, terms: Terms) -> int:
         terms: the ledger's terms; their ε, capped at `MOST_EPSILON`, and δ give β.
     """
     epsilon = min(MOST_EPSILON, terms.budget_alone or terms.budget)
-    return _quantile(
-        math.ceil(MORE * declared), rate, SHARE * terms.delta / (STEPS * (1 + math.exp(epsilon)))
-    )
+    beta = SHARE * terms.delta / (STEPS * (1 + math.exp(epsilon)))
+    return _quantile(math.ceil(MORE * declared), rate, beta)
 
 
 @cache
