@@ -17,16 +17,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 from flwr.app import Context, Message, MessageType, Metadata, RecordDict
 
-from fedpriv import logs
-from fedpriv.errors import (
-    AdmissionError,
-    CertificateError,
-    ClockError,
-    FedprivError,
-    NetworkError,
-    ProtocolError,
-    UnreachableError,
-)
+from fedpriv import errors, logs
 from fedpriv.pki.keys import PrivateKey
 from fedpriv.proxy import through
 from fedpriv_client.envelope import checked, unpack
@@ -125,7 +116,7 @@ class ServerConnection:
                 return checked(announced.whole) if is_wanted else None
             try:
                 message = self._fetch(node, announced) if is_wanted else None
-            except ProtocolError:
+            except errors.ProtocolError:
                 self._client.confirm(node, metadata)
                 raise
             self._client.confirm(node, metadata)
@@ -136,22 +127,23 @@ class ServerConnection:
         carries_values = metadata.message_type in (MessageType.TRAIN, HANDOVER)
         largest = self._largest if carries_values else MIB
         if len(keys) > MAX_OBJECTS:
-            raise ProtocolError(f"A message of {len(keys)} objects is more than any needs.")
+            raise errors.ProtocolError(f"A message of {len(keys)} objects is more than any needs.")
         stored = {key: content for key, content in self._stored.items() if key in keys}
         self._stored = stored
         for key in keys - stored.keys():
             content = self._client.fetch(node, metadata.run_id, key)
             if content is None:
-                raise UnreachableError(f"{self.address}: an object of a message is not there.")
+                gone = f"{self.address}: an object of a message is not there."
+                raise errors.UnreachableError(gone)
             if object_id_of(content) != key:
-                raise ProtocolError("An object of a message is not what its name says.")
+                raise errors.ProtocolError("An object of a message is not what its name says.")
             stored[key] = content
             if sum(map(len, stored.values())) > largest:
                 stored.clear()
-                raise ProtocolError(f"A message of more than {largest:,} bytes.")
+                raise errors.ProtocolError(f"A message of more than {largest:,} bytes.")
         message = unpack(metadata.message_id, stored, largest)
         if message.metadata.message_type != metadata.message_type:
-            raise ProtocolError("A message of another kind than was said.")
+            raise errors.ProtocolError("A message of another kind than was said.")
         return message
 
     def reply(self, message: Message) -> None:
@@ -166,14 +158,14 @@ class ServerConnection:
             session, missing = self._client.announce(node, reply)
             for key in missing:
                 if not self._client.push(node, run, session, key, reply.content(key)):
-                    raise NetworkError(f"{self.address}: did not take a reply.")
+                    raise errors.NetworkError(f"{self.address}: did not take a reply.")
 
     def close(self) -> None:
         """Say goodbye, if anybody listens; no server keeps a site from ending."""
         node, self._node = self._node, None
 
         def goodbye(node: int) -> None:
-            with suppress(NetworkError), _naming(self.address):
+            with suppress(errors.NetworkError), _naming(self.address):
                 self._client.deactivate(node)
 
         if node is not None:
@@ -189,7 +181,7 @@ class ServerConnection:
 
     def _connected(self) -> int:
         if self._node is None:
-            raise UnreachableError(f"{self.address}: not connected.")
+            raise errors.UnreachableError(f"{self.address}: not connected.")
         return self._node
 
 
@@ -198,38 +190,36 @@ def _naming(address: str) -> Iterator[None]:
     """Turn what the transport raises into what a person can act on."""
     try:
         yield
-    except FedprivError:
+    except errors.FedprivError:
         raise
     except httpx.HTTPStatusError as error:
         raise _refused(address, error.response) from None
     except httpx.TransportError as error:
         raise _unreachable(address, error) from None
     except httpx.InvalidURL as error:
-        raise UnreachableError(f"{address}: is not an address ({error}).") from None
+        raise errors.UnreachableError(f"{address}: is not an address ({error}).") from None
     except Exception as error:  # whatever may come of what a server answers
-        kind = type(error).__name__
-        raise UnreachableError(
-            f"{address}: answers, but not as a fedpriv server ({kind})."
-        ) from None
+        text = f"{address}: answers, but not as a fedpriv server ({type(error).__name__})."
+        raise errors.UnreachableError(text) from None
 
 
 def _refused(address: str, response: httpx.Response) -> Exception:
     status, ahead = response.status_code, _ahead(response)
     if status == 401 and ahead is not None and not -LATE <= ahead <= EARLY:
-        return ClockError(
+        return errors.ClockError(
             f"{address}: this machine's clock is {abs(ahead):.0f} s"
             f" {'ahead of' if ahead > 0 else 'behind'} the server's. Set it by NTP; a signature"
             f" counts for {LATE:.0f} s."
         )
     if status == 401:
-        return AdmissionError(
+        return errors.AdmissionError(
             f"{address}: does not know this site's key. It was not registered, or was revoked,"
             " or the server was restarted."
         )
     if status == 400:
-        return AdmissionError(f"{address}: does not admit this site's key.")
+        return errors.AdmissionError(f"{address}: does not admit this site's key.")
     says = "answers" if 500 <= status < 600 or status == 499 else "refuses"
-    return UnreachableError(f"{address}: {says} with status {status}.")
+    return errors.UnreachableError(f"{address}: {says} with status {status}.")
 
 
 def _ahead(response: httpx.Response) -> float | None:
@@ -248,25 +238,25 @@ def _unreachable(address: str, error: httpx.TransportError) -> Exception:
         cause = cause.__cause__ or cause.__context__
     text = str(error).lower()
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return CertificateError(f"{address}: {_untrusted(cause)}")
+        return errors.CertificateError(f"{address}: {_untrusted(cause)}")
     if isinstance(cause, ssl.SSLError) or "ssl" in text or "certificate" in text:
         if "wrong_version_number" in text or "record layer" in text:
-            return CertificateError(
+            return errors.CertificateError(
                 f"{address}: does not speak TLS. Is it the right port, and does the server run"
                 " with a certificate?"
             )
         if "alert" in text or "certificate required" in text:
-            return CertificateError(
+            return errors.CertificateError(
                 f"{address}: refuses this site's certificate ({_reason(error)}). Ask the"
                 " coordinator for a new enrolment."
             )
     if isinstance(error, httpx.RemoteProtocolError):
         if error.request.url.scheme == "http" and _speaks_tls(error.request.url):
-            return CertificateError(
+            return errors.CertificateError(
                 f"{address}: speaks TLS. Leave server.plain out of the site's file."
             )
-        return UnreachableError(f"{address}: hung up.")
-    return UnreachableError(f"{address}: can't be reached ({_reason(error)}).")
+        return errors.UnreachableError(f"{address}: hung up.")
+    return errors.UnreachableError(f"{address}: can't be reached ({_reason(error)}).")
 
 
 def _speaks_tls(url: httpx.URL) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,9 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
 
 def waiting(file: SiteFile, config: Path) -> list[str]:
     """Return the ids of the jobs that wait for approval; none if no ledger can be read."""
-    try:
+    with suppress(FedprivError):
         return [job.name for job in jobs_of(site_settings(file, config)).waiting]
-    except FedprivError:
-        return []
+    return []
 
 
 def approve(

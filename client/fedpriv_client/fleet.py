@@ -38,14 +38,11 @@ class FleetClient(FleetCalls):
 
     def __init__(self, address: str, tls: ssl.SSLContext | None, key: PrivateKey) -> None:
         url = f"{'http' if tls is None else 'https'}://{address}"
-        transport = httpx.Client(
-            transport=httpx.HTTPTransport(verify=False) if tls is None else transport_to(url, tls),
-            timeout=TIMEOUT,
-            follow_redirects=False,
-            headers={"accept-encoding": "identity"},
-        )
+        way = httpx.HTTPTransport(verify=False) if tls is None else transport_to(url, tls)
+        client = httpx.Client(transport=way, timeout=TIMEOUT, follow_redirects=False)
+        client.headers["accept-encoding"] = "identity"
         self._address = url
-        super().__init__(url, key, transport)
+        super().__init__(url, key, client)
 
     def greet(self) -> None:
         """Make a connection and hang up. What the server answers is not read."""

@@ -95,12 +95,11 @@ class Jobs:
         found = [job for job in found if job.state == WAITS] or found
         if not found:
             known = ", ".join(dict.fromkeys(job.name for job in self.jobs)) or "none yet"
-            raise ConfigError(
-                "was not proposed to this site, or not within its limits",
-                key="JOB" if digest is None else "JOB and --digest",
-                value=name if digest is None else f"{name} {digest}",
-                fix=f"Jobs that were: {known}.",
-            )
+            key, value = "JOB", name
+            if digest is not None:
+                key, value = "JOB and --digest", f"{name} {digest}"
+            problem = "was not proposed to this site, or not within its limits"
+            raise ConfigError(problem, key=key, value=value, fix=f"Jobs that were: {known}.")
         if len(found) > 1:
             several = ", ".join(f"{job.name} {job.digest}" for job in found)
             fix = f"Give the id and --digest of one: {several}."

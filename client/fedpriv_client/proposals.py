@@ -136,7 +136,8 @@ def keep_proposal(
     """
     try:
         folder = private_folder(proposals_folder(settings.state_dir))
-        path, others = _path(folder, came.digest), _files(folder)
+        others = _files(folder)
+        path = folder / f"{came.digest.removeprefix('sha256:')}.json"
         known = others.pop(path, None)
         kept = came if known is None else came.model_copy(update={"first": known.first})
         text = canonical_json(kept.model_dump(mode="json")).decode() + "\n"
@@ -192,7 +193,3 @@ def _forget(share: list[Path], new: int = 0) -> None:
     for path in _beyond(share, new):
         path.unlink(missing_ok=True)
         share.remove(path)
-
-
-def _path(folder: Path, digest: str) -> Path:
-    return folder / f"{digest.removeprefix('sha256:')}.json"

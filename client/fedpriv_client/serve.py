@@ -9,14 +9,8 @@ from pathlib import Path
 
 from flwr.clientapp import ClientApp
 
+from fedpriv import errors
 from fedpriv.config.site_file import SiteFile
-from fedpriv.errors import (
-    AdmissionError,
-    CertificateError,
-    EnrolmentError,
-    FedprivError,
-    UnreachableError,
-)
 from fedpriv.files import private_folder
 from fedpriv.health import health_service
 from fedpriv.metrics import metrics_service
@@ -55,7 +49,7 @@ def serve(file: SiteFile, config: Path) -> None:
         service = Service(connection, status, healthy)
         stack.callback(service.close)
         try:
-            with contextlib.suppress(UnreachableError):  # it is waited for later
+            with contextlib.suppress(errors.UnreachableError):  # it is waited for later
                 connection.greet()
             log.info("%s reads its records.", file.site.name)
             status.update(activity="reading records")
@@ -64,12 +58,12 @@ def serve(file: SiteFile, config: Path) -> None:
             service.run(app)
         except Exception as error:
             try:
-                if isinstance(error, AdmissionError):
+                if isinstance(error, errors.AdmissionError):
                     identity(file)  # the certificate may have ended since the start
-            except EnrolmentError as ended:
+            except errors.EnrolmentError as ended:
                 status.update(problem=str(ended))
                 raise ended from None
-            ours = isinstance(error, FedprivError)  # of another, the text may quote a record
+            ours = isinstance(error, errors.FedprivError)  # of another, the text may quote a record
             status.update(problem=str(error) if ours else type(error).__name__)
             raise
 
@@ -139,7 +133,7 @@ def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, PrivateKey]:
     names["server.address"] = server.address, manifest.address
     for name, (stated, signed) in names.items():
         if stated != signed:
-            raise EnrolmentError(
+            raise errors.EnrolmentError(
                 f"{server.enrolment}: was made for {name} = {signed!r}, not {stated!r}. Ask the"
                 " coordinator for an enrolment that says so, or correct the site's file."
             )
@@ -150,5 +144,5 @@ def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, PrivateKey]:
         context.load_cert_chain(server.certificate, server.key)
     except (ssl.SSLError, OSError, ValueError) as error:
         why = f"its certificates can't be used: {error}."
-        raise CertificateError(f"{server.enrolment}: {why}") from None
+        raise errors.CertificateError(f"{server.enrolment}: {why}") from None
     return context, enrolment.key

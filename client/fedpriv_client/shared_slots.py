@@ -170,9 +170,8 @@ class SharedSlots:
             [paid] = asked.pay()
             csprng, people = self._csprng(job.plan.job, slot), job.population
             try:
-                noisy = shared_step(
-                    execution, timed, worker, people, vector, paid, csprng, len(members)
-                )
+                size = len(members)
+                noisy = shared_step(execution, timed, worker, people, vector, paid, csprng, size)
                 share = MaskedShare(mask(noisy.values, self._name, ready.key, members))
                 self._ledger.release(paid, pack_share(share), members.tag)
                 return share

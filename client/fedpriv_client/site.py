@@ -13,6 +13,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+from fedpriv import protocol
 from fedpriv.data.identity import identities
 from fedpriv.data.population import Population, encode_population
 from fedpriv.data.read import UNIT
@@ -32,16 +33,6 @@ from fedpriv.private_training.local_steps import local_steps, new_update
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.private_step import private_step
 from fedpriv.private_training.released import MaskedShare, Released, pack, unpack
-from fedpriv.protocol import (
-    Handover,
-    Offer,
-    Proposal,
-    Ready,
-    SetRequest,
-    Signed,
-    StepReply,
-    StepRequest,
-)
 from fedpriv.synthetic.records import SetChange
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files
 from fedpriv_client.handover import keep_adapter
@@ -150,7 +141,9 @@ class Site:
             reserved = reserve_disk_space(settings, self._cache, max(units, declared))
             self._token_files.append(reserved)
 
-    def consider(self, proposal: Proposal, signed: Signed | None = None) -> Offer:
+    def consider(
+        self, proposal: protocol.Proposal, signed: protocol.Signed | None = None
+    ) -> protocol.Offer:
         """Check a proposal against the site's limits and budget; nothing is committed yet.
 
         Loads the model and prepares the records for it, so that whatever is wrong with the
@@ -188,7 +181,7 @@ class Site:
             if self._job is None or self._job.plan != plan:
                 self._job = self._prepare(proposal, plan)
         head = ledger.head
-        return Offer(
+        return protocol.Offer(
             site=settings.name,
             dataset_id=ledger.terms.dataset_id,
             declared_size=ledger.terms.declared_size,
@@ -233,7 +226,7 @@ class Site:
         persons = Orders.read(settings.state_dir).persons(plan, settings.approvers)
         return [one.as_row(key, plan.proposal) for one in persons]
 
-    def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:
+    def _prepare(self, proposal: protocol.Proposal, plan: Plan) -> SiteJob:
         settings, half = self.settings, half_of(proposal)
         self._job = None  # or what another one had found out would be lost amid its steps
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
@@ -274,8 +267,8 @@ class Site:
             refuse_empty(self.settings, self._job.held_out.tally, held_out=True)
 
     def step(
-        self, request: StepRequest, vector: Vector, change: SetChange | None = None
-    ) -> tuple[StepReply, Released] | Ready:
+        self, request: protocol.StepRequest, vector: Vector, change: SetChange | None = None
+    ) -> tuple[protocol.StepReply, Released] | protocol.Ready:
         """Answer a round's or a look's slots: from the outbox, or else pay for them and compute.
 
         In a job with a secure sum nothing is paid or computed yet, and the answer is that the site
@@ -296,15 +289,15 @@ class Site:
         with self._lock:
             return self._step(request, vector, change)
 
-    def share(self, request: SetRequest) -> tuple[StepReply, MaskedShare]:
+    def share(self, request: protocol.SetRequest) -> tuple[protocol.StepReply, MaskedShare]:
         """Return what this site adds to a secure sum; see `SharedSlots.share`."""
         with self._lock:
             share = self._shared.share(self._job, request)
             return self._reply_with(share, request.slot), share
 
     def _step(
-        self, request: StepRequest, vector: Vector, change: SetChange | None
-    ) -> tuple[StepReply, Released] | Ready:
+        self, request: protocol.StepRequest, vector: Vector, change: SetChange | None
+    ) -> tuple[protocol.StepReply, Released] | protocol.Ready:
         ledger, job = self.ledger, self._job
         if job is None or job.proposal.job_id != request.job_id:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
@@ -316,7 +309,7 @@ class Site:
         choice = self.settings.limits.choice(job.plan, request.decision)
         asked = ledger.ask(job.plan, slots, digest := request.digest(vector), choice)
         if isinstance(asked, StoredReply):
-            return self._reply(request, asked.content)
+            return self._reply(request.slot, asked.content)
         if job.plan.is_shared:
             return self._shared.ready(job, request, vector, change, digest)
         self._growth.check()
@@ -346,25 +339,25 @@ class Site:
                     move = local_steps(*given, people, vector, paid, csprng, *chain)
                     payload = pack(move.value)
                 ledger.release_all(paid, payload)
-                return self._reply(request, payload)
+                return self._reply(request.slot, payload)
             except Exception as error:
                 log.exception("%s: slot %d failed", self.settings.name, request.slot)
                 raise StepFailedError("The lines above say where.") from error
 
-    def _declared_of(self, request: StepRequest) -> int:
+    def _declared_of(self, request: protocol.StepRequest) -> int:
         """Return the declared number of units, as a person states it, that a request draws from."""
         if request.centres is None:
             return self.ledger.terms.declared_size
         assert self.settings.limits.held_out is not None  # else no job looks
         return self.settings.limits.held_out
 
-    def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Released]:
+    def _reply(self, slot: int, payload: bytes) -> tuple[protocol.StepReply, Released]:
         released = unpack(payload)
-        return self._reply_with(released, request.slot), released
+        return self._reply_with(released, slot), released
 
-    def _reply_with(self, released: Released | MaskedShare, slot: int) -> StepReply:
+    def _reply_with(self, released: Released | MaskedShare, slot: int) -> protocol.StepReply:
         head = self.ledger.head
-        return StepReply(
+        return protocol.StepReply(
             kind=released.kind,
             slot=slot,
             epsilon_spent=self.ledger.epsilon_spent,
@@ -373,7 +366,7 @@ class Site:
             ledger_head=head.hash,
         )
 
-    def take_adapter(self, handover: Handover, vector: Vector) -> Path:
+    def take_adapter(self, handover: protocol.Handover, vector: Vector) -> Path:
         """Keep the adapter of a finished job in the site's folder; gives where it is.
 
         Raises:
