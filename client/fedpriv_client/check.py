@@ -142,10 +142,9 @@ def check_proposal(
                 found.allocated, found.allocated_alone = ledger.check_both(found.plan)
                 found.life = life_with(ledger.terms, ledger.history.used, found.plan)
     except LedgerInUseError:
-        found.unchecked.append(
-            f"What is left of the budget: {settings.ledger} is in use. If this site's client is"
-            " running, stop it and check again."
-        )
+        again = "If this site's client is running, stop it and check again."
+        in_use = f"What is left of the budget: {settings.ledger} is in use. {again}"
+        found.unchecked.append(in_use)
     if pool is None or found.plan is None or refusals:
         found.unchecked.append("The model: it was not loaded.")
         return found

@@ -34,12 +34,12 @@ from fedpriv.process import is_running
 from fedpriv.report.lifetime import in_words, share
 from fedpriv.stored_adapter import find_adapter
 from fedpriv_client.disk_space import check_disk_space, disk_space_needed
+from fedpriv_client.init import usual_job
 from fedpriv_client.roster_entry import own_key
 from fedpriv_client.settings import enrolment_of, ledger_path, ledgers, settings_of, site_settings
 from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import cache_folder
 from fedpriv_client.undo_init import LOG, last_undone
-from fedpriv_client.usual_job import usual_job
 
 if TYPE_CHECKING:
     from fedpriv.private_training.pool import WorkerPool
@@ -119,11 +119,9 @@ def _own_models(file: SiteFile) -> Iterator[Finding]:
         yield Finding("own models", True, text)
     cache = own_cache(state)
     if cache.exists() and not is_running(work_folder(state)):
-        text = (
-            f"{cache}: holds clear text of records, of a command that was killed. Remove it, or run"
-            " fedpriv-client personalise or evaluate again"
-        )
-        yield Finding("own models", None, text)
+        left = f"{cache}: holds clear text of records, of a command that was killed"
+        again = "Remove it, or run fedpriv-client personalise or evaluate again"
+        yield Finding("own models", None, f"{left}. {again}")
 
 
 def _enrolment(file: SiteFile) -> str:
@@ -166,10 +164,9 @@ def _ledger(file: SiteFile, config: Path) -> str:
                 f"{ledger.path}: was made with a witness, and the site's file names none. Put the"
                 " line back: witness under [budget], with the file that it had."
             )
-        text = (
-            f"ε = {ledger.epsilon_spent:.3f} spent, {ledger.epsilon_allocated:.3f} allocated of"
-            f" {ledger.terms.budget:g} for life"
-        )
+        spent, allocated = ledger.epsilon_spent, ledger.epsilon_allocated
+        budget = ledger.terms.budget
+        text = f"ε = {spent:.3f} spent, {allocated:.3f} allocated of {budget:g} for life"
         return text if ledger.is_full else text + _room(file, ledger, text)
 
 

@@ -119,9 +119,8 @@ class Limits:
         size = proposal.public_records
         yield from _more("max-synthetic", "synthetic.size:", size, self.max_synthetic)
         if proposal.evaluation is not None and not self.evaluation:
-            yield LimitError(
-                "evaluation.sites: is not allowed here (allow.evaluation).", "evaluation"
-            )
+            text = "evaluation.sites: is not allowed here (allow.evaluation)."
+            yield LimitError(text, "evaluation")
         elif proposal.evaluation is not None and self.held_out is None:
             text = "this site holds out no records of a declared number (data.held_out_size)."
             yield LimitError(f"evaluation.sites: {text}", "held-out")

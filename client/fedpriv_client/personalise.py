@@ -118,16 +118,12 @@ def personalise(
         watch.say("Writing the site model")
         adapters = {"federated": chosen.folder}
         adapters |= {kind.name: kind / facts.job for kind in folder.iterdir()}
-        if "single" in models.answer.weights:
+        weights = models.answer.weights
+        if "single" in weights:
             recipe = replace(recipe, lora=read_facts(adapters["single"]).proposal.lora)
-        made = write_site_model(
-            private_folder(site_models(settings.state_dir)) / facts.job,
-            recipe,
-            adapters,
-            models.answer.weights,
-            site=settings.name,
-            job=facts.job,
-        )
+        site, job = settings.name, facts.job
+        place = private_folder(site_models(settings.state_dir)) / job
+        made = write_site_model(place, recipe, adapters, weights, site=site, job=job)
     return Made(made, len(training.everything), training.left_out, models)
 
 

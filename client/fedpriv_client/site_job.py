@@ -159,12 +159,11 @@ def half_of(proposal: Proposal) -> SiteHalf:
         ConfigError: no such method is installed here.
         ProtocolError: the proposal can't be meant for the method.
     """
-    half = SiteHalf(find_method(proposal.method), proposal)
-    method = half.make()
-    if method.public_records != proposal.public_records:
+    name, sent = proposal.method, proposal.public_records
+    half = SiteHalf(find_method(name), proposal)
+    if (used := half.make().public_records) != sent:
         raise ProtocolError(
-            f"public_records: {proposal.public_records} would be sent, and {proposal.method} has a"
-            f" use for {method.public_records}."
+            f"public_records: {sent} would be sent, and {name} has a use for {used}."
         )
     return half
 
@@ -175,14 +174,11 @@ def check_loaded(base: Base, vector: TrainableVector, proposal: Proposal, limits
     Raises:
         ProtocolError: it is not the one that was proposed, or trains what is not allowed.
     """
+    named, begun = proposal.base_digest, proposal.begin_digest
     if base.digest != proposal.base_digest:
-        raise ProtocolError(
-            f"model.name: this site's base is {base.digest}, the server's {proposal.base_digest}."
-        )
+        raise ProtocolError(f"model.name: this site's base is {base.digest}, the server's {named}.")
     if base.begin_digest != proposal.begin_digest:
-        raise ProtocolError(
-            f"model.begin: this site has {base.begin_digest}, not {proposal.begin_digest}."
-        )
+        raise ProtocolError(f"model.begin: this site has {base.begin_digest}, not {begun}.")
     limits.check_trained(vector)
     if vector.digest != proposal.vector_digest:
         raise ProtocolError("lora: this site would train other shapes than the server.")
