@@ -19,7 +19,8 @@ from fedpriv_client.report import signed_report, write_report
 from fedpriv_client.site import Site
 
 log = logging.getLogger(__name__)
-Result = tuple[protocol.Body | BudgetReport, ArrayRecord | None]
+Answer = protocol.Body | BudgetReport
+Result = tuple[Answer, ArrayRecord | None]
 Permit = Callable[[str], None]
 Work = Callable[[Site, Permit, Message], Result]
 
@@ -147,9 +148,7 @@ def refusal(message: Message, error: Exception) -> Message:
     return _reply(message, body, None)
 
 
-def _reply(
-    message: Message, body: protocol.Body | BudgetReport, arrays: ArrayRecord | None
-) -> Message:
+def _reply(message: Message, body: Answer, arrays: ArrayRecord | None) -> Message:
     content = RecordDict({protocol.BODY: ConfigRecord({"body": body.model_dump_json()})})
     if arrays is not None:
         content[protocol.VECTOR] = arrays

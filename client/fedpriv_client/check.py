@@ -78,14 +78,11 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
         config = load_job(path, [f"model.name={json.dumps(settings.model)}"])
         digest, roster = settings.limits.base_digest, settings.limits.roster
         if config.max_colluding is not None and roster is None:
-            raise ConfigError(
-                "has a secure sum, and this site's file names no roster",
-                file=path,
-                key="privacy.trust",
-                value=config.privacy.trust,
-                fix="Compare a roster with the other sites, and name it in the site's file:"
-                " [secure_sum].",
-            )
+            problem = "has a secure sum, and this site's file names no roster"
+            where = "in the site's file: [secure_sum]"
+            fix = f"Compare a roster with the other sites, and name it {where}."
+            trust = config.privacy.trust
+            raise ConfigError(problem, file=path, key="privacy.trust", value=trust, fix=fix)
         name, section, groups = config.job.name, config.controller, None
         if section is not None:  # as far as an answer depends on its groups without a model
             groups = GroupTerms(by=section.groups, count=1, adaptive=section.adaptive)

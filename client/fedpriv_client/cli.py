@@ -155,7 +155,7 @@ def accept_roster(
     yes: Yes = False,
 ) -> None:
     """Show who joins or leaves a secure sum and which keys are new, then ask you to accept."""
-    from fedpriv_client.accept_roster import accept
+    from fedpriv_client.roster_entry import accept
 
     print(accept(_load(config), roster, lambda: yes or typer.confirm("Accept it?", abort=True)))
 

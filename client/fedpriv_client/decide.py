@@ -41,14 +41,9 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
         table.add_column(name)
     for job in jobs.jobs:
         alone = "" if job.epsilon_alone is None else f", alone {upper(job.epsilon_alone)}"
-        table.add_row(
-            job.name,
-            job.state,
-            f"{job.paid} of {job.plan.steps}",
-            f"{upper(job.epsilon)}{alone}",
-            share_in(jobs.account, job.plan),
-            escape("; ".join(persons.persons(job))),
-        )
+        steps, epsilon = f"{job.paid} of {job.plan.steps}", f"{upper(job.epsilon)}{alone}"
+        part, who = share_in(jobs.account, job.plan), escape("; ".join(persons.persons(job)))
+        table.add_row(job.name, job.state, steps, epsilon, part, who)
     Console().print(table)
     print(f"Key that signs the reports: {own_key(file)}")
     if jobs.waiting:

@@ -42,8 +42,6 @@ from fedpriv_client.site_settings import cache_folder
 from fedpriv_client.undo_init import LOG, last_undone
 
 if TYPE_CHECKING:
-    from fedpriv.private_training.pool import WorkerPool
-    from fedpriv.private_training.worker import ModelRecipe
     from fedpriv_client.check import Verdict
 
 FAR = 10  # times the declared size, or a part of it: nobody typed that on purpose
@@ -223,10 +221,9 @@ def _population(file: SiteFile, own: OwnRecords) -> Iterator[str]:
     if len(known) == 1 and index.path.exists() and index.knows(dataset_id):
         people = (identities(record, unit) for part in parts for record in part)
         if not index.covers(dataset_id, people):
-            yield (
-                "most of these units are new to the ledger. If the data was replaced by other"
-                " people's, it needs a ledger of its own: fedpriv-client init --another"
-            )
+            new = "most of these units are new to the ledger. If the data was replaced by other"
+            own_one = "people's, it needs a ledger of its own: fedpriv-client init --another"
+            yield f"{new} {own_one}"
 
 
 def _transform(file: SiteFile) -> str:
@@ -304,7 +301,12 @@ def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> Iterator[Fin
         text = "waits until somebody here approves it: fedpriv-client approve"
         yield Finding("job", True, text)
     if verdict.trained is not None:
-        yield look("step", lambda: _step(recipe_of(proposal, settings), pool))
+
+        def step() -> str:
+            with pool.borrow(recipe_of(proposal, settings)) as worker:
+                return memory.step(worker)
+
+        yield look("step", step)
 
 
 def _cost(verdict: Verdict) -> str:
@@ -332,8 +334,3 @@ def _cost(verdict: Verdict) -> str:
 def _price(epsilon: float | None, allocated: float | None, budget: float | None) -> str:
     with_all = "" if allocated is None else f", {allocated:.3f} of {budget:g} with all before"
     return f"ε = {epsilon:.3f} by itself{with_all}"
-
-
-def _step(recipe: ModelRecipe, pool: WorkerPool) -> str:
-    with pool.borrow(recipe) as worker:
-        return memory.step(worker)

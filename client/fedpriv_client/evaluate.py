@@ -130,13 +130,7 @@ def run(
     """
     console = Console(stderr=as_json, highlight=False, markup=False)
     status = console.status("Starting") if console.is_terminal else None
-
-    def say(text: str) -> None:
-        if status is None:
-            console.print(text)
-        else:
-            status.update(text)
-
+    say: Callable[[str], None] = console.print if status is None else status.update
     with status or nullcontext():
         found = own_view(file, config, adapter, limit=limit, say=say)
     page = file.site.state_dir / PAGE

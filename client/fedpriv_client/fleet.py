@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from contextlib import closing
 
 import httpx
 
@@ -56,10 +57,9 @@ class FleetClient(FleetCalls):
             UnreachableError: the answer is longer than that, packed, or comes too slowly.
         """
         limit = _LARGEST.get(call, MIB)
-        response = self._client.send(request, stream=True)
         host = request.url.netloc.decode()
         content, began = bytearray(), time.monotonic()
-        try:
+        with closing(self._client.send(request, stream=True)) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise UnreachableError(f"{host}: answers in an encoding that was not asked for.")
             for part in response.iter_raw():
@@ -68,8 +68,6 @@ class FleetClient(FleetCalls):
                     raise UnreachableError(f"{host}: answers with more than {limit:,} bytes.")
                 if time.monotonic() - began > TIMEOUT + len(content) / SLOWEST:
                     raise UnreachableError(f"{host}: answers too slowly.")
-        finally:
-            response.close()
         kept = [item for item in response.headers.multi_items() if item[0] not in _OF_THE_WIRE]
         return httpx.Response(
             response.status_code, headers=kept, content=bytes(content), request=request

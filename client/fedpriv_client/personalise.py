@@ -50,6 +50,10 @@ class Made:
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON, for the site's own administrator."""
         answer = self.models.answer
+        models = {
+            kind: {"best": one.best.as_dict(), "passes": [epoch.as_dict() for epoch in one.epochs]}
+            for kind, one in self.models.trained.items()
+        }
         return {
             "folder": str(self.folder),
             "weights": dict(answer.weights),
@@ -58,13 +62,7 @@ class Made:
             "job": self.folder.name,
             "training": self.training,
             "parts": self.parts,
-            "models": {
-                kind: {
-                    "best": made.best.as_dict(),
-                    "passes": [epoch.as_dict() for epoch in made.epochs],
-                }
-                for kind, made in self.models.trained.items()
-            },
+            "models": models,
         }
 
 
@@ -255,10 +253,8 @@ def summary(made: Made) -> str:
             f"Loss on records that were left out: {losses}. The smallest set was kept that is"
             f" within {answer.spread:.3f} of the best, which is what seeds differ by."
         )
-    lines += [
-        f"The site model is in {made.folder}: {WARNING}.",
-        "Let it write or answer: fedpriv-client generate, classify or serve-model",
-    ]
+    lines.append(f"The site model is in {made.folder}: {WARNING}.")
+    lines.append("Let it write or answer: fedpriv-client generate, classify or serve-model")
     return "\n".join(lines)
 
 

@@ -180,13 +180,10 @@ def _files(folder: Path) -> dict[Path, KeptProposal | None]:
 
 def _beyond(share: Sequence[Path], new: int = 0) -> Sequence[Path]:
     """Return the oldest files of a share that must go so that `new` bytes fit; 0: nothing new."""
-    sizes = [path.stat().st_size for path in share]
-    gone = 0
-    while sizes[gone:] and (
-        len(sizes) - gone + (new > 0) > SHARE or sum(sizes[gone:]) + new > BYTES
-    ):
-        gone += 1
-    return share[:gone]
+    left = [path.stat().st_size for path in share]
+    while left and (len(left) + (new > 0) > SHARE or sum(left) + new > BYTES):
+        del left[0]
+    return share[: len(share) - len(left)]
 
 
 def _forget(share: list[Path], new: int = 0) -> None:

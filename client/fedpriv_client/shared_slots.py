@@ -72,8 +72,7 @@ class SharedSlots:
     ) -> None:
         self._name, self._roster = settings.name, settings.limits.roster
         own = signing_key.public_key().public_bytes_raw().hex()
-        known = None if self._roster is None else self._roster.key_of(self._name)
-        if self._roster is not None and known != own:
+        if self._roster is not None and (known := self._roster.key_of(self._name)) != own:
             problem = f"has another key of site {self._name!r} than this site signs with"
             fix = (
                 "Send the coordinator this site's entry (fedpriv-client roster-entry), and"
