@@ -140,8 +140,7 @@ def check_proposal(
                 found.life = life_with(ledger.terms, ledger.history.used, found.plan)
     except LedgerInUseError:
         again = "If this site's client is running, stop it and check again."
-        in_use = f"What is left of the budget: {settings.ledger} is in use. {again}"
-        found.unchecked.append(in_use)
+        found.unchecked.append(f"What is left of the budget: {settings.ledger} is in use. {again}")
     if pool is None or found.plan is None or refusals:
         found.unchecked.append("The model: it was not loaded.")
         return found

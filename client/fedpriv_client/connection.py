@@ -62,8 +62,7 @@ class ServerConnection:
         self, address: str, tls: ssl.SSLContext | None, key: PrivateKey, *, largest: int = 64 * MIB
     ) -> None:
         self.address = address if tls is None else address + through(f"https://{address}")
-        self._client = FleetClient(address, tls, key)
-        self._largest = largest
+        self._client, self._largest = FleetClient(address, tls, key), largest
         self._node: int | None = None
         self._stored: dict[str, bytes] = {}  # objects of the newest message, by digest
         self._came: tuple[str, ...] = ()  # the message that came whole: said with the next question

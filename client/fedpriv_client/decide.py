@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError, FedprivError
@@ -34,11 +34,9 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
     if not jobs.jobs:
         print("No job was proposed to this site yet, or none within its limits.")
         return
-    table = Table()
     longest = max(len(job.name) for job in jobs.jobs)
-    table.add_column("job", no_wrap=True, min_width=longest)  # to be copied
-    for name in ("state", "steps", "ε by itself", "of the budget", "decided by"):
-        table.add_column(name)
+    first = Column("job", no_wrap=True, min_width=longest)  # to be copied
+    table = Table(first, "state", "steps", "ε by itself", "of the budget", "decided by")
     for job in jobs.jobs:
         alone = "" if job.epsilon_alone is None else f", alone {upper(job.epsilon_alone)}"
         steps, epsilon = f"{job.paid} of {job.plan.steps}", f"{upper(job.epsilon)}{alone}"

@@ -53,8 +53,9 @@ class LedgerGrowth:
         self._most = begun + ROWS - MARGIN + (REPLIES - 1) * 4 * values
         files = _growing(settings)
         most, before = len(files) * ROWS + REPLIES * 4 * values, _bytes_of(files)
-        folder = ledger.path.parent
-        self.space = held_space(settings, folder, most, lambda: _bytes_of(files) - before)
+        self.space = held_space(
+            settings, ledger.path.parent, most, lambda: _bytes_of(files) - before
+        )
         ledger.room = lambda reply: self.space.given(MARGIN // 4 + 2 * reply)
 
     def check(self) -> None:

@@ -40,8 +40,8 @@ class FleetClient(FleetCalls):
     def __init__(self, address: str, tls: ssl.SSLContext | None, key: PrivateKey) -> None:
         url = f"{'http' if tls is None else 'https'}://{address}"
         way = httpx.HTTPTransport(verify=False) if tls is None else transport_to(url, tls)
-        client = httpx.Client(transport=way, timeout=TIMEOUT, follow_redirects=False)
-        client.headers["accept-encoding"] = "identity"
+        asked = {"accept-encoding": "identity"}
+        client = httpx.Client(transport=way, timeout=TIMEOUT, follow_redirects=False, headers=asked)
         self._address = url
         super().__init__(url, key, client)
 
@@ -69,6 +69,5 @@ class FleetClient(FleetCalls):
                 if time.monotonic() - began > TIMEOUT + len(content) / SLOWEST:
                     raise UnreachableError(f"{host}: answers too slowly.")
         kept = [item for item in response.headers.multi_items() if item[0] not in _OF_THE_WIRE]
-        return httpx.Response(
-            response.status_code, headers=kept, content=bytes(content), request=request
-        )
+        status, whole = response.status_code, bytes(content)
+        return httpx.Response(status, headers=kept, content=whole, request=request)

@@ -171,20 +171,16 @@ def usual_job(file: SiteFile, terms: Terms, used: Amounts) -> tuple[float, Life]
         The cap of the site's file if such a job fits; else the largest of some smaller ones, or the
         smallest of them.
     """
-    epsilon = file.budget.per_job
-    life = _life(file, terms, used, epsilon)
-    while life.more < 0 and epsilon > file.budget.per_job / 100:
+    cap = epsilon = file.budget.per_job
+    rate, steps = pace(file)
+    while True:
+        noise = max(calibrate_noise(epsilon, terms.plan_delta, rate, steps), file.allow.min_noise)
+        life = life_with(terms, used, Plan("usual", "dp-lora", rate, noise, 1.0, steps, ""))
+        if life.more >= 0 or epsilon <= cap / 100:
+            return epsilon, life
         epsilon *= _LESS
-        life = _life(file, terms, used, epsilon)
-    return epsilon, life
 
 
 def pace(file: SiteFile) -> tuple[float, int]:
     """Return the sample rate and the steps of a usual job, within the site's own limits."""
     return min(RATE, file.allow.max_rate), min(STEPS, file.allow.max_steps)
-
-
-def _life(file: SiteFile, terms: Terms, used: Amounts, epsilon: float) -> Life:
-    rate, steps = pace(file)
-    noise = max(calibrate_noise(epsilon, terms.plan_delta, rate, steps), file.allow.min_noise)
-    return life_with(terms, used, Plan("usual", "dp-lora", rate, noise, 1.0, steps, ""))

@@ -47,6 +47,8 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
     settings = site_settings(file, config)
     jobs, status = jobs_of(settings), read_status(settings.state_dir)
     account, past = jobs.account, [job for job in jobs.jobs if job not in jobs.waiting]
+    whole = account["budget_alone"] or account["budget"]  # even if all others work together
+    figures = {"by all that the budget lets through": whole}
     template = templates("fedpriv_client").get_template("page.html.j2")
     return template.render(
         site=settings.name,
@@ -62,7 +64,7 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
         cost=partial(cost, jobs),
         meaning=partial(meaning, jobs),
         part=lambda job: share_in(account, job.plan),
-        for_one=_for_one(account),
+        for_one=for_one(account["unit"], account["delta"], figures),
         why_first=why_first(terms_in(account)),
         limits=list(_limits(file, settings)),
         rule=RULES[account["rule"]["name"]],
@@ -105,13 +107,6 @@ def _budgets(account: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "allocated_share": held,
             "spent_share": held * min(1.0, spent / allocated) if allocated else 0.0,
         }
-
-
-def _for_one(account: Mapping[str, Any]) -> str:
-    """Say what the budget for life means for one unit, even if all others work together."""
-    whole = account["budget_alone"] or account["budget"]
-    figures = {"by all that the budget lets through": whole}
-    return for_one(account["unit"], account["delta"], figures)
 
 
 def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]:

@@ -83,12 +83,11 @@ def fill_in(path: Path, ask: Ask, tell: Tell) -> None:
                 load_site(tried)
             break
         except ConfigError as error:
-            waiting = [question for question in asked if question.key == error.key]
+            problem, key, fix = error.problem, error.key, error.fix
+            waiting = [question for question in asked if question.key == key]
             if not waiting:
-                raise ConfigError(
-                    error.problem, file=path, key=error.key, value=error.value, fix=error.fix
-                ) from None
-            tell(f"{error.problem}. {error.fix}")
+                raise ConfigError(problem, file=path, key=key, value=error.value, fix=fix) from None
+            tell(f"{problem}. {fix}")
     write_atomic(path, "\n".join(lines) + "\n")
 
 

@@ -158,8 +158,7 @@ class SharedSlots:
     def _computed(self, job: SiteJob, ready: ReadySlot, members: MemberSet) -> MaskedShare:
         """Pay, sample, add up, add noise, mask and store. After any failure the key is gone."""
         slot, vector = ready.slot_id.slot, ready.vector
-        slots = range(slot, slot + 1)
-        asked = self._ledger.ask(job.plan, slots, ready.slot_id.request)
+        asked = self._ledger.ask(job.plan, range(slot, slot + 1), ready.slot_id.request)
         assert isinstance(asked, OpenSlots)  # what was released is found before
         with self._pool.borrow(job.recipe, job.check) as worker:
             method = job.half_for(ready.decision).at(worker)
