@@ -10,38 +10,13 @@ from fedpriv.protocol import Proposal
 from fedpriv.report.figures import small, upper, when
 from fedpriv.report.lifetime import for_one, in_words, life_in, terms_in, why_first
 from fedpriv_client.jobs import Job, Jobs
-from fedpriv_client.proposals import KeptProposal
+from fedpriv_client.stated import stated
 
-LISTED = 20  # names of sites
 METHODS = {
     "dp-lora": "the gradients of the records drawn, each clipped, are added up",
     "pe-sgd": "the gradients of the records drawn are written in those of a synthetic set that the"
     " coordinator sends, as one number for each of its records",
 }
-
-
-def stated(kept: KeptProposal) -> Iterator[tuple[str, str]]:
-    """Say what a job is for and who answers for it.
-
-    Returns:
-        Names, each with a sentence or two, in the coordinator's words.
-    """
-    said, signed = kept.proposal.statement, kept.signed
-    if said is None:
-        yield "What it is for", "Not stated."
-    else:
-        more = len(said.participants) - LISTED
-        others = f", and {more} others" if more > 0 else ""
-        yield "What it is for", said.purpose
-        yield "Who gets the adapter", said.recipients
-        yield "Who takes part", f"{', '.join(said.participants[:LISTED])}{others}."
-        yield "Whom to ask", said.contact
-        yield "Until when", f"It can be begun until {said.expires} (UTC)."
-    word = "Not signed."
-    if signed is not None:
-        word = f"Signed on {when(signed.at)} with the key of the server's certificate, for which"
-        word += " this site's authority vouches."
-    yield "Whose word it is", word
 
 
 def described(job: Job, declared_size: int) -> Iterator[tuple[str, str]]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError
-from fedpriv_client.job_words import stated
 from fedpriv_client.proposals import KeptProposal
+from fedpriv_client.stated import stated
 
 log = logging.getLogger(__name__)
 LIMIT = 30.0  # seconds until nobody waits for an answer any more
