@@ -15,6 +15,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -55,15 +56,19 @@ def serve_locally(make: Callable[[str], FastAPI], folder: Path, port: int) -> No
         token, path = new_token(folder)
         where = f"http://{HOST}:{listening.getsockname()[1]}/"
         print(f"{where}\nAny user name; the password is what is in {path}.", flush=True)
-        served = uvicorn.Config(
-            make(token),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            ws="none",
-            timeout_graceful_shutdown=2,
-        )
-        uvicorn.Server(served).run([listening])
+        uvicorn.Server(quiet(make(token))).run([listening])
+
+
+def quiet(app: Any) -> uvicorn.Config:
+    """Return how an ASGI application is served here: nothing is logged of what it is asked."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=2,
+    )
 
 
 def listen_here(port: int) -> socket.socket:

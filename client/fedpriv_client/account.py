@@ -61,11 +61,8 @@ def written_account(settings: SiteSettings) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         _ = found["plans"], found["used"], found["rows"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise ConfigError(
-            "can't be read",
-            file=path,
-            fix="The client writes it when it starts; wait for that, or start it again.",
-        ) from None
+        fix = "The client writes it when it starts; wait for that, or start it again."
+        raise ConfigError("can't be read", file=path, fix=fix) from None
     return found
 
 

@@ -11,8 +11,9 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,16 +36,14 @@ def answer_file(
     *,
     field: str | None,
     batch_size: int,
-    watch: Callable[[range], Any] = iter,
 ) -> int:
-    """Answer to each record of a JSONL file, in the order of the file.
+    """Answer to each record of a JSONL file, in the order of the file, with a bar at a terminal.
 
     A line of the answers is the record with its number as `row`, and the answer. Those that are
     there already stay, and what is missing is added; a half line of an earlier end is cut off.
 
     Args:
         field: of a record, which holds the text; that of the job without it.
-        watch: is given the batches to go, for a bar.
 
     Returns:
         How many answers were added.
@@ -61,7 +60,10 @@ def answer_file(
         if not try_lock(stream.fileno(), fcntl.LOCK_EX):
             raise RunningError(f"{out}: another process writes this file. Wait, or name another.")
         done = _resume(stream, records, source, out)
-        for first in watch(range(done - done % batch_size, len(records), batch_size)):
+        batches = range(done - done % batch_size, len(records), batch_size)
+        console = Console(stderr=True)
+        hidden = not console.is_terminal
+        for first in track(batches, "Answering", console=console, transient=True, disable=hidden):
             found = answer(texts[first : first + batch_size], first)
             for row in range(max(first, done), first + len(found)):
                 line = records[row] | {"row": row + 1} | found[row - first]
@@ -97,52 +99,30 @@ def run(
             raise ConfigError("expected a text by the standard input", key="--in")
         print(_shown(answer([text], 0)[0]))
         return
-    console = Console(stderr=True)
-
-    def watch(batches: range) -> Any:
-        hidden = not console.is_terminal
-        return track(batches, "Answering", console=console, transient=True, disable=hidden)
-
-    added = answer_file(
-        answering, answer, source, out, field=field, batch_size=batch_size, watch=watch
-    )
-    console.print(
-        f"{added} answers were added to {out}. They are as confidential as this site's records.",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    added = answer_file(answering, answer, source, out, field=field, batch_size=batch_size)
+    confidential = "They are as confidential as this site's records."
+    print(f"{added} answers were added to {out}. {confidential}", file=sys.stderr)
 
 
 def _opened(out: Path) -> int:
     """Open a file of answers, which is new or its owner's alone; a link is not followed."""
+    problem = "may be read by others, and so is no file of answers"
     try:
         file = os.open(out, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        if not os.fstat(file).st_mode & 0o077:
+            return file
+        os.close(file)
     except OSError as error:
         why = "it is a link" if error.errno == errno.ELOOP else error.strerror
-        raise ConfigError(
-            f"can't be written: {why}", file=out, key="--out", fix="Name another file."
-        ) from None
-    if os.fstat(file).st_mode & 0o077:
-        os.close(file)
-        raise ConfigError(
-            "may be read by others, and so is no file of answers",
-            file=out,
-            key="--out",
-            fix="Name another file.",
-        )
-    return file
+        problem = f"can't be written: {why}"
+    raise ConfigError(problem, file=out, key="--out", fix="Name another file.")
 
 
 def _shown(found: Record) -> str:
     if "completion" in found:
         return str(found["completion"])
-    shares = found["probabilities"].items()
-    return "\n".join(f"{share:.3f}  {label}" for label, share in sorted(shares, key=_share))
-
-
-def _share(item: tuple[str, float]) -> float:
-    return -item[1]
+    shares = sorted(found["probabilities"].items(), key=itemgetter(1), reverse=True)
+    return "\n".join(f"{share:.3f}  {label}" for label, share in shares)
 
 
 def _read(source: Path) -> list[Record]:
@@ -165,12 +145,8 @@ def _text(answering: Answering, record: Record, field: str, source: Path, row: i
     try:
         return answering.text_of(record.get(field))
     except ValueError:
-        raise DataError(
-            f"line {row} has no text there",
-            file=source,
-            key=field,
-            fix="Name the field with --field, or take the line out.",
-        ) from None
+        fix = "Name the field with --field, or take the line out."
+        raise DataError(f"line {row} has no text there", file=source, key=field, fix=fix) from None
 
 
 def _resume(stream: IO[bytes], records: Sequence[Record], source: Path, out: Path) -> int:
@@ -188,11 +164,8 @@ def _resume(stream: IO[bytes], records: Sequence[Record], source: Path, out: Pat
         except (ValueError, LookupError, TypeError):
             same = False
         if not same:
-            raise ConfigError(
-                f"line {row + 1} is no answer to that line of {source}",
-                file=out,
-                key="--out",
-                fix="Name another file, or take this one away.",
-            )
+            problem = f"line {row + 1} is no answer to that line of {source}"
+            fix = "Name another file, or take this one away."
+            raise ConfigError(problem, file=out, key="--out", fix=fix)
     stream.truncate(stream.seek(sum(len(line) + 1 for line in lines)))
     return len(lines)

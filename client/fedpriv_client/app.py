@@ -8,27 +8,10 @@ from collections.abc import Callable
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedpriv import protocol
 from fedpriv.errors import FedprivError, PausedError, ProtocolError
 from fedpriv.models.vector import Vector
 from fedpriv.private_training.released import HeldOutSum
-from fedpriv.protocol import (
-    BODY,
-    FAILED,
-    SIGNED,
-    SYNTHETIC,
-    VECTOR,
-    Body,
-    Handover,
-    Proposal,
-    Ready,
-    Received,
-    Refusal,
-    ReportRequest,
-    SetRequest,
-    Signed,
-    StepReply,
-    StepRequest,
-)
 from fedpriv.report.budget import BudgetReport
 from fedpriv.synthetic.records import SetChange
 from fedpriv.wire import BLOCK, Blocks, encode, encode_masked
@@ -36,7 +19,8 @@ from fedpriv_client.report import signed_report, write_report
 from fedpriv_client.site import Site
 
 log = logging.getLogger(__name__)
-Result = tuple[Body | BudgetReport, ArrayRecord | None]
+Answer = protocol.Body | BudgetReport
+Result = tuple[Answer, ArrayRecord | None]
 Permit = Callable[[str], None]
 Work = Callable[[Site, Permit, Message], Result]
 
@@ -72,25 +56,20 @@ def client_app(site: Site, permit: Permit = lambda job: None) -> ClientApp:
 
 
 def _consider(site: Site, permit: Permit, message: Message) -> Result:
-    proposal = Proposal.parse(_body(message))
+    proposal = protocol.Proposal.parse(_body(message))
     permit(proposal.job_id)
-    signature = _body(message, SIGNED)
-    signed = None if signature is None else Signed.parse(signature)
-    offer = site.consider(proposal, signed)
-    log.info(
-        "Job %s: offered %d steps at ε = %.3f in all.",
-        proposal.job_id,
-        proposal.steps,
-        offer.epsilon,
-    )
+    signature = _body(message, protocol.SIGNED)
+    signed = None if signature is None else protocol.Signed.parse(signature)
+    offer, steps = site.consider(proposal, signed), proposal.steps
+    log.info("Job %s: offered %d steps at ε = %.3f in all.", proposal.job_id, steps, offer.epsilon)
     return offer, None
 
 
 def _step(site: Site, permit: Permit, message: Message) -> Result:
-    request = StepRequest.parse(_body(message))
+    request = protocol.StepRequest.parse(_body(message))
     permit(request.job_id)
     answer = site.step(request, _vector(message), _change(message))
-    if isinstance(answer, Ready):
+    if isinstance(answer, protocol.Ready):
         log.info("Job %s: ready for slot %d.", request.job_id, request.slot)
         return answer, None
     body, released = answer
@@ -102,7 +81,7 @@ def _step(site: Site, permit: Permit, message: Message) -> Result:
 
 
 def _share(site: Site, permit: Permit, message: Message) -> Result:
-    request = SetRequest.parse(_body(message))
+    request = protocol.SetRequest.parse(_body(message))
     permit(request.job_id)
     body, share = site.share(request)
     _tell_of(site, request.job_id, body)
@@ -110,7 +89,7 @@ def _share(site: Site, permit: Permit, message: Message) -> Result:
     return body, ArrayRecord(arrays, keep_input=False)
 
 
-def _tell_of(site: Site, job: str, body: StepReply) -> None:
+def _tell_of(site: Site, job: str, body: protocol.StepReply) -> None:
     """Say in the budget report and the log what was spent; it leaves without that, too."""
     try:
         _keep(site, signed_report(site, job))
@@ -129,7 +108,7 @@ def _keep(site: Site, report: BudgetReport) -> None:
 
 def _report(site: Site, permit: Permit, message: Message) -> Result:
     """Answer with a report. No order forbids it: it says what was spent, and costs nothing."""
-    request = ReportRequest.parse(_body(message))
+    request = protocol.ReportRequest.parse(_body(message))
     if site.ledger.plan(request.job_id) is None:
         raise ProtocolError(f"This site has spent nothing on job {request.job_id!r}.")
     report = signed_report(site, request.job_id)
@@ -144,7 +123,7 @@ def _take_adapter(site: Site, permit: Permit, message: Message) -> Result:
         Free disk and memory depend on the records, so the answer depends on nothing (law 18).
     """
     try:
-        handover = Handover.parse(_body(message))
+        handover = protocol.Handover.parse(_body(message))
         permit(handover.proposal.job_id)
         kept = site.take_adapter(handover, _vector(message, site.settings.limits.max_trainable))
         log.info("Job %s: its adapter is in %s.", handover.proposal.job_id, kept)
@@ -154,38 +133,36 @@ def _take_adapter(site: Site, permit: Permit, message: Message) -> Result:
         log.error("An adapter was not kept: %s.", error.strerror)
     except Exception as error:
         log.error("An adapter was not kept: %s", type(error).__name__, exc_info=error)
-    return Received(), None
+    return protocol.Received(), None
 
 
 def refusal(message: Message, error: Exception) -> Message:
     """Answer with an error's code and class; its text does not leave and is logged here."""
+    body = protocol.Refusal.of(error) if isinstance(error, FedprivError) else protocol.FAILED
     if isinstance(error, PausedError):
-        body = Refusal.of(error)
         log.info("Waiting for a person: %s", error)
     elif isinstance(error, FedprivError):
-        body = Refusal.of(error)
         log.error("Refused (%s): %s", body.refused, error)
     else:
-        body = FAILED
         log.error("Failed: %s", type(error).__name__, exc_info=error)
     return _reply(message, body, None)
 
 
-def _reply(message: Message, body: Body | BudgetReport, arrays: ArrayRecord | None) -> Message:
-    content = RecordDict({BODY: ConfigRecord({"body": body.model_dump_json()})})
+def _reply(message: Message, body: Answer, arrays: ArrayRecord | None) -> Message:
+    content = RecordDict({protocol.BODY: ConfigRecord({"body": body.model_dump_json()})})
     if arrays is not None:
-        content[VECTOR] = arrays
+        content[protocol.VECTOR] = arrays
     return Message(content, reply_to=message)
 
 
 def _body(message: Message, part: str = "body") -> object:
-    record = message.content.config_records.get(BODY)
+    record = message.content.config_records.get(protocol.BODY)
     return None if record is None else record.get(part)
 
 
 def _change(message: Message) -> SetChange | None:
     """Return what becomes of the site's synthetic set; None if the request names no set."""
-    record = message.content.array_records.get(SYNTHETIC)
+    record = message.content.array_records.get(protocol.SYNTHETIC)
     return None if record is None else SetChange.decode(record)
 
 
@@ -195,7 +172,7 @@ def _vector(message: Message, most: int | None = None) -> Vector:
     Args:
         most: the most values that it may have; checked before memory is taken for them.
     """
-    record = message.content.array_records.get(VECTOR)
+    record = message.content.array_records.get(protocol.VECTOR)
     if not record:
         raise ProtocolError("The request has no arrays.")
     size = 0

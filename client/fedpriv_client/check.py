@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.load import load_job
-from fedpriv.controllers.config import ControllerSection
 from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
 from fedpriv.gradients.groups import Groups
 from fedpriv.methods.proposal import propose
@@ -21,46 +20,47 @@ from fedpriv.privacy.ledger.life import life_with
 from fedpriv.privacy.life import Life
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
-from fedpriv_client.site_job import check_fields, check_model, recipe_of
+from fedpriv_client.site_job import check_model, recipe_of
 from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import SiteSettings
 
 _ANY = "sha256:" + "0" * 64  # the digest of what a federation file does not say
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verdict:
     """What a site would answer to a proposal.
 
     Attributes:
+        refusals: why the site would refuse; none if it would take part.
+        budget, budget_alone: ε that there is for life.
+        unchecked: what could not be found out.
+        look_steps: of the plan's steps, how many look at held-out records.
         plan: what it would commit to; None if there is no such plan.
         epsilon: of the plan by itself, at the ledger's δ, an upper bound.
         epsilon_alone: the same if every other site of a secure sum worked with the server; None
             where the plan is of no such sum.
+        without_looks: ε of the steps that train, with the same noise; None where there are no
+            looks.
         allocated: ε of the ledger with it; None if it does not fit, or can't be looked at.
         allocated_alone: the same of the claim alone; None also where the ledger has none.
-        budget, budget_alone: ε that there is for life.
-        look_steps: of the plan's steps, how many look at held-out records.
-        without_looks: ε of the others alone, with the same noise; None where there are no looks.
         life: what it would take of the budget for life; None as of `allocated`.
         trained: parameters that would be trained; None if the model was not loaded.
-        refusals: why the site would refuse; none if it would take part.
-        unchecked: what could not be found out.
     """
 
-    plan: Plan | None
-    epsilon: float | None
-    allocated: float | None
+    refusals: list[str]
     budget: float
-    trained: int | None
-    refusals: tuple[str, ...]
-    unchecked: tuple[str, ...]
-    look_steps: int = 0
-    without_looks: float | None = None
+    budget_alone: float | None
+    look_steps: int
+    unchecked: list[str] = field(default_factory=list)
+    plan: Plan | None = None
+    epsilon: float | None = None
     epsilon_alone: float | None = None
+    without_looks: float | None = None
+    allocated: float | None = None
     allocated_alone: float | None = None
-    budget_alone: float | None = None
     life: Life | None = None
+    trained: int | None = None
 
 
 def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
@@ -78,27 +78,19 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
         config = load_job(path, [f"model.name={json.dumps(settings.model)}"])
         digest, roster = settings.limits.base_digest, settings.limits.roster
         if config.max_colluding is not None and roster is None:
-            raise ConfigError(
-                "has a secure sum, and this site's file names no roster",
-                file=path,
-                key="privacy.trust",
-                value=config.privacy.trust,
-                fix="Compare a roster with the other sites, and name it in the site's file:"
-                " [secure_sum].",
-            )
-        name, groups = config.job.name, _groups(config.controller)
+            problem = "has a secure sum, and this site's file names no roster"
+            where = "in the site's file: [secure_sum]"
+            fix = f"Compare a roster with the other sites, and name it {where}."
+            trust = config.privacy.trust
+            raise ConfigError(problem, file=path, key="privacy.trust", value=trust, fix=fix)
+        name, section, groups = config.job.name, config.controller, None
+        if section is not None:  # as far as an answer depends on its groups without a model
+            groups = GroupTerms(by=section.groups, count=1, adaptive=section.adaptive)
         return propose(config, job_id=name, base=digest, vector=_ANY, roster=roster, groups=groups)
     try:
         return Proposal.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"can't be read: {error}", file=path) from None
-
-
-def _groups(section: ControllerSection | None) -> GroupTerms | None:
-    """Return a controller's groups, as far as a site's answer depends on them without a model."""
-    if section is None:
-        return None
-    return GroupTerms(by=section.groups, count=1, adaptive=section.adaptive)
 
 
 def _of_model(proposal: Proposal, vector: TrainableVector) -> Proposal:
@@ -126,56 +118,38 @@ def check_proposal(
     with suppress(LedgerInUseError), open_ledger(settings, reading=True) as ledger:
         terms = ledger.terms  # whose rule is the one that counts
     refusals = [str(refusal) for refusal in limits.refusals(proposal, terms)]
-    unchecked: list[str] = []
-    if proposal.vector_digest == _ANY:
-        unchecked.append("The job's model: taken to be the one that this site allows.")
     look_steps = proposal.steps - proposal.training_steps
-    plan = epsilon = alone = trained = without = None
-    allocated: tuple[float, float | None] | None = None
-    life: Life | None = None
+    found = Verdict(refusals, terms.budget, terms.budget_alone, look_steps)
+    if proposal.vector_digest == _ANY:
+        found.unchecked.append("The job's model: taken to be the one that this site allows.")
     with _noting(refusals):
-        check_fields(proposal, settings)
+        settings.check_fields(proposal)
     with _noting(refusals):
-        plan = limits.calibrated(proposal, terms)
-        epsilon = plan.epsilon(terms.delta)
+        plan = found.plan = limits.calibrated(proposal, terms)
+        found.epsilon = plan.epsilon(terms.delta)
         if plan.is_shared:
-            alone = epsilon_upper([plan.alone.event()], terms.delta)
+            found.epsilon_alone = epsilon_upper([plan.alone.event()], terms.delta)
             limits.check_cost(plan, terms)
         if look_steps:
-            without = epsilon_upper([plan.event(proposal.training_steps)], terms.delta)
+            training = plan.event(proposal.training_steps)
+            found.without_looks = epsilon_upper([training], terms.delta)
     try:
         with open_ledger(settings, reading=True) as ledger, _noting(refusals):
-            if plan is not None:
-                allocated = ledger.check_both(plan)
-                life = life_with(ledger.terms, ledger.history.used, plan)
+            if found.plan is not None:
+                found.allocated, found.allocated_alone = ledger.check_both(found.plan)
+                found.life = life_with(ledger.terms, ledger.history.used, found.plan)
     except LedgerInUseError:
-        unchecked.append(
-            f"What is left of the budget: {settings.ledger} is in use. If this site's client is"
-            " running, stop it and check again."
-        )
-    if pool is None or plan is None or refusals:
-        unchecked.append("The model: it was not loaded.")
-    else:
-        with _noting(refusals), pool.borrow(recipe_of(proposal, settings)) as worker:
-            trained = worker.vector.size
-            if proposal.vector_digest == _ANY:
-                proposal = _of_model(proposal, worker.vector)
-            check_model(worker, proposal, plan, limits, terms)
-    return Verdict(
-        plan=plan,
-        epsilon=epsilon,
-        epsilon_alone=alone,
-        allocated=None if allocated is None else allocated[0],
-        allocated_alone=None if allocated is None else allocated[1],
-        budget=terms.budget,
-        budget_alone=terms.budget_alone,
-        trained=trained,
-        refusals=tuple(refusals),
-        unchecked=tuple(unchecked),
-        look_steps=look_steps,
-        without_looks=without,
-        life=life,
-    )
+        again = "If this site's client is running, stop it and check again."
+        found.unchecked.append(f"What is left of the budget: {settings.ledger} is in use. {again}")
+    if pool is None or found.plan is None or refusals:
+        found.unchecked.append("The model: it was not loaded.")
+        return found
+    with _noting(refusals), pool.borrow(recipe_of(proposal, settings)) as worker:
+        found.trained = worker.vector.size
+        if proposal.vector_digest == _ANY:
+            proposal = _of_model(proposal, worker.vector)
+        check_model(worker, proposal, found.plan, limits, terms)
+    return found
 
 
 @contextmanager

@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpriv import __version__
+from fedpriv import __version__, logs
 from fedpriv.command_line import run
 from fedpriv.commands.doctor import doctor
 from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.environment import set_environment
+from fedpriv.process import read_status, stop_on_terminate
 
 if TYPE_CHECKING:
     from fedpriv.config.personal import OwnSiteFile
@@ -29,20 +30,19 @@ app = typer.Typer(
 )
 app.add_typer(ledger_app, name="ledger")
 app.command()(doctor)
+NEWEST = "this site's newest"
 Config = Annotated[Path, typer.Option("--config", help="This site's own file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Probe = Annotated[
     bool, typer.Option("--probe", help="Print nothing; exit with 0 if connected, else with 1.")
 ]
 Adapter = Annotated[
-    Path | None,
-    typer.Option("--adapter", help="A job's adapter, a folder.", show_default="this site's newest"),
+    Path | None, typer.Option("--adapter", help="A job's adapter, a folder.", show_default=NEWEST)
 ]
 SITE = Path("site.toml")
 Yes = Annotated[bool, typer.Option("--yes", help="Don't ask for a yes.")]
 Folder = Annotated[
-    Path | None,
-    typer.Option("--folder", help="A site model, a folder.", show_default="this site's newest"),
+    Path | None, typer.Option("--folder", help="A site model, a folder.", show_default=NEWEST)
 ]
 In = Annotated[Path | None, typer.Option("--in", help="A file of records to read, as JSONL.")]
 Out = Annotated[
@@ -92,9 +92,6 @@ def serve(
         return
     if config is None:
         raise typer.BadParameter("give the site's file, such as site.toml", param_hint="--config")
-    from fedpriv import logs
-    from fedpriv.process import stop_on_terminate
-
     file = _load(config)
     logs.configure(as_json=json_logs, paced=True)
     stop_on_terminate()
@@ -158,7 +155,7 @@ def accept_roster(
     yes: Yes = False,
 ) -> None:
     """Show who joins or leaves a secure sum and which keys are new, then ask you to accept."""
-    from fedpriv_client.accept_roster import accept
+    from fedpriv_client.roster_entry import accept
 
     print(accept(_load(config), roster, lambda: yes or typer.confirm("Accept it?", abort=True)))
 
@@ -222,7 +219,6 @@ def digest(config: Config = SITE) -> None:
 @app.command()
 def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False) -> None:
     """Show the state of this site's process, and what its budget report says."""
-    from fedpriv.process import read_status
     from fedpriv.report import budget
     from fedpriv.report.lifetime import in_words
     from fedpriv_client.held_space import full_disk
@@ -230,23 +226,22 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     from fedpriv_client.roster_entry import own_key
 
     file = _load(config)
-    folder = file.site.state_dir
-    facts: dict[str, Any] = read_status(folder)
+    folder, report = file.site.state_dir, None
+    facts = read_status(folder)
     if probe:
         raise typer.Exit(0 if facts["running"] and facts.get("connection") == "connected" else 1)
     orders = Orders.read(folder)
     facts |= {"key": own_key(file), "paused": orders.paused, "refused": list(orders.refused)}
     if full := full_disk(folder):
         facts["problem"] = full
-    path = folder / "budget.json"
-    if path.exists():
+    if (path := folder / "budget.json").exists():
         report = budget.read(path)
         keys = {"epsilon_spent", "epsilon_allocated", "epsilon_committed", "budget", "job", "life"}
-        facts |= {"budget": report.model_dump(include=keys)}
+        facts["budget"] = report.model_dump(include=keys)
     if file.allow.approve == "ask":
         from fedpriv_client.decide import waiting
 
-        facts |= {"waiting": waiting(file, config)}
+        facts["waiting"] = waiting(file, config)
     if as_json:
         print(json.dumps(facts, indent=2))
         return
@@ -256,15 +251,14 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     for key in ("key", "server", "connection", "activity", "problem", "refusal"):
         if facts.get(key) and (facts["running"] or key in ("key", "problem")):
             print(f"  {key}: {facts[key]}")
-    if orders.refused:
-        print(f"  refused jobs: {', '.join(orders.refused)}")
-    if facts.get("waiting"):
-        print(f"  jobs that wait for approval: {', '.join(facts['waiting'])}")
-    if "budget" in facts:
-        held = facts["budget"]
+    lists = {"refused jobs": orders.refused, "jobs that wait for approval": facts.get("waiting")}
+    for name, jobs in lists.items():
+        if jobs:
+            print(f"  {name}: {', '.join(jobs)}")
+    if report is not None:
         print(
-            f"  ε: {held['epsilon_spent']:.3f} spent, {held['epsilon_allocated']:.3f} allocated,"
-            f" {held['budget']:g} for life (job {held['job']})"
+            f"  ε: {report.epsilon_spent:.3f} spent, {report.epsilon_allocated:.3f} allocated,"
+            f" {report.budget:g} for life (job {report.job})"
         )
         if report.life is not None:
             print(f"  job {report.job}: {in_words(report.life)}")
@@ -280,8 +274,6 @@ def personalise(
     as_json: AsJson = False,
 ) -> None:
     """Make a model from this site's records and the federation's adapter; it stays here."""
-    from fedpriv.process import stop_on_terminate
-
     file = _load(config)
     stop_on_terminate()
     from fedpriv_client.personalise import run as train
@@ -301,8 +293,6 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Compare the models on this site's held-out records; the figures stay here."""
-    from fedpriv.process import stop_on_terminate
-
     file = _load(config)
     stop_on_terminate()
     from fedpriv_client.evaluate import run as compare
@@ -357,7 +347,7 @@ def classify(
 @app.command()
 def serve_model(
     folder: Annotated[
-        Path | None, typer.Argument(help="A site model.", show_default="this site's newest")
+        Path | None, typer.Argument(help="A site model.", show_default=NEWEST)
     ] = None,
     config: Config = SITE,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Local port; 0: any.")] = 8641,
@@ -370,9 +360,6 @@ def serve_model(
     ] = None,
 ) -> None:
     """Serve the site model to this machine by transformers' server, with OpenAI's interface."""
-    from fedpriv import logs
-    from fedpriv.process import stop_on_terminate
-
     logs.configure(as_json=False, paced=True)
     stop_on_terminate()
     from fedpriv_client.serve_model import serve_model as serve_it
@@ -413,7 +400,7 @@ def approve(
     digest: Annotated[
         str | None, typer.Option(help="The proposal's digest, if there are several.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for a yes.")] = False,
+    yes: Yes = False,
     by: By = None,
     reason: Why = "",
     text: Text = "",
@@ -458,9 +445,6 @@ def serve_page(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Local port; 0: any.")] = 8640,
 ) -> None:
     """Serve the site's page to this machine alone, with buttons to approve and refuse jobs."""
-    from fedpriv import logs
-    from fedpriv.process import stop_on_terminate
-
     file = _load(config)
     logs.configure(as_json=False, paced=True)
     stop_on_terminate()

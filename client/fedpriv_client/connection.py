@@ -15,19 +15,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Message, MessageType, Metadata, RecordDict
 
-from fedpriv import logs
-from fedpriv.errors import (
-    AdmissionError,
-    CertificateError,
-    ClockError,
-    FedprivError,
-    NetworkError,
-    ProtocolError,
-    UnreachableError,
-)
+from fedpriv import errors, logs
+from fedpriv.pki.keys import PrivateKey
 from fedpriv.proxy import through
 from fedpriv_client.envelope import checked, unpack
 from fedpriv_client.fleet import MIB, FleetClient
@@ -38,6 +29,17 @@ logs.silence("flwr")  # it would tell of every request
 GOODBYE = 3.0  # seconds
 MAX_OBJECTS = 4096  # in one message
 EARLY, LATE = 5.0, 300.0  # seconds that a site's clock may be ahead of the server's, or behind
+_OTHER_NAME = (
+    "is for another name. Dial one of the names it was made for, or have this one added to"
+    " server.names and the certificate renewed."
+)
+_UNTRUSTED = {  # what OpenSSL says of the server's certificate, and what it means
+    "expired": "has expired. The coordinator has to renew it.",
+    "not yet valid": "is not valid yet. Is this machine's clock right? If so, the server's was"
+    " wrong when it was made.",
+    "mismatch": _OTHER_NAME,
+    "doesn't match": _OTHER_NAME,
+}
 
 
 class ServerConnection:
@@ -57,16 +59,10 @@ class ServerConnection:
     """
 
     def __init__(
-        self,
-        address: str,
-        tls: ssl.SSLContext | None,
-        key: ec.EllipticCurvePrivateKey,
-        *,
-        largest: int = 64 * MIB,
+        self, address: str, tls: ssl.SSLContext | None, key: PrivateKey, *, largest: int = 64 * MIB
     ) -> None:
         self.address = address if tls is None else address + through(f"https://{address}")
-        self._client = FleetClient(address, tls, key)
-        self._largest = largest
+        self._client, self._largest = FleetClient(address, tls, key), largest
         self._node: int | None = None
         self._stored: dict[str, bytes] = {}  # objects of the newest message, by digest
         self._came: tuple[str, ...] = ()  # the message that came whole: said with the next question
@@ -113,15 +109,16 @@ class ServerConnection:
             self._came = ()
             if announced is None:
                 return None
+            metadata, is_wanted = announced.metadata, wants(announced.metadata)
             if announced.is_whole:
-                self._came = (announced.metadata.message_id,)
-                return checked(announced.whole) if wants(announced.metadata) else None
+                self._came = (metadata.message_id,)
+                return checked(announced.whole) if is_wanted else None
             try:
-                message = self._fetch(node, announced) if wants(announced.metadata) else None
-            except ProtocolError:
-                self._client.confirm(node, announced.metadata)
+                message = self._fetch(node, announced) if is_wanted else None
+            except errors.ProtocolError:
+                self._client.confirm(node, metadata)
                 raise
-            self._client.confirm(node, announced.metadata)
+            self._client.confirm(node, metadata)
         return message
 
     def _fetch(self, node: int, announced: Announced) -> Message:
@@ -129,22 +126,23 @@ class ServerConnection:
         carries_values = metadata.message_type in (MessageType.TRAIN, HANDOVER)
         largest = self._largest if carries_values else MIB
         if len(keys) > MAX_OBJECTS:
-            raise ProtocolError(f"A message of {len(keys)} objects is more than any needs.")
+            raise errors.ProtocolError(f"A message of {len(keys)} objects is more than any needs.")
         stored = {key: content for key, content in self._stored.items() if key in keys}
         self._stored = stored
         for key in keys - stored.keys():
             content = self._client.fetch(node, metadata.run_id, key)
             if content is None:
-                raise UnreachableError(f"{self.address}: an object of a message is not there.")
+                gone = f"{self.address}: an object of a message is not there."
+                raise errors.UnreachableError(gone)
             if object_id_of(content) != key:
-                raise ProtocolError("An object of a message is not what its name says.")
+                raise errors.ProtocolError("An object of a message is not what its name says.")
             stored[key] = content
             if sum(map(len, stored.values())) > largest:
                 stored.clear()
-                raise ProtocolError(f"A message of more than {largest:,} bytes.")
+                raise errors.ProtocolError(f"A message of more than {largest:,} bytes.")
         message = unpack(metadata.message_id, stored, largest)
         if message.metadata.message_type != metadata.message_type:
-            raise ProtocolError("A message of another kind than was said.")
+            raise errors.ProtocolError("A message of another kind than was said.")
         return message
 
     def reply(self, message: Message) -> None:
@@ -154,20 +152,19 @@ class ServerConnection:
             UnreachableError, CertificateError, AdmissionError, ClockError: see `connect`.
             NetworkError: the server does not take it.
         """
-        node = self._connected()
-        run = message.metadata.run_id
+        node, run = self._connected(), message.metadata.run_id
         with outgoing(message) as reply, _naming(self.address):
             session, missing = self._client.announce(node, reply)
             for key in missing:
                 if not self._client.push(node, run, session, key, reply.content(key)):
-                    raise NetworkError(f"{self.address}: did not take a reply.")
+                    raise errors.NetworkError(f"{self.address}: did not take a reply.")
 
     def close(self) -> None:
         """Say goodbye, if anybody listens; no server keeps a site from ending."""
         node, self._node = self._node, None
 
         def goodbye(node: int) -> None:
-            with suppress(NetworkError), _naming(self.address):
+            with suppress(errors.NetworkError), _naming(self.address):
                 self._client.deactivate(node)
 
         if node is not None:
@@ -183,7 +180,7 @@ class ServerConnection:
 
     def _connected(self) -> int:
         if self._node is None:
-            raise UnreachableError(f"{self.address}: not connected.")
+            raise errors.UnreachableError(f"{self.address}: not connected.")
         return self._node
 
 
@@ -192,39 +189,36 @@ def _naming(address: str) -> Iterator[None]:
     """Turn what the transport raises into what a person can act on."""
     try:
         yield
-    except FedprivError:
+    except errors.FedprivError:
         raise
     except httpx.HTTPStatusError as error:
         raise _refused(address, error.response) from None
     except httpx.TransportError as error:
         raise _unreachable(address, error) from None
     except httpx.InvalidURL as error:
-        raise UnreachableError(f"{address}: is not an address ({error}).") from None
+        raise errors.UnreachableError(f"{address}: is not an address ({error}).") from None
     except Exception as error:  # whatever may come of what a server answers
-        raise UnreachableError(
-            f"{address}: answers, but not as a fedpriv server ({type(error).__name__})."
-        ) from None
+        text = f"{address}: answers, but not as a fedpriv server ({type(error).__name__})."
+        raise errors.UnreachableError(text) from None
 
 
 def _refused(address: str, response: httpx.Response) -> Exception:
-    status = response.status_code
-    if 500 <= status < 600 or status == 499:
-        return UnreachableError(f"{address}: answers with status {status}.")
+    status, ahead = response.status_code, _ahead(response)
+    if status == 401 and ahead is not None and not -LATE <= ahead <= EARLY:
+        return errors.ClockError(
+            f"{address}: this machine's clock is {abs(ahead):.0f} s"
+            f" {'ahead of' if ahead > 0 else 'behind'} the server's. Set it by NTP; a signature"
+            f" counts for {LATE:.0f} s."
+        )
     if status == 401:
-        ahead = _ahead(response)
-        if ahead is not None and not -LATE <= ahead <= EARLY:
-            return ClockError(
-                f"{address}: this machine's clock is {abs(ahead):.0f} s"
-                f" {'ahead of' if ahead > 0 else 'behind'} the server's. Set it by NTP; a signature"
-                f" counts for {LATE:.0f} s."
-            )
-        return AdmissionError(
+        return errors.AdmissionError(
             f"{address}: does not know this site's key. It was not registered, or was revoked,"
             " or the server was restarted."
         )
     if status == 400:
-        return AdmissionError(f"{address}: does not admit this site's key.")
-    return UnreachableError(f"{address}: refuses with status {status}.")
+        return errors.AdmissionError(f"{address}: does not admit this site's key.")
+    says = "answers" if 500 <= status < 600 or status == 499 else "refuses"
+    return errors.UnreachableError(f"{address}: {says} with status {status}.")
 
 
 def _ahead(response: httpx.Response) -> float | None:
@@ -243,25 +237,25 @@ def _unreachable(address: str, error: httpx.TransportError) -> Exception:
         cause = cause.__cause__ or cause.__context__
     text = str(error).lower()
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return CertificateError(f"{address}: {_untrusted(cause)}")
+        return errors.CertificateError(f"{address}: {_untrusted(cause)}")
     if isinstance(cause, ssl.SSLError) or "ssl" in text or "certificate" in text:
         if "wrong_version_number" in text or "record layer" in text:
-            return CertificateError(
+            return errors.CertificateError(
                 f"{address}: does not speak TLS. Is it the right port, and does the server run"
                 " with a certificate?"
             )
         if "alert" in text or "certificate required" in text:
-            return CertificateError(
+            return errors.CertificateError(
                 f"{address}: refuses this site's certificate ({_reason(error)}). Ask the"
                 " coordinator for a new enrolment."
             )
     if isinstance(error, httpx.RemoteProtocolError):
         if error.request.url.scheme == "http" and _speaks_tls(error.request.url):
-            return CertificateError(
+            return errors.CertificateError(
                 f"{address}: speaks TLS. Leave server.plain out of the site's file."
             )
-        return UnreachableError(f"{address}: hung up.")
-    return UnreachableError(f"{address}: can't be reached ({_reason(error)}).")
+        return errors.UnreachableError(f"{address}: hung up.")
+    return errors.UnreachableError(f"{address}: can't be reached ({_reason(error)}).")
 
 
 def _speaks_tls(url: httpx.URL) -> bool:
@@ -269,29 +263,18 @@ def _speaks_tls(url: httpx.URL) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
     try:
-        with (
-            socket.create_connection((url.host, url.port or 80), timeout=5) as plain,
-            context.wrap_socket(plain),
-        ):
-            return True
+        with socket.create_connection((url.host, url.port or 80), timeout=5) as plain:
+            context.wrap_socket(plain).close()
+        return True
     except OSError:
         return False
 
 
 def _untrusted(error: ssl.SSLCertVerificationError) -> str:
     message = error.verify_message
-    if "expired" in message:
-        return "the server's certificate has expired. The coordinator has to renew it."
-    if "not yet valid" in message:
-        return (
-            "the server's certificate is not valid yet. Is this machine's clock right? If so, the"
-            " server's was wrong when it was made."
-        )
-    if "mismatch" in message or "doesn't match" in message:
-        return (
-            "the server's certificate is for another name. Dial one of the names it was made for,"
-            " or have this one added to server.names and the certificate renewed."
-        )
+    for said, meaning in _UNTRUSTED.items():
+        if said in message:
+            return f"the server's certificate {meaning}"
     return (
         f"the server's certificate is not of our enrolment's authority ({message}). This is another"
         " federation's server, or somebody in between."

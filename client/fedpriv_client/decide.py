@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError, FedprivError
@@ -33,21 +34,14 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
     if not jobs.jobs:
         print("No job was proposed to this site yet, or none within its limits.")
         return
-    table = Table()
     longest = max(len(job.name) for job in jobs.jobs)
-    table.add_column("job", no_wrap=True, min_width=longest)  # to be copied
-    for name in ("state", "steps", "ε by itself", "of the budget", "decided by"):
-        table.add_column(name)
+    first = Column("job", no_wrap=True, min_width=longest)  # to be copied
+    table = Table(first, "state", "steps", "ε by itself", "of the budget", "decided by")
     for job in jobs.jobs:
         alone = "" if job.epsilon_alone is None else f", alone {upper(job.epsilon_alone)}"
-        table.add_row(
-            job.name,
-            job.state,
-            f"{job.paid} of {job.plan.steps}",
-            f"{upper(job.epsilon)}{alone}",
-            share_in(jobs.account, job.plan),
-            escape("; ".join(persons.persons(job))),
-        )
+        steps, epsilon = f"{job.paid} of {job.plan.steps}", f"{upper(job.epsilon)}{alone}"
+        part, who = share_in(jobs.account, job.plan), escape("; ".join(persons.persons(job)))
+        table.add_row(job.name, job.state, steps, epsilon, part, who)
     Console().print(table)
     print(f"Key that signs the reports: {own_key(file)}")
     if jobs.waiting:
@@ -56,10 +50,9 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
 
 def waiting(file: SiteFile, config: Path) -> list[str]:
     """Return the ids of the jobs that wait for approval; none if no ledger can be read."""
-    try:
+    with suppress(FedprivError):
         return [job.name for job in jobs_of(site_settings(file, config)).waiting]
-    except FedprivError:
-        return []
+    return []
 
 
 def approve(

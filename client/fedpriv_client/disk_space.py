@@ -14,20 +14,15 @@ import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, bytes_needed
 from fedpriv.errors import DataError, LedgerError
 from fedpriv.files import private_folder
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv_client.account import account_file
 from fedpriv_client.held_space import LARGEST, HeldSpace
 from fedpriv_client.proposals import proposals_folder
-from fedpriv_client.site_settings import last_report
-
-if TYPE_CHECKING:
-    from fedpriv.privacy.ledger.ledger import Ledger
-    from fedpriv_client.site_settings import SiteSettings
+from fedpriv_client.site_settings import SiteSettings, last_report
 
 ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open
 REPLIES = 4  # of the most values: two that are kept, one that is written, and what is rolled back
@@ -58,8 +53,9 @@ class LedgerGrowth:
         self._most = begun + ROWS - MARGIN + (REPLIES - 1) * 4 * values
         files = _growing(settings)
         most, before = len(files) * ROWS + REPLIES * 4 * values, _bytes_of(files)
-        folder = ledger.path.parent
-        self.space = held_space(settings, folder, most, lambda: _bytes_of(files) - before)
+        self.space = held_space(
+            settings, ledger.path.parent, most, lambda: _bytes_of(files) - before
+        )
         ledger.room = lambda reply: self.space.given(MARGIN // 4 + 2 * reply)
 
     def check(self) -> None:
@@ -144,15 +140,15 @@ def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
     missing = tokens + ledger - free
     if missing <= 0:
         return
-    limit, in_a_job = ("max_length", "model.max_length")
+    limit, key = "max_length", "model.max_length"
     if ledger > tokens:
-        limit, in_a_job = ("max_trainable", "lora.r")
+        limit, key = "max_trainable", "lora.r"
     raise DataError(
         f"is {megabytes(missing)} short of disk space: this site's own limits may need"
         f" {megabytes(tokens)} for the tokens of {units:,} units and {megabytes(ledger)} for the"
         " ledger, its replies, and what is kept for people",
         file=settings.state_dir,
-        key=in_a_job if settings.terms.simulated else f"allow.{limit}",
+        key=key if settings.terms.simulated else f"allow.{limit}",
         value=getattr(settings.limits, limit),
         fix="Lower this limit, or free some of the disk.",
     )
@@ -164,18 +160,10 @@ def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
     Files that the site wrote beside its answers before count as part of them. So what a server
     made the site write decides nothing about the next start.
     """
-    terms, limits = settings.terms, settings.limits
-    longest = DataSpec(
-        columns=settings.columns,
-        task="classification" if "label" in settings.columns else "causal-lm",
-        labels=limits.labels,
-        max_length=limits.max_length,
-        unit=terms.unit,
-        max_records_per_unit=terms.max_records_per_unit,
-    )
     files = max(0, FILES - files_taken(settings))
     rows = len(_growing(settings)) * ROWS
-    return bytes_needed(longest, units), rows + REPLIES * 4 * limits.max_trainable + files
+    others = rows + REPLIES * 4 * settings.limits.max_trainable + files
+    return bytes_needed(settings.longest, units), others
 
 
 def megabytes(count: int) -> str:
@@ -184,11 +172,8 @@ def megabytes(count: int) -> str:
 
 
 def _not_reserved(folder: Path, count: int, error: OSError) -> DataError:
-    return DataError(
-        f"can't reserve {megabytes(count)} ({error.strerror})",
-        file=folder,
-        fix="Free some of the disk, or raise the quota.",
-    )
+    fix = "Free some of the disk, or raise the quota."
+    return DataError(f"can't reserve {megabytes(count)} ({error.strerror})", file=folder, fix=fix)
 
 
 def _growing(settings: SiteSettings) -> list[Path]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from operator import truediv
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,22 +15,34 @@ from typing import TYPE_CHECKING
 from fedpriv.config.load import load_site
 from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import where
+from fedpriv.data.held_out import OwnRecords
+from fedpriv.data.identity import identities
+from fedpriv.data.read import UNIT
+from fedpriv.data.transform import find_transform, remembers
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, FedprivError, LedgerError
+from fedpriv.files import private_folder
 from fedpriv.metrics import HOST
+from fedpriv.models.stored import digest_of, digests_of_use
+from fedpriv.pki.certificates import SOON
 from fedpriv.pki.points import in_groups
+from fedpriv.plugins import load_part
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.process import is_running
 from fedpriv.report.lifetime import in_words, share
+from fedpriv.stored_adapter import find_adapter
+from fedpriv_client.disk_space import check_disk_space, disk_space_needed
+from fedpriv_client.init import usual_job
+from fedpriv_client.roster_entry import own_key
+from fedpriv_client.settings import enrolment_of, ledger_path, ledgers, settings_of, site_settings
+from fedpriv_client.site_ledger import open_ledger
+from fedpriv_client.site_settings import cache_folder
+from fedpriv_client.undo_init import LOG, last_undone
 
 if TYPE_CHECKING:
-    from fedpriv.data.held_out import OwnRecords
-    from fedpriv.privacy.ledger.ledger import Ledger
-    from fedpriv.private_training.pool import WorkerPool
-    from fedpriv.protocol import Proposal
     from fedpriv_client.check import Verdict
-    from fedpriv_client.site_settings import SiteSettings
-
 
 FAR = 10  # times the declared size, or a part of it: nobody typed that on purpose
 
@@ -51,35 +65,33 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     yield look("packages", machine.packages)
     yield look("device", lambda: machine.device(file.compute))
     yield look("clock", machine.clock)
-    running = is_running(file.site.state_dir)
+    site, running = file.site, is_running(file.site.state_dir)
     if running:
         text = "runs, so neither server nor ledger were asked: see fedpriv-client status"
         yield Finding("client", None, text)
-    looks: list[tuple[str, Callable[[], str]]] = [("enrolment", lambda: _enrolment(file))]
-    if not offline and not running:
-        looks.append(("server", lambda: _server(file)))
-    looks.append(("signing key", lambda: _signing_key(file)))
-    if not running:
-        looks.append(("ledger", lambda: _ledger(file, config)))
     yield from _undone(file)
-    health, metrics = file.site.health, file.site.metrics_port
-    if health is not None and not running:
-        looks.append(("port", lambda: machine.port(health, "site.health")))
-    if metrics is not None and not running:
-        looks.append(("port", lambda: machine.port(f"{HOST}:{metrics}", "site.metrics_port")))
-    looks += [
-        ("disk", lambda: _disk(file, running=running)),  # before records are read into it
-        ("records", lambda: _records(file)),
-        *([("transform", lambda: _transform(file))] if file.data.transform is not None else []),
-        ("model", lambda: _model(file)),
-        *([("number format", lambda: _number_format(file))] if file.compute.is_tried else []),
-        ("memory", lambda: memory.weights(file.allow.model, file.compute)),
+    stopped = not running
+    metrics = None if site.metrics_port is None else f"{HOST}:{site.metrics_port}"
+    ports = {"site.health": site.health, "site.metrics_port": metrics}
+    looks: list[tuple[str, Callable[[], str], bool]] = [
+        ("enrolment", lambda: _enrolment(file), True),
+        ("server", lambda: _server(file), stopped and not offline),
+        ("signing key", lambda: _signing_key(file), True),
+        ("ledger", lambda: _ledger(file, config), stopped),
+        *(("port", partial(machine.port, at, key), stopped) for key, at in ports.items() if at),
+        ("disk", lambda: _disk(file, running=running), True),  # before records are read into it
+        ("records", lambda: _records(file), True),
+        ("transform", lambda: _transform(file), file.data.transform is not None),
+        ("model", lambda: _model(file), True),
+        ("number format", lambda: _number_format(file), file.compute.is_tried),
+        ("memory", lambda: memory.weights(file.allow.model, file.compute), True),
     ]
     fits = True
-    for what, how in looks:
-        found = look(what, how)
-        fits = found.ok is not False
-        yield found
+    for what, how, is_wanted in looks:
+        if is_wanted:
+            found = look(what, how)
+            fits = found.ok is not False
+            yield found
     yield from _own_models(file)
     if job is not None:
         yield from _job(file, config, job, load=fits)
@@ -87,15 +99,12 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 def _undone(file: SiteFile) -> Iterator[Finding]:
     """Say that a ledger of this site was undone, for as long as its folder is there."""
-    from fedpriv_client.undo_init import LOG, last_undone
-
-    row = last_undone(file.site.state_dir)
-    if row:
+    if row := last_undone(file.site.state_dir):
         text = f"one of ε = {row['budget']:g} for life, on {row['at']}: {file.site.state_dir / LOG}"
         yield Finding("undone ledgers", None, text)
 
 
-def _own_models(file: SiteFile) -> list[Finding]:
+def _own_models(file: SiteFile) -> Iterator[Finding]:
     """Say where adapters are that were trained on the site's records without privacy, if any."""
     from fedpriv.serving.folder import site_models
     from fedpriv_client.own import own_cache, work_folder
@@ -103,34 +112,23 @@ def _own_models(file: SiteFile) -> list[Finding]:
     state = file.site.state_dir
     folders = (site_models(state), state / "personal", state / "alone")  # two of older versions
     made = (path for folder in folders for path in sorted(folder.glob("*")))
-    found = [path for path in made if path.is_dir()]
-    findings = []
-    if found:
-        where = ", ".join(map(str, found))
-        text = f"{where}: trained on this site's records without privacy: not to leave this house"
-        findings.append(Finding("own models", True, text))
+    if places := ", ".join(str(path) for path in made if path.is_dir()):
+        text = f"{places}: trained on this site's records without privacy: not to leave this house"
+        yield Finding("own models", True, text)
     cache = own_cache(state)
     if cache.exists() and not is_running(work_folder(state)):
-        text = (
-            f"{cache}: holds clear text of records, of a command that was killed. Remove it, or run"
-            " fedpriv-client personalise or evaluate again"
-        )
-        findings.append(Finding("own models", None, text))
-    return findings
+        left = f"{cache}: holds clear text of records, of a command that was killed"
+        again = "Remove it, or run fedpriv-client personalise or evaluate again"
+        yield Finding("own models", None, f"{left}. {again}")
 
 
 def _enrolment(file: SiteFile) -> str:
-    from fedpriv.pki.certificates import SOON
-    from fedpriv.pki.enrolment import read_enrolment
     from fedpriv_client.serve import identity
 
     identity(file)
     if file.server.plain:
         return "no TLS, on this machine only"
-    server = file.server
-    manifest = read_enrolment(
-        server.enrolment, key=server.key, ca=server.ca, certificate=server.certificate
-    ).manifest
+    manifest = enrolment_of(file).manifest
     until = f"of {manifest.federation_name}, until {manifest.expires:%Y-%m-%d}"
     if manifest.expires - datetime.now(UTC) < SOON:
         raise DoubtError(f"{until}. Ask the coordinator for a new one")
@@ -141,46 +139,32 @@ def _enrolment(file: SiteFile) -> str:
 def _server(file: SiteFile) -> str:
     from fedpriv_client.serve import connection_of
 
-    connection = connection_of(file)
-    try:
+    with closing(connection_of(file)) as connection:
         connection.connect()
-    finally:
-        connection.close()
     return f"{file.server.address} is the enrolment's server and knows this site"
 
 
 def _signing_key(file: SiteFile) -> str:
-    from fedpriv_client.roster_entry import own_key
-
     key = own_key(file)
-    if key is None:
-        return "none yet; the client makes one when it starts"
-    return f"{key} signs the budget reports"
+    none = "none yet; the client makes one when it starts"
+    return none if key is None else f"{key} signs the budget reports"
 
 
 def _ledger(file: SiteFile, config: Path) -> str:
-    from fedpriv_client.settings import site_settings
-    from fedpriv_client.site_ledger import open_ledger
-
     witness = file.budget.witness
     if witness is not None and witness.exists() and not os.access(witness, os.W_OK):
-        raise ConfigError(
-            "can't be written to by this user",
-            file=config,
-            key="budget.witness",
-            value=str(witness),
-            fix="The ledger tells it of every row before anything leaves.",
-        )
+        problem = "can't be written to by this user"
+        fix = "The ledger tells it of every row before anything leaves."
+        raise ConfigError(problem, file=config, key="budget.witness", value=str(witness), fix=fix)
     with open_ledger(site_settings(file, config), reading=True) as ledger:
         if ledger.terms.witnessed and witness is None:  # who only reads may leave it out
             raise LedgerError(
                 f"{ledger.path}: was made with a witness, and the site's file names none. Put the"
                 " line back: witness under [budget], with the file that it had."
             )
-        text = (
-            f"ε = {ledger.epsilon_spent:.3f} spent, {ledger.epsilon_allocated:.3f} allocated of"
-            f" {ledger.terms.budget:g} for life"
-        )
+        spent, allocated = ledger.epsilon_spent, ledger.epsilon_allocated
+        budget = ledger.terms.budget
+        text = f"ε = {spent:.3f} spent, {allocated:.3f} allocated of {budget:g} for life"
         return text if ledger.is_full else text + _room(file, ledger, text)
 
 
@@ -190,8 +174,6 @@ def _room(file: SiteFile, ledger: Ledger, text: str) -> str:
     Raises:
         DoubtError: none does, of the ε that the site's file allows a job.
     """
-    from fedpriv_client.usual_job import usual_job
-
     cap, taken = file.budget.per_job, max(map(truediv, ledger.history.used, ledger.history.limit))
     epsilon, life = usual_job(file, ledger.terms, ledger.history.used)
     if epsilon < cap:
@@ -206,10 +188,7 @@ def _room(file: SiteFile, ledger: Ledger, text: str) -> str:
 
 
 def _records(file: SiteFile) -> str:
-    from fedpriv.files import private_folder
     from fedpriv_client.own_records import check_examples, read_records
-    from fedpriv_client.settings import settings_of
-    from fedpriv_client.site_settings import cache_folder
 
     private_folder(file.site.state_dir)
     kept = private_folder(cache_folder(file.site.state_dir))  # what a kill leaves, the site removes
@@ -232,11 +211,6 @@ def _population(file: SiteFile, own: OwnRecords) -> Iterator[str]:
         Shown on the administrator's own screen only, and coarse: that the declared size is off by
         more than ten times, and that fewer than half of the units are known. No file holds it.
     """
-    from fedpriv.data.identity import identities
-    from fedpriv.data.read import UNIT
-    from fedpriv.privacy.ledger.unit_index import UnitIndex
-    from fedpriv_client.settings import ledger_path, ledgers
-
     unit, parts = file.data.unit, own.as_read
     units = sum(len(part if unit == "record" else set(part[UNIT])) for part in parts)
     size, known = file.data.size, ledgers(file)
@@ -247,27 +221,21 @@ def _population(file: SiteFile, own: OwnRecords) -> Iterator[str]:
     if len(known) == 1 and index.path.exists() and index.knows(dataset_id):
         people = (identities(record, unit) for part in parts for record in part)
         if not index.covers(dataset_id, people):
-            yield (
-                "most of these units are new to the ledger. If the data was replaced by other"
-                " people's, it needs a ledger of its own: fedpriv-client init --another"
-            )
+            new = "most of these units are new to the ledger. If the data was replaced by other"
+            own_one = "people's, it needs a ledger of its own: fedpriv-client init --another"
+            yield f"{new} {own_one}"
 
 
 def _transform(file: SiteFile) -> str:
     """Try the transform that every text goes through on made-up texts."""
-    from fedpriv.data.transform import find_transform, remembers
-
     name = str(file.data.transform)
     transform = find_transform(name, "data.transform")
     try:
         differs = remembers(transform)
     except Exception as error:
-        raise ConfigError(
-            f"fails on a made-up text ({type(error).__name__})",
-            key="data.transform",
-            value=name,
-            fix="What it fails on contributes nothing; run it by hand to see why.",
-        ) from None
+        problem = f"fails on a made-up text ({type(error).__name__})"
+        fix = "What it fails on contributes nothing; run it by hand to see why."
+        raise ConfigError(problem, key="data.transform", value=name, fix=fix) from None
     if differs:
         raise DoubtError(
             f"{name} makes something else of the same text later. By chance is fine; if it"
@@ -277,36 +245,21 @@ def _transform(file: SiteFile) -> str:
 
 
 def _model(file: SiteFile) -> str:
-    from fedpriv.models.stored import digest_of, digests_of_use
-    from fedpriv.stored_adapter import find_adapter
-
     allow, told = file.allow, []
     found = [("model", allow.model, digests_of_use(digest_of(allow.model)))]
     if allow.begin is not None:
         found.append(("begin", allow.begin, (find_adapter(allow.begin).digest,)))
     for key, name, digests in found:
         if (stated := getattr(allow, f"{key}_digest")) not in digests:
-            raise ConfigError(
-                f"is not the digest of {name!r}, which is {digests[0]}",
-                key=f"allow.{key}_digest",
-                value=stated,
-                fix="State the one that you mean to allow.",
-            )
+            problem = f"is not the digest of {name!r}, which is {digests[0]}"
+            fix = "State the one that you mean to allow."
+            raise ConfigError(problem, key=f"allow.{key}_digest", value=stated, fix=fix)
         told.append(f"{name}, {digests[0]}")
     return "; begins at ".join(told)
 
 
-def _number_format(file: SiteFile) -> str:
-    from fedpriv_client.number_format import model_of
-
-    return machine.number_format(model_of(file), file.compute)
-
-
 def _disk(file: SiteFile, *, running: bool) -> str:
     """Check the room for the records while a site is open, and for all that its limits allow."""
-    from fedpriv_client.disk_space import check_disk_space, disk_space_needed
-    from fedpriv_client.settings import settings_of
-
     folder, path = file.site.state_dir, Path(where(file.data.records))
     if running:  # it has reserved what it needs
         return machine.disk(folder, 0, "site.state_dir")
@@ -320,10 +273,14 @@ def _disk(file: SiteFile, *, running: bool) -> str:
     return machine.disk(folder, needed, "site.state_dir")
 
 
-def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> list[Finding]:
+def _number_format(file: SiteFile) -> str:
+    return machine.number_format(load_part("compute.dtype").model_of(file), file.compute)
+
+
+def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> Iterator[Finding]:
     from fedpriv.private_training.pool import WorkerPool
     from fedpriv_client.check import check_proposal, read_proposal
-    from fedpriv_client.settings import site_settings
+    from fedpriv_client.site_job import recipe_of
 
     pool = WorkerPool(1)
     try:
@@ -331,62 +288,49 @@ def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> list[Finding
         proposal = read_proposal(job, settings)
         verdict = check_proposal(settings, proposal, pool if load else None)
     except FedprivError as error:
-        return [Finding("job", False, str(error), error.exit_code)]
-    findings = [Finding("job", False, refusal, 4) for refusal in verdict.refusals]
-    findings += [Finding("job", None, text) for text in verdict.unchecked]
-    if verdict.plan is not None and not verdict.refusals:
-        findings.append(Finding("job", True, _cost(verdict)))
-        if settings.ask:
-            text = "waits until somebody here approves it: fedpriv-client approve"
-            findings.append(Finding("job", True, text))
-    if verdict.trained is not None and not verdict.refusals:
-        findings.append(look("step", lambda: _step(proposal, settings, pool)))
-    return findings
+        yield Finding("job", False, str(error), error.exit_code)
+        return
+    for refusal in verdict.refusals:
+        yield Finding("job", False, refusal, 4)
+    for text in verdict.unchecked:
+        yield Finding("job", None, text)
+    if verdict.refusals or verdict.plan is None:
+        return
+    yield Finding("job", True, _cost(verdict))
+    if settings.ask:
+        text = "waits until somebody here approves it: fedpriv-client approve"
+        yield Finding("job", True, text)
+    if verdict.trained is not None:
+
+        def step() -> str:
+            with pool.borrow(recipe_of(proposal, settings)) as worker:
+                return memory.step(worker)
+
+        yield look("step", step)
 
 
 def _cost(verdict: Verdict) -> str:
+    """Say what a job's plan costs, what of that its looks do, and what it is without trust."""
     plan = verdict.plan
     assert plan is not None
-    with_all = _with_all(verdict.allocated, verdict.budget)
-    life = "" if verdict.life is None else f". {in_words(verdict.life, asks=True)}"
-    return (
-        f"{plan.steps} steps at rate {plan.sample_rate:g} with noise"
-        f" {plan.noise_multiplier:.3f}: ε = {verdict.epsilon:.3f} by itself{with_all}"
-        f"{_looks(verdict)}{_alone(verdict)}{life}"
+    told = (
+        f"{plan.steps} steps at rate {plan.sample_rate:g} with noise {plan.noise_multiplier:.3f}:"
+        f" {_price(verdict.epsilon, verdict.allocated, verdict.budget)}"
     )
+    if verdict.without_looks is not None:
+        told += (
+            f"; {verdict.look_steps} of the steps look at held-out records, and the others alone"
+            f" would cost ε = {verdict.without_looks:.3f}"
+        )
+    if verdict.epsilon_alone is not None:
+        told += (
+            f". It is a secure sum: that holds while at most {plan.max_colluding} of the sites in"
+            " it work with the server or forget their noise, and if all others did,"
+            f" {_price(verdict.epsilon_alone, verdict.allocated_alone, verdict.budget_alone)}"
+        )
+    return told if verdict.life is None else f"{told}. {in_words(verdict.life, asks=True)}"
 
 
-def _with_all(allocated: float | None, budget: float | None) -> str:
-    if allocated is None or budget is None:
-        return ""
-    return f", {allocated:.3f} of {budget:g} with all before"
-
-
-def _alone(verdict: Verdict) -> str:
-    """Say what a secure sum assumes of the other sites, and what its plan costs without that."""
-    plan = verdict.plan
-    if plan is None or verdict.epsilon_alone is None:
-        return ""
-    with_all = _with_all(verdict.allocated_alone, verdict.budget_alone)
-    return (
-        f". It is a secure sum: that holds while at most {plan.max_colluding} of the sites in it"
-        " work with the server or forget their noise, and if all others did,"
-        f" ε = {verdict.epsilon_alone:.3f} by itself{with_all}"
-    )
-
-
-def _looks(verdict: Verdict) -> str:
-    """Say which part of a plan's cost comes from its looks at held-out records."""
-    if verdict.without_looks is None:
-        return ""
-    return (
-        f"; {verdict.look_steps} of the steps look at held-out records, and the others alone"
-        f" would cost ε = {verdict.without_looks:.3f}"
-    )
-
-
-def _step(proposal: Proposal, settings: SiteSettings, pool: WorkerPool) -> str:
-    from fedpriv_client.site_job import recipe_of
-
-    with pool.borrow(recipe_of(proposal, settings)) as worker:
-        return memory.step(worker)
+def _price(epsilon: float | None, allocated: float | None, budget: float | None) -> str:
+    with_all = "" if allocated is None else f", {allocated:.3f} of {budget:g} with all before"
+    return f"ε = {epsilon:.3f} by itself{with_all}"

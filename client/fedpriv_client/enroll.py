@@ -56,16 +56,10 @@ def enroll(folder: Path, name: str) -> Enrollment:
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError:
-        raise ConfigError(
-            "is not a site's name",
-            key="--name",
-            value=name,
-            fix="Use the one in the federation file.",
-        ) from None
-    key = new_key()
-    made = Enrollment(
-        folder / "site.key", folder / f"{name}.request.pem", fingerprint(key.public_key())
-    )
+        fix = "Use the one in the federation file."
+        raise ConfigError("is not a site's name", key="--name", value=name, fix=fix) from None
+    key, request = new_key(), folder / f"{name}.request.pem"
+    made = Enrollment(folder / "site.key", request, fingerprint(key.public_key()))
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_key(made.key, key)

@@ -25,7 +25,7 @@ from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score
 from fedpriv.serving import load_site_model
 from fedpriv.serving.folder import read_weights, site_models
-from fedpriv_client.own import Federated, at_work, federated, opened, shown_held_out
+from fedpriv_client.own import Federated, at_work, federated, opened
 
 PAGE = "evaluation.html"  # in the site's folder
 STAYS = "Computed from this site's records without privacy: not to leave this house."
@@ -53,28 +53,27 @@ def own_view(
         None: computed from raw records, so it is for the site alone (law 16).
     """
     if file.data.held_out is None:
-        raise ConfigError(
-            "is missing, so there are no records that no model was trained on",
-            file=config,
-            key="data.held_out",
-            fix="Keep a share of the units apart, such as held_out = 0.2, or name a file of"
-            " further records. Jobs, and fedpriv-client personalise, leave them out from then on.",
+        problem = "is missing, so there are no records that no model was trained on"
+        fix = (
+            "Keep a share of the units apart, such as held_out = 0.2, or name a file of"
+            " further records. Jobs, and fedpriv-client personalise, leave them out from then on."
         )
+        raise ConfigError(problem, file=config, key="data.held_out", fix=fix)
     chosen = federated(file, config, adapter)
-    with at_work(chosen.settings.state_dir), opened(chosen, say) as own:
-        worker, records = own.worker, own.records.held_out
+    with at_work(chosen.settings.state_dir), opened(chosen, say) as (own, worker):
+        records = own.held_out
         if limit is not None:
             records = records.select(range(min(limit, len(records))))
         spec = chosen.spec
         with naming(config):
             tokenizer, key = worker.base.tokenizer, "data.held_out"
             examples, units = to_test_on(records, spec, tokenizer, key=key)
-            (training,) = own_examples(own.records.training, spec, tokenizer)
+            (training,) = own_examples(own.training, spec, tokenizer)
             check_held_out(training, examples, tokenizer, key=key)
-        models, facts = _models(chosen, worker)
-        held_out = shown_held_out(file)
-        knowing = [kind for kind, one in facts.items() if one.held_out != held_out]
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job
+        models, facts = _models(chosen, worker, folder)
+        held_out = str(file.data.held_out)  # to notice models that were trained with another value
+        knowing = [kind for kind, one in facts.items() if one.held_out != held_out]
         served = read_weights(folder) if folder.exists() else {}
         needed = served and ("prompt" in spec.columns or "single" in served)
         return evaluate(
@@ -96,19 +95,12 @@ def own_view(
 
 
 def _models(
-    chosen: Federated, worker: Worker
+    chosen: Federated, worker: Worker, own: Path
 ) -> tuple[dict[str, Vector], dict[OwnKind, AdapterFacts]]:
     """Return the values of each model that exists, and the facts of the site's own models."""
-    values = {
-        "base": worker.initial,
-        "federated": read_values(chosen.folder, worker, chosen.facts),
-    }
-    facts: dict[OwnKind, AdapterFacts] = {}
-    for kind in TRAINED:
-        folder = site_models(chosen.settings.state_dir) / chosen.facts.job / kind
-        if folder.exists():
-            facts[kind] = read_facts(folder)
-            values[kind] = read_values(folder, worker, facts[kind])
+    values = {"base": worker.initial, "federated": read_values(chosen.folder, worker, chosen.facts)}
+    facts = {kind: read_facts(own / kind) for kind in TRAINED if (own / kind).exists()}
+    values |= {kind: read_values(own / kind, worker, facts[kind]) for kind in facts}
     return {name: values[name] for name in MEANING if name in values}, facts
 
 
@@ -136,24 +128,17 @@ def run(
     Returns:
         The evaluation, as JSON.
     """
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, highlight=False, markup=False)
     status = console.status("Starting") if console.is_terminal else None
-
-    def say(text: str) -> None:
-        if status is None:
-            console.print(text, highlight=False)
-        else:
-            status.update(text)
-
+    say: Callable[[str], None] = console.print if status is None else status.update
     with status or nullcontext():
         found = own_view(file, config, adapter, limit=limit, say=say)
     page = file.site.state_dir / PAGE
     write_page(found, page)
     if not as_json:
         console.print(table(found))
-        for note in filter(None, (found.verdict, *found.notes)):
-            console.print(note, highlight=False, soft_wrap=True, markup=False)
-        console.print(f"{STAYS}\nPage: {page}", highlight=False, soft_wrap=True, markup=False)
+        for line in filter(None, (found.verdict, *found.notes, STAYS, f"Page: {page}")):
+            console.print(line, soft_wrap=True)
     return dict(finite_json(found.as_dict() | {"page": str(page)}))
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ssl
 import time
+from contextlib import closing
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedpriv.errors import UnreachableError
+from fedpriv.pki.keys import PrivateKey
 from fedpriv.proxy import transport_to
 from fedpriv_client.flower import FleetCalls
 
@@ -36,18 +37,13 @@ class FleetClient(FleetCalls):
         UnreachableError: from a call whose answer is too long, or packed.
     """
 
-    def __init__(
-        self, address: str, tls: ssl.SSLContext | None, key: ec.EllipticCurvePrivateKey
-    ) -> None:
+    def __init__(self, address: str, tls: ssl.SSLContext | None, key: PrivateKey) -> None:
         url = f"{'http' if tls is None else 'https'}://{address}"
-        transport = httpx.Client(
-            transport=httpx.HTTPTransport(verify=False) if tls is None else transport_to(url, tls),
-            timeout=TIMEOUT,
-            follow_redirects=False,
-            headers={"accept-encoding": "identity"},
-        )
+        way = httpx.HTTPTransport(verify=False) if tls is None else transport_to(url, tls)
+        asked = {"accept-encoding": "identity"}
+        client = httpx.Client(transport=way, timeout=TIMEOUT, follow_redirects=False, headers=asked)
         self._address = url
-        super().__init__(url, key, transport)
+        super().__init__(url, key, client)
 
     def greet(self) -> None:
         """Make a connection and hang up. What the server answers is not read."""
@@ -61,10 +57,9 @@ class FleetClient(FleetCalls):
             UnreachableError: the answer is longer than that, packed, or comes too slowly.
         """
         limit = _LARGEST.get(call, MIB)
-        response = self._client.send(request, stream=True)
         host = request.url.netloc.decode()
         content, began = bytearray(), time.monotonic()
-        try:
+        with closing(self._client.send(request, stream=True)) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise UnreachableError(f"{host}: answers in an encoding that was not asked for.")
             for part in response.iter_raw():
@@ -73,9 +68,6 @@ class FleetClient(FleetCalls):
                     raise UnreachableError(f"{host}: answers with more than {limit:,} bytes.")
                 if time.monotonic() - began > TIMEOUT + len(content) / SLOWEST:
                     raise UnreachableError(f"{host}: answers too slowly.")
-        finally:
-            response.close()
         kept = [item for item in response.headers.multi_items() if item[0] not in _OF_THE_WIRE]
-        return httpx.Response(
-            response.status_code, headers=kept, content=bytes(content), request=request
-        )
+        status, whole = response.status_code, bytes(content)
+        return httpx.Response(status, headers=kept, content=whole, request=request)

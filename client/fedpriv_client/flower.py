@@ -12,47 +12,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_MAX_INTERVAL
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.common.serde_utils import metadata_from_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PullMessagesResponse,
-    PushMessagesRequest,
-)
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    PullObjectRequest,
-    PushObjectRequest,
-)
+from flwr.proto import fleet_pb2 as fleet
+from flwr.proto import message_pb2 as objects
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import (
-    InflatableObject,
-    get_all_nested_objects,
-    get_object_body,
-    get_object_head_values_from_object_content,
-    get_object_id,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
+from flwr.supercore.inflatable import inflatable_object as inflatable
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedpriv.pki.keys import public_pem
+from fedpriv.pki.keys import PrivateKey, public_pem
 from fedpriv.wire import WHOLE
 
 _CLASSES = (Message, RecordDict, ConfigRecord, ArrayRecord, Array, ArrayChunk)
-_KINDS: dict[str, type[InflatableObject]] = {kind.__qualname__: kind for kind in _CLASSES}
+_KINDS: dict[str, type[inflatable.InflatableObject]] = {
+    kind.__qualname__: kind for kind in _CLASSES
+}
 
 # Messages, and the objects that they are sent as
 
@@ -64,7 +46,7 @@ def set_message_id(message: Message, message_id: str) -> None:
 
 def object_id_of(content: bytes) -> str:
     """Return the id of an object: the SHA-256 of its content, in hex."""
-    return get_object_id(content)
+    return inflatable.get_object_id(content)
 
 
 def object_head(content: bytes) -> tuple[str, list[str]]:
@@ -73,7 +55,7 @@ def object_head(content: bytes) -> tuple[str, list[str]]:
     Raises:
         ValueError: it has no head.
     """
-    kind, children, _ = get_object_head_values_from_object_content(content)
+    kind, children, _ = inflatable.get_object_head_values_from_object_content(content)
     return kind, children
 
 
@@ -84,7 +66,7 @@ def object_body(content: bytes, kind: str) -> bytes:
         KeyError: no message has objects of that kind.
         ValueError: the object is of another kind.
     """
-    return get_object_body(content, _KINDS[kind])
+    return inflatable.get_object_body(content, _KINDS[kind])
 
 
 def assemble(key: str, contents: Mapping[str, bytes]) -> object:
@@ -104,7 +86,7 @@ class Outgoing:
     """A reply as it is sent: first what it consists of, then each object that is missing."""
 
     message: Message
-    _objects: Mapping[str, InflatableObject]
+    _objects: Mapping[str, inflatable.InflatableObject]
 
     def content(self, key: str) -> bytes:
         """Return an object, which is made when it is asked for."""
@@ -122,9 +104,9 @@ def outgoing(message: Message) -> Iterator[Outgoing]:
 
     Within the context an object's id is computed once, so the reply must not be changed.
     """
-    with no_object_id_recompute():
+    with inflatable.no_object_id_recompute():
         set_message_id(message, message.object_id)
-        yield Outgoing(message, get_all_nested_objects(message))
+        yield Outgoing(message, inflatable.get_all_nested_objects(message))
 
 
 # The fleet API
@@ -133,7 +115,7 @@ def outgoing(message: Message) -> Iterator[Outgoing]:
 class Announced:
     """A message that waits for us: its metadata, and its content or the ids of its objects."""
 
-    def __init__(self, answer: PullMessagesResponse) -> None:
+    def __init__(self, answer: fleet.PullMessagesResponse) -> None:
         (self._message,) = answer.messages_list
         self.metadata: Metadata = metadata_from_proto(self._message.metadata)
         self.is_whole = bool(self._message.content.items)
@@ -149,7 +131,7 @@ class Announced:
 
     def object_ids(self) -> set[str]:
         """Return the ids of the announced objects. Raises IndexError if the server gave none."""
-        return {item.object_id for item in iterate_object_tree(self._trees[0])}
+        return {item.object_id for item in inflatable.iterate_object_tree(self._trees[0])}
 
 
 class FleetCalls(FleetHttpClient):
@@ -161,7 +143,7 @@ class FleetCalls(FleetHttpClient):
             server asks for.
     """
 
-    def __init__(self, url: str, key: ec.EllipticCurvePrivateKey, transport: httpx.Client) -> None:
+    def __init__(self, url: str, key: PrivateKey, transport: httpx.Client) -> None:
         # Not by Flower's own constructor: it makes a client that follows redirects, and fails by
         # a proxy of the environment that is not even needed.
         self._base_url, self._retry_invoker = url, None
@@ -186,14 +168,14 @@ class FleetCalls(FleetHttpClient):
 
     def activate(self) -> int:
         """Say who we are; gives the node's id."""
-        asked = ActivateNodeRequest(
+        asked = fleet.ActivateNodeRequest(
             public_key=self.public_key, heartbeat_interval=HEARTBEAT_MAX_INTERVAL
         )
         return int(self.ActivateNode(asked).node_id)
 
     def deactivate(self, node: int) -> None:
         """Say goodbye."""
-        self.DeactivateNode(DeactivateNodeRequest(node_id=node))
+        self.DeactivateNode(fleet.DeactivateNodeRequest(node_id=node))
 
     def pull(self, node: int, came: Iterable[str] = ()) -> Announced | None:
         """Ask for a message; the server holds the question open for a while.
@@ -201,46 +183,36 @@ class FleetCalls(FleetHttpClient):
         Args:
             came: ids of messages that came whole, so that they do not come again.
         """
-        answer = self.PullMessages(PullMessagesRequest(node=Node(node_id=node), message_ids=came))
+        answer = self.PullMessages(
+            fleet.PullMessagesRequest(node=Node(node_id=node), message_ids=came)
+        )
         return Announced(answer) if answer.messages_list else None
 
     def fetch(self, node: int, run: int, key: str) -> bytes | None:
         """Fetch the content of an object, without checking it; None if it is not there."""
-        asked = PullObjectRequest(node=Node(node_id=node), run_id=run, object_id=key)
+        asked = objects.PullObjectRequest(node=Node(node_id=node), run_id=run, object_id=key)
         answer = self.PullObject(asked)
         return answer.object_content if answer.object_available else None
 
     def confirm(self, node: int, metadata: Metadata) -> None:
         """Say that a message has come, so that it does not come again."""
-        self.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(
-                node=Node(node_id=node),
-                run_id=metadata.run_id,
-                message_object_id=metadata.message_id,
-            )
-        )
+        came = objects.ConfirmMessageReceivedRequest(node=Node(node_id=node))
+        came.run_id, came.message_object_id = metadata.run_id, metadata.message_id
+        self.ConfirmMessageReceived(came)
 
     def announce(self, node: int, reply: Outgoing) -> tuple[str, list[str]]:
         """Say that a reply comes; gives a session, and the ids of the objects that are missing."""
-        answer = self.PushMessages(
-            PushMessagesRequest(
-                node=Node(node_id=node),
-                messages_list=[message_to_proto(reply.announced())],
-                message_object_trees=[get_object_tree(reply.message)],
-                clientapp_runtime_list=[0.0],  # how long it took is nobody's business
-            )
+        asked = fleet.PushMessagesRequest(
+            node=Node(node_id=node),
+            messages_list=[message_to_proto(reply.announced())],
+            message_object_trees=[inflatable.get_object_tree(reply.message)],
+            clientapp_runtime_list=[0.0],  # how long it took is nobody's business
         )
+        answer = self.PushMessages(asked)
         return answer.session_id, list(dict.fromkeys(answer.objects_to_push))
 
     def push(self, node: int, run: int, session: str, key: str, content: bytes) -> bool:
         """Send an object of a reply that was announced; gives whether the server took it."""
-        answer = self.PushObject(
-            PushObjectRequest(
-                node=Node(node_id=node),
-                run_id=run,
-                object_id=key,
-                object_content=content,
-                session_id=session,
-            )
-        )
-        return bool(answer.stored)
+        sent = objects.PushObjectRequest(node=Node(node_id=node), run_id=run, session_id=session)
+        sent.object_id, sent.object_content = key, content
+        return bool(self.PushObject(sent).stored)

@@ -11,9 +11,8 @@ from fedpriv.errors import ConfigError, DataError, ProtocolError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.plain_training.adapter import read_facts, read_values, saved_bytes, write_adapter
-from fedpriv.privacy.ledger.ledger import Plan, Terms
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Handover, Proposal, values_digest
 from fedpriv_client.disk_space import disk_space_needed
 from fedpriv_client.site_job import check_loaded, recipe_of
@@ -22,13 +21,13 @@ from fedpriv_client.ticks import until_tick
 
 MOST = 32  # adapters that are kept, so that no server fills the disk with them
 WRITING = 1.0, 20e6  # seconds, and bytes in each further one, until a reply about an adapter
+ASK = "ask the coordinator for the folder `adapter` of the run."
 SLACK = 1 << 20  # bytes of an adapter's folder beside its values
 
 
 def keep_adapter(
     settings: SiteSettings,
-    terms: Terms,
-    plan: Plan | None,
+    ledger: Ledger,
     pool: WorkerPool,
     handover: Handover,
     vector: Vector,
@@ -37,7 +36,7 @@ def keep_adapter(
     """Check what a server hands over, and write it as a folder that peft reads.
 
     Args:
-        plan: what the site's ledger holds of the job that the handover names.
+        ledger: the site's, which holds a plan of every job that it took part in.
         held: bytes of the disk that the open site holds; see `fedpriv_client.held_space`.
 
     Raises:
@@ -48,14 +47,15 @@ def keep_adapter(
         OSError: the disk fails.
     """
     proposal = handover.proposal
-    job = proposal.job_id
+    job, plan = proposal.job_id, ledger.plan(proposal.job_id)
     if plan is None:
         raise ProtocolError(f"This site has taken no step of job {job!r}.")
     if plan.proposal != proposal.digest():
         raise ProtocolError(f"Job {job!r} is not the one that this site took part in.")
-    if values_digest(vector) != handover.values_digest:
+    digest = handover.values_digest
+    if values_digest(vector) != digest:
         raise ProtocolError(f"The adapter of job {job!r} has another digest than was said.")
-    for refusal in settings.limits.refusals(proposal, terms):
+    for refusal in settings.limits.refusals(proposal, ledger.terms):
         raise refusal
     folder = private_folder(adapters_folder(settings.state_dir))
     look = partial(check_loaded, proposal=proposal, limits=settings.limits)
@@ -69,39 +69,22 @@ def keep_adapter(
             if not path.exists():
                 _check_room(settings, folder, saved_bytes(worker) + SLACK, held)
                 write_adapter(path, worker, vector, proposal, _card(proposal), kind="federated")
-            elif _digest_of(path, worker) != handover.values_digest:
-                raise ConfigError(
-                    "is another adapter of the same job",
-                    file=path,
-                    fix="If it is the new one that you want, move this one away; then ask the"
-                    " coordinator for the folder `adapter` of the run.",
-                )
+            elif values_digest(read_values(path, worker, read_facts(path))) != digest:
+                fix = f"If it is the new one that you want, move this one away; then {ASK}"
+                raise ConfigError("is another adapter of the same job", file=path, fix=fix)
     return path
-
-
-def _digest_of(path: Path, worker: Worker) -> str:
-    """Return the digest of an adapter that is here already."""
-    return values_digest(read_values(path, worker, read_facts(path)))
 
 
 def _check_room(settings: SiteSettings, folder: Path, needed: int, held: int) -> None:
     """Leave the site all that it may need of the disk after its next start, too."""
     kept = sum(1 for path in folder.iterdir() if not path.name.startswith("."))
     if kept >= MOST:
-        raise DataError(
-            f"holds {kept} adapters, and no more are kept",
-            file=folder,
-            fix="Move those away that you need no longer, then ask the coordinator for the folder"
-            " `adapter` of the run.",
-        )
+        fix = f"Move those away that you need no longer, then {ASK}"
+        raise DataError(f"holds {kept} adapters, and no more are kept", file=folder, fix=fix)
     _, reserved = disk_space_needed(settings, 0)
     if shutil.disk_usage(folder).free + held < needed + reserved:
-        raise DataError(
-            "has no room for an adapter beside what is reserved for the ledger",
-            file=folder,
-            fix="Free some of the disk, then ask the coordinator for the folder `adapter` of the"
-            " run.",
-        )
+        problem = "has no room for an adapter beside what is reserved for the ledger"
+        raise DataError(problem, file=folder, fix=f"Free some of the disk, then {ASK}")
 
 
 def _card(proposal: Proposal) -> str:

@@ -21,10 +21,9 @@ _NAMES = 2**14  # bytes of folders and names
 def full_disk(folder: Path) -> str:
     """Return that the disk of a folder is full, for people at the site; nothing if it is not."""
     free = shutil.disk_usage(folder).free
-    text = (
-        f"{folder}: the disk is full ({free:,} bytes are free). Make room: what is reserved lasts"
-    )
-    return "" if free >= LARGEST else f"{text} for the site's answers, but not for its next start."
+    text = f"{folder}: the disk is full ({free:,} bytes are free). Make room: what is reserved"
+    lasts = "lasts for the site's answers, but not for its next start."
+    return "" if free >= LARGEST else f"{text} {lasts}"
 
 
 class HeldSpace:

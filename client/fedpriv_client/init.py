@@ -14,21 +14,21 @@ from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import where
 from fedpriv.errors import AccountingError, ConfigError, DataError, LedgerCorruptError, LedgerError
 from fedpriv.files import private_folder
+from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.claims import ALONE
-from fedpriv.privacy.ledger.ledger import Ledger, Terms
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Terms
+from fedpriv.privacy.ledger.life import life_with
+from fedpriv.privacy.ledger.rules import Amounts
 from fedpriv.privacy.ledger.terms import new_dataset_id
+from fedpriv.privacy.life import Life
 from fedpriv.report.lifetime import for_one, in_words
 from fedpriv.report.page_parts import RULES
-from fedpriv_client.settings import (
-    check_no_ledger_is_missing,
-    ledger_path,
-    ledgers,
-    terms_of,
-)
+from fedpriv_client.settings import check_no_ledger_is_missing, ledger_path, ledgers, terms_of
 from fedpriv_client.site_settings import cache_folder
 from fedpriv_client.undo_init import undo, unspent
-from fedpriv_client.usual_job import pace, usual_job
 
+RATE, STEPS = 0.05, 100  # of a usual job, within the site's own limits
+_LESS = 0.8  # of an ε that does not fit, the next to try
 TYPED = ("declared_size", "unit", "max_records_per_unit", "delta", "budget", "witnessed", "rule")
 
 
@@ -159,3 +159,28 @@ def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> st
     private_folder(path.parent)
     Ledger.create(path, terms, file.budget.witness).close()
     return terms.dataset_id
+
+
+def usual_job(file: SiteFile, terms: Terms, used: Amounts) -> tuple[float, Life]:
+    """Return the ε of a usual job that fits the budget, and what it takes of it.
+
+    Args:
+        used: by the jobs that were accepted, as `History.used`.
+
+    Returns:
+        The cap of the site's file if such a job fits; else the largest of some smaller ones, or the
+        smallest of them.
+    """
+    cap = epsilon = file.budget.per_job
+    rate, steps = pace(file)
+    while True:
+        noise = max(calibrate_noise(epsilon, terms.plan_delta, rate, steps), file.allow.min_noise)
+        life = life_with(terms, used, Plan("usual", "dp-lora", rate, noise, 1.0, steps, ""))
+        if life.more >= 0 or epsilon <= cap / 100:
+            return epsilon, life
+        epsilon *= _LESS
+
+
+def pace(file: SiteFile) -> tuple[float, int]:
+    """Return the sample rate and the steps of a usual job, within the site's own limits."""
+    return min(RATE, file.allow.max_rate), min(STEPS, file.allow.max_steps)

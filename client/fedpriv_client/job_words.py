@@ -46,7 +46,8 @@ def cost(jobs: Jobs, job: Job) -> str:
     """Say what a job costs by itself, and what the ledger would then have allocated."""
     account, kept = jobs.account, job.proposal
     text = f"ε = {upper(job.epsilon)} by itself at δ = {small(account['delta'])}"
-    life = in_words(life_in(account, job.plan), asks=not begun(jobs, job))
+    begun = any(row["job"] == job.name for row in account["plans"])
+    life = in_words(life_in(account, job.plan), asks=not begun)
     if job.epsilon_alone is not None:
         text += f", and {upper(job.epsilon_alone)} {ALONE}"
     if kept is None or job.paid:
@@ -55,11 +56,6 @@ def cost(jobs: Jobs, job: Job) -> str:
     if kept.allocated_alone is not None:
         text += f", and alone {upper(kept.allocated_alone)} of {account['budget_alone']:g}"
     return f"{text}. {life}"
-
-
-def begun(jobs: Jobs, job: Job) -> bool:
-    """Tell whether the ledger holds a job's plan."""
-    return any(row["job"] == job.name for row in jobs.account["plans"])
 
 
 def meaning(jobs: Jobs, job: Job) -> str:

@@ -95,20 +95,15 @@ class Jobs:
         found = [job for job in found if job.state == WAITS] or found
         if not found:
             known = ", ".join(dict.fromkeys(job.name for job in self.jobs)) or "none yet"
-            raise ConfigError(
-                "was not proposed to this site, or not within its limits",
-                key="JOB" if digest is None else "JOB and --digest",
-                value=name if digest is None else f"{name} {digest}",
-                fix=f"Jobs that were: {known}.",
-            )
+            key, value = "JOB", name
+            if digest is not None:
+                key, value = "JOB and --digest", f"{name} {digest}"
+            problem = "was not proposed to this site, or not within its limits"
+            raise ConfigError(problem, key=key, value=value, fix=f"Jobs that were: {known}.")
         if len(found) > 1:
             several = ", ".join(f"{job.name} {job.digest}" for job in found)
-            raise ConfigError(
-                "may be one of several",
-                key="JOB",
-                value=name,
-                fix=f"Give the id and --digest of one: {several}.",
-            )
+            fix = f"Give the id and --digest of one: {several}."
+            raise ConfigError("may be one of several", key="JOB", value=name, fix=fix)
         return found[0]
 
 
@@ -127,50 +122,28 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
     delta, two = account["delta"], account["budget_alone"] is not None
 
     def job(plan: Plan, row: Mapping[str, Any] | None = None) -> Job:
+        """Return the job of a plan, and of its row in the sums if it has begun."""
         kept, yes = proposals.get(plan.proposal), orders.approved.get(plan.proposal)
-        handed = (adapters_folder(settings.state_dir) / plan.job).exists()
-        approved = orders.is_approved(plan, settings.approvers, settings.approvals)
-        waits = settings.ask and kept is not None and not approved
-        expired = kept is not None and kept.proposal.has_expired
-        state = _state(plan, row, orders, handed=handed, waits=waits, expired=expired)
         paid = 0 if row is None else row["reserved"]
+        state: State = "not begun" if row is None else "begun"
+        handed = (adapters_folder(settings.state_dir) / plan.job).exists()  # the last round is over
+        if row is not None and (handed or paid == plan.steps):
+            state = "finished"
+        elif row is not None and row["closed"]:
+            state = "closed"
+        elif orders.refuses(plan.job):
+            state = "refused"
+        elif row is None and kept is not None and kept.proposal.has_expired:
+            state = "expired"
+        elif settings.ask and kept is not None:  # also of a job that began before the site asked
+            is_approved = orders.is_approved(plan, settings.approvers, settings.approvals)
+            state = state if is_approved else WAITS
         return Job(plan, state, kept, paid, yes, delta, two, orders.refusal(plan.job))
 
     begun = {row["proposal"] for row in account["plans"]}
     new = [job(kept.plan) for kept in proposals.values() if kept.digest not in begun]
     old = [job(_plan(row), row) for row in reversed(account["plans"])]
     return Jobs(tuple(sorted([*new, *old], key=lambda one: one.state != WAITS)), account, orders)
-
-
-def _state(
-    plan: Plan,
-    row: Mapping[str, Any] | None,
-    orders: Orders,
-    *,
-    handed: bool,
-    waits: bool,
-    expired: bool,
-) -> State:
-    """Return the state of a job.
-
-    Args:
-        row: the job's row in the ledger's figures; None for a job that has not begun.
-        handed: the job's adapter is here, so its last round is over.
-        waits: the site asks, and nobody has approved the job. A job that began before the site
-            asked waits, too, before it goes on.
-        expired: it is too late to begin the job.
-    """
-    if row is not None and (handed or row["reserved"] == plan.steps):
-        return "finished"
-    if row is not None and row["closed"]:
-        return "closed"
-    if orders.refuses(plan.job):
-        return "refused"
-    if expired and row is None:
-        return "expired"
-    if waits:
-        return WAITS
-    return "not begun" if row is None else "begun"
 
 
 def _plan(row: Mapping[str, Any]) -> Plan:

@@ -44,9 +44,8 @@ FIGURES = tuple(named for named in list(vars().values()) if isinstance(named, Fi
 def site_figures(file: SiteFile, config: Path) -> dict[Figure, Samples]:
     """Return the present figures of a site, without those of a ledger that is not open yet."""
     state_dir = file.site.state_dir
-    found: dict[Figure, Samples] = {
-        CONNECTED: _one(read_status(state_dir).get("connection") == "connected")
-    }
+    is_connected = read_status(state_dir).get("connection") == "connected"
+    found: dict[Figure, Samples] = {CONNECTED: _one(is_connected)}
     try:
         found[PAUSED] = _one(Orders.read(state_dir).paused)
         settings = site_settings(file, config)

@@ -98,9 +98,8 @@ class Orders(Section):
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError):
-            raise ConfigError(
-                "can't be read as orders", file=path, fix="Give the order again, or remove it."
-            ) from None
+            fix = "Give the order again, or remove it."
+            raise ConfigError("can't be read as orders", file=path, fix=fix) from None
         return found
 
     def write(self, folder: Path) -> None:
@@ -159,12 +158,10 @@ class Orders(Section):
                 an approval of an older version, which does not state its plan, does not count.
         """
         yes, shown = self.approved.get(plan.proposal), _shown(plan)
-        return tuple(
-            one
-            for one in (() if yes is None else yes.persons)
-            if (one.plan == shown and (not approvers or one.by in approvers))
-            or (one.plan is None and not approvers)
-        )
+        found = () if yes is None else yes.persons
+        if approvers:
+            return tuple(one for one in found if one.by in approvers and one.plan == shown)
+        return tuple(one for one in found if one.plan is None or one.plan == shown)
 
     def refuses(self, job: str) -> bool:
         """Tell whether the administrator wants no part in a job."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from fedpriv.serving.folder import site_models
 from fedpriv_client.disk_space import megabytes
 from fedpriv_client.own_records import read_records
 from fedpriv_client.settings import site_settings
-from fedpriv_client.site_job import check_fields, check_loaded, recipe_of
+from fedpriv_client.site_job import check_loaded, recipe_of
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
 PLAIN = (".jsonl", ".json", ".csv", ".tsv")  # as large as what is copied of them, about
@@ -53,18 +53,6 @@ class Federated:
     spec: DataSpec
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A site's records and the model of a job, for the time of a `with` block.
-
-    Privacy:
-        Nothing of it leaves the site.
-    """
-
-    records: OwnRecords
-    worker: Worker
-
-
 def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
     """Return the adapter that was asked for, or the newest that a server handed over.
 
@@ -76,29 +64,18 @@ def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
     folder = adapter or _newest(adapters_folder(settings.state_dir))
     facts = read_facts(folder)
     if facts.kind != "federated":
-        raise ConfigError(
-            f"is an adapter of the kind {facts.kind!r}, made of this site's records already",
-            file=folder,
-            fix="Name the adapter of the job itself, or leave --adapter out.",
-        )
+        problem = f"is an adapter of the kind {facts.kind!r}, made of this site's records already"
+        fix = "Name the adapter of the job itself, or leave --adapter out."
+        raise ConfigError(problem, file=folder, fix=fix)
     try:
         for refusal in settings.limits.model_refusals(facts.proposal):
             raise refusal
-        check_fields(facts.proposal, settings)
+        settings.check_fields(facts.proposal)
     except FedprivError as error:
-        raise ConfigError(
-            f"does not fit this site. {error}".rstrip("."),
-            file=folder,
-            fix="Name an adapter of a job of this site, or change the site's file.",
-        ) from None
-    terms = settings.terms
-    spec = DataSpec.of(
-        settings.columns,
-        facts.proposal.model,
-        unit=terms.unit,
-        max_records_per_unit=terms.max_records_per_unit,
-    )
-    return Federated(folder, facts, settings, spec)
+        problem = f"does not fit this site. {error}".rstrip(".")
+        fix = "Name an adapter of a job of this site, or change the site's file."
+        raise ConfigError(problem, file=folder, fix=fix) from None
+    return Federated(folder, facts, settings, settings.spec_of(facts.proposal.model))
 
 
 @contextmanager
@@ -119,12 +96,15 @@ def at_work(state_dir: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
+def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[tuple[OwnRecords, Worker]]:
     """Read the records and load the model; their clear text is gone afterwards, errors or not.
 
     Raises:
         DataError: see `read_records`; or a running client would be left too little of the disk.
         ModelError, ConfigError, ProtocolError: the model can't be loaded, or is another.
+
+    Privacy:
+        Nothing of them leaves the site.
     """
     settings, proposal = chosen.settings, chosen.facts.proposal
     with ExitStack() as stack:
@@ -136,15 +116,9 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
         records = read_records(settings, cache)
         say("Loading the model")
         look = partial(check_loaded, proposal=proposal, limits=settings.limits)
-        pool = WorkerPool(1)
-        stack.callback(pool.close)
+        pool = stack.enter_context(closing(WorkerPool(1)))
         with pool.borrow(recipe_of(proposal, settings), look) as worker:
-            yield Opened(records, worker)
-
-
-def shown_held_out(file: SiteFile) -> str | None:
-    """Return `data.held_out` as text, to notice models that were trained with another value."""
-    return None if file.data.held_out is None else str(file.data.held_out)
+            yield records, worker
 
 
 def work_folder(state_dir: Path) -> Path:
@@ -161,12 +135,11 @@ def _newest(folder: Path) -> Path:
     """Return the adapter that came last."""
     found = sorted(folder.glob(f"[!.]*/{FACTS}"), key=lambda path: path.stat().st_mtime_ns)
     if not found:
-        raise ConfigError(
-            "no adapter was handed over to this site yet",
-            file=folder,
-            fix="A server hands it over when a job ends. Or ask the coordinator for the folder"
-            " `adapter` of the run, and name it: --adapter DIR.",
+        fix = (
+            "A server hands it over when a job ends. Or ask the coordinator for the folder"
+            " `adapter` of the run, and name it: --adapter DIR."
         )
+        raise ConfigError("no adapter was handed over to this site yet", file=folder, fix=fix)
     return found[-1].parent
 
 
@@ -204,17 +177,11 @@ def _unpacked(source: Source) -> int:
     """
     path = Path(where(source))
     packed = path.suffix == ".gz"
-    elsewhere = isinstance(source, OtherSource)  # whose attachments may be, too
-    if (
-        elsewhere
-        or not path.is_file()
-        or (path.with_suffix("") if packed else path).suffix not in PLAIN
-    ):
-        raise DataError(
-            "takes disk space that can't be told beforehand, and the client runs",
-            file=where(source),
-            fix="Stop the client for as long as this takes; its jobs wait.",
-        )
+    is_plain = (path.with_suffix("") if packed else path).suffix in PLAIN
+    if isinstance(source, OtherSource) or not path.is_file() or not is_plain:  # or attachments are
+        problem = "takes disk space that can't be told beforehand, and the client runs"
+        fix = "Stop the client for as long as this takes; its jobs wait."
+        raise DataError(problem, file=where(source), fix=fix)
     if not packed:
         return path.stat().st_size
     with gzip.open(path) as stream:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.data.population import Tally, tally_records
-from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
 from fedpriv.models.base import fetch_base, load_tokenizer
 from fedpriv.models.config import ModelSection
@@ -46,14 +45,7 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
         no proposal changes it, and no answer to one depends on it (law 18).
     """
     assert settings.model is not None
-    spec = DataSpec(
-        settings.columns,
-        "classification" if settings.limits.labels else "causal-lm",
-        settings.limits.labels,
-        settings.limits.max_length,
-        settings.terms.unit,
-        settings.terms.max_records_per_unit,
-    )
+    spec = settings.longest
     model = ModelSection(name=settings.model, begin=settings.begin)
     fetch_base(model)  # now: a proposal's answer must not depend on room for what a hub sends
     tokenizer = load_tokenizer(model)
@@ -64,12 +56,9 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
         refuse_empty(settings, tally_records(own.held_out, spec, tokenizer), held_out=True)
     took, allowed = SLOWER * (time.monotonic() - began), preparation(settings)
     if settings.limits.ticks and took > allowed:
-        raise DataError(
-            f"takes {took:.1f} s to prepare, and would have {allowed:.1f} s for a proposal",
-            key="site.preparation",
-            value=settings.preparation or ...,
-            fix=f"Set it to {2 * took:.0f}: when an answer leaves may not depend on the records.",
-        )
+        problem = f"takes {took:.1f} s to prepare, and would have {allowed:.1f} s for a proposal"
+        fix = f"Set it to {2 * took:.0f}: when an answer leaves may not depend on the records."
+        raise DataError(problem, key="site.preparation", value=settings.preparation or ..., fix=fix)
     return tally
 
 

@@ -9,7 +9,9 @@ Privacy
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from operator import truediv
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,13 @@ from fedpriv.privacy.accounting.shares import share_of, shares_of
 from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.process import read_status
 from fedpriv.report.lifetime import for_one, share, share_in, terms_in, why_first
-from fedpriv.report.page_parts import RULES, templates
+from fedpriv.report.page_parts import RULES, css_colours, templates
 from fedpriv_client.held_space import full_disk
 from fedpriv_client.job_words import cost, described, meaning
 from fedpriv_client.jobs import jobs_of
 from fedpriv_client.persons import REASONS, persons
 from fedpriv_client.roster_entry import own_key
-from fedpriv_client.settings import site_settings
+from fedpriv_client.settings import enrolment_of, site_settings
 from fedpriv_client.site_settings import SiteSettings
 
 IN_WORDS = 20  # jobs, beside those that wait; the table has all
@@ -42,44 +44,37 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
     Raises:
         LedgerError, ConfigError: as `fedpriv_client.jobs.jobs_of`.
     """
-    from fedpriv.report.page_parts import css_colours
-
     settings = site_settings(file, config)
     jobs, status = jobs_of(settings), read_status(settings.state_dir)
-    past = [job for job in jobs.jobs if job not in jobs.waiting]
-    return (
-        templates("fedpriv_client")
-        .get_template("page.html.j2")
-        .render(
-            site=settings.name,
-            server=settings.server,
-            authority=_authority(file),
-            key=own_key(file),
-            jobs=jobs,
-            past=past,
-            told=past[:IN_WORDS],
-            account=jobs.account,
-            budgets=list(_budgets(jobs.account)),
-            words=lambda job: described(job, settings.terms.declared_size),
-            cost=lambda job: cost(jobs, job),
-            meaning=lambda job: meaning(jobs, job),
-            part=lambda job: share_in(jobs.account, job.plan),
-            for_one=_for_one(jobs.account),
-            why_first=why_first(terms_in(jobs.account)),
-            limits=list(_limits(file, settings)),
-            rule=RULES[jobs.account["rule"]["name"]],
-            ask=settings.ask,
-            approvers=settings.approvers,
-            approvals=settings.approvals,
-            reasons=REASONS,
-            persons=persons,
-            paused=jobs.orders.paused,
-            status={"connection": "none", "activity": "", "refusal": ""} | status,
-            full_disk=full_disk(settings.state_dir),
-            made=datetime.now(UTC),
-            form_key=form_key,
-            css_colours=css_colours,
-        )
+    account, past = jobs.account, [job for job in jobs.jobs if job not in jobs.waiting]
+    whole = account["budget_alone"] or account["budget"]  # even if all others work together
+    figures = {"by all that the budget lets through": whole}
+    template = templates("fedpriv_client").get_template("page.html.j2")
+    return template.render(
+        site=settings.name,
+        settings=settings,
+        authority=_authority(file),
+        key=own_key(file),
+        jobs=jobs,
+        past=past,
+        told=past[:IN_WORDS],
+        account=account,
+        budgets=list(_budgets(account)),
+        words=lambda job: described(job, settings.terms.declared_size),
+        cost=partial(cost, jobs),
+        meaning=partial(meaning, jobs),
+        part=lambda job: share_in(account, job.plan),
+        for_one=for_one(account["unit"], account["delta"], figures),
+        why_first=why_first(terms_in(account)),
+        limits=list(_limits(file, settings)),
+        rule=RULES[account["rule"]["name"]],
+        reasons=REASONS,
+        persons=persons,
+        status={"connection": "none", "activity": "", "refusal": ""} | status,
+        full_disk=full_disk(settings.state_dir),
+        made=datetime.now(UTC),
+        form_key=form_key,
+        css_colours=css_colours,
     )
 
 
@@ -99,26 +94,19 @@ def _budgets(account: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for at, claim in enumerate(terms.claims):
         key, name = ("_alone", "Alone") if claim.alone else ("", "With trust in most sites")
         allocated, spent = account[f"epsilon{key}_allocated"], account[f"epsilon{key}_spent"]
-        budget, taken = claim.budget, used[at * size : (at + 1) * size]
+        taken = used[at * size : (at + 1) * size]
         held = min(1.0, max(map(truediv, taken, claim.limit)))
         yield {
             "name": name,
-            "budget": budget,
+            "budget": claim.budget,
             "allocated": allocated,
             "spent": spent,
-            "left": max(0.0, budget - allocated),
+            "left": max(0.0, claim.budget - allocated),
             "taken": share(held),
             "left_share": share(1 - held),
             "allocated_share": held,
             "spent_share": held * min(1.0, spent / allocated) if allocated else 0.0,
         }
-
-
-def _for_one(account: Mapping[str, Any]) -> str:
-    """Say what the budget for life means for one unit, even if all others work together."""
-    whole = account["budget_alone"] or account["budget"]
-    figures = {"by all that the budget lets through": whole}
-    return for_one(account["unit"], account["delta"], figures)
 
 
 def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]:
@@ -157,14 +145,6 @@ def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]
 
 def _authority(file: SiteFile) -> str | None:
     """Return the fingerprint of the authority that signed the enrolment; None if unreadable."""
-    from fedpriv.pki.enrolment import read_enrolment
-
-    server = file.server
-    if server.plain:
-        return None
-    try:
-        return read_enrolment(
-            server.enrolment, key=server.key, ca=server.ca, certificate=server.certificate
-        ).manifest.ca
-    except FedprivError:
-        return None
+    with suppress(FedprivError):
+        return None if file.server.plain else enrolment_of(file).manifest.ca
+    return None

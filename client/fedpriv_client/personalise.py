@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress
 
-from fedpriv.config.personal import OwnSiteFile
+from fedpriv.config.personal import OwnSiteFile, PersonalSection
 from fedpriv.errors import DataError, naming
 from fedpriv.files import finite_json, private_folder
 from fedpriv.models.vector import Vector
@@ -42,7 +42,6 @@ class Made:
     """
 
     folder: Path
-    job: str
     training: int
     parts: int
     models: OwnModels
@@ -50,22 +49,36 @@ class Made:
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON, for the site's own administrator."""
         answer = self.models.answer
+        models = {
+            kind: {"best": one.best.as_dict(), "passes": [epoch.as_dict() for epoch in one.epochs]}
+            for kind, one in self.models.trained.items()
+        }
         return {
             "folder": str(self.folder),
             "weights": dict(answer.weights),
             "left_out_losses": dict(answer.losses),
             "seeds_differ_by": answer.spread,
-            "job": self.job,
+            "job": self.folder.name,
             "training": self.training,
             "parts": self.parts,
-            "models": {
-                kind: {
-                    "best": made.best.as_dict(),
-                    "passes": [epoch.as_dict() for epoch in made.epochs],
-                }
-                for kind, made in self.models.trained.items()
-            },
+            "models": models,
         }
+
+
+class Watch:
+    """Is told of what `personalise` does, for the administrator's screen; this one is silent."""
+
+    def say(self, text: str) -> None:
+        """Say what is done next."""
+
+    def begun(self, kind: OwnKind) -> None:
+        """Hear of each model before it is trained."""
+
+    def told(self, epoch: Epoch) -> None:
+        """Hear of every pass over the records."""
+
+    def learned(self, step: int, steps: int) -> None:
+        """Hear of every step of the single adapter, of how many."""
 
 
 def personalise(
@@ -74,10 +87,7 @@ def personalise(
     adapter: Path | None = None,
     *,
     single: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-    begun: Callable[[OwnKind], None] = lambda kind: None,
-    told: Callable[[Epoch], None] = lambda epoch: None,
-    learned: Callable[[int, int], None] = lambda step, steps: None,
+    watch: Watch | None = None,
 ) -> Made:
     """Train a site's own models, and make the folder in which they answer with the federation's.
 
@@ -87,9 +97,7 @@ def personalise(
         adapter: folder of the job's adapter; the newest that was handed over without it.
         single: let one adapter answer by itself. It learns what the models answer together; for
             labels it is the job's, trained further.
-        say, begun, told, learned: what is done, each model before it is trained, every pass over
-            the records, and every step of how many of the single adapter; for the administrator's
-            screen.
+        watch: is told of what is done; nobody is without it.
 
     Raises:
         ConfigError, DataError, ModelError: it can't be begun; names what to do.
@@ -99,57 +107,36 @@ def personalise(
     Privacy:
         None: it is trained on raw records, and so stays in the site's folder (law 16).
     """
-    chosen = federated(file, config, adapter)
+    chosen, watch = federated(file, config, adapter), watch or Watch()
     settings, facts = chosen.settings, chosen.facts
     recipe = recipe_of(facts.proposal, settings)
     with at_work(settings.state_dir) as folder:
-        steps = _Steps(say, begun, told, learned)
-        training, models = _train(chosen, file, config, folder, single, steps)
-        say("Writing the site model")
+        training, models = _train(chosen, file, config, folder, single, watch)
+        watch.say("Writing the site model")
         adapters = {"federated": chosen.folder}
         adapters |= {kind.name: kind / facts.job for kind in folder.iterdir()}
-        if "single" in models.answer.weights:
+        weights = models.answer.weights
+        if "single" in weights:
             recipe = replace(recipe, lora=read_facts(adapters["single"]).proposal.lora)
-        made = write_site_model(
-            private_folder(site_models(settings.state_dir)) / facts.job,
-            recipe,
-            adapters,
-            models.answer.weights,
-            site=settings.name,
-            job=facts.job,
-        )
-    return Made(made, facts.job, len(training.everything), training.left_out, models)
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """Whom `personalise` tells of what is done."""
-
-    say: Callable[[str], None]
-    begun: Callable[[OwnKind], None]
-    told: Callable[[Epoch], None]
-    learned: Callable[[int, int], None]
+        site, job = settings.name, facts.job
+        place = private_folder(site_models(settings.state_dir)) / job
+        made = write_site_model(place, recipe, adapters, weights, site=site, job=job)
+    return Made(made, len(training.everything), training.left_out, models)
 
 
 def _train(
-    chosen: Federated,
-    file: OwnSiteFile,
-    config: Path,
-    folder: Path,
-    single: bool,
-    steps: _Steps,
+    chosen: Federated, file: OwnSiteFile, config: Path, folder: Path, single: bool, watch: Watch
 ) -> tuple[OwnParts, OwnModels]:
     """Train the models, and put their adapters into a folder; no more is in memory afterwards."""
     settings, facts = chosen.settings, chosen.facts
     recipe = recipe_of(facts.proposal, settings)
     labels = bool(recipe.model.labels)
-    with opened(chosen, steps.say) as own:
-        worker = own.worker
+    with opened(chosen, watch.say) as (own, worker):
         with naming(config):
-            records = to_train_on(own.records, chosen.spec, worker.base.tokenizer, file.personal)
+            records = to_train_on(own, chosen.spec, worker.base.tokenizer, file.personal)
         parts = records.left_out
         how = f", leaving out each of {parts} parts in turn to choose" if parts > 1 else ""
-        steps.say(f"Training on {len(records.everything)} examples{how}")
+        watch.say(f"Training on {len(records.everything)} examples{how}")
         start, another = read_values(chosen.folder, worker, facts), worker.initial
         if not (single and labels):
             with WorkerPool().borrow(replace(recipe, seed=recipe.seed + 1)) as other:
@@ -161,8 +148,8 @@ def _train(
             records,
             file.personal,
             only_personal=single and labels,
-            begun=steps.begun,
-            told=steps.told,
+            begun=watch.begun,
+            told=watch.told,
         )
 
         def write(kind: OwnKind, worker: Worker, values: Vector, trained: str) -> None:
@@ -183,11 +170,11 @@ def _train(
             write(kind, worker, made.values, made.best.said)
         weights = models.answer.weights
         if single and len(weights) > 1:
-            steps.begun("single")
+            watch.begun("single")
             there = {"federated": start} | {k: made.values for k, made in models.trained.items()}
             teachers = [(there[name], weight) for name, weight in weights.items()]
             with WorkerPool().borrow(wider(recipe, len(teachers))) as wide:
-                values = distil(wide, worker, teachers, records.everything, told=steps.learned)
+                values = distil(wide, worker, teachers, records.everything, told=watch.learned)
                 write("single", wide, values, "of what the others answer together")
             models = replace(models, answer=replace(models.answer, weights={"single": 1.0}))
     return records, models
@@ -201,61 +188,56 @@ def run(
     Returns:
         What was made, as JSON.
     """
-    console = Console(stderr=as_json)
-    lowest: float | None = None
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    task = bar.add_task("Starting", total=None, note="")
-
-    def say(text: str) -> None:
-        bar.update(task, description=text)
-        if not console.is_terminal:
-            console.print(text, highlight=False, soft_wrap=True)
-
-    def begun(kind: OwnKind) -> None:
-        nonlocal lowest
-        lowest = None
-        say(f"Training: {kind}")
-        bar.update(task, completed=0, total=file.personal.beginning(kind).epochs, note="")
-
-    def learned(step: int, steps: int) -> None:
-        bar.update(task, completed=step, total=steps)
-
-    def told(epoch: Epoch) -> None:
-        nonlocal lowest
-        if epoch.loss is not None:
-            lowest = epoch.loss if lowest is None else min(lowest, epoch.loss)
-        if epoch.number:
-            note = "" if lowest is None else f"at best {lowest:.3f}"
-            bar.update(task, completed=epoch.number, note=f"rate {epoch.rate:g} {note}")
-        if not console.is_terminal:
-            console.print(_line(epoch), highlight=False)
-
-    with bar:
-        made = personalise(
-            file, config, adapter, single=single, say=say, begun=begun, told=told, learned=learned
-        )
+    console = Console(stderr=as_json, highlight=False, markup=False)
+    screen = _Screen(console, file.personal)
+    with screen.bar:
+        made = personalise(file, config, adapter, single=single, watch=screen)
     if not as_json:
-        console.print(summary(made), highlight=False, soft_wrap=True, markup=False)
+        console.print(summary(made), soft_wrap=True)
     found = dict(finite_json(made.as_dict()))
     if file.data.held_out is not None:
         try:
             found["evaluation"] = evaluate.run(file, config, adapter, limit=None, as_json=as_json)
         except DataError as error:  # the site model is whole
-            console.print(f"It can't be evaluated: {error}", highlight=False, markup=False)
+            console.print(f"It can't be evaluated: {error}")
     return found
 
 
-def _line(epoch: Epoch) -> str:
-    name = f"rate {epoch.rate:g}, pass {epoch.number}" if epoch.number else "before"
-    return f"{name}, all records" if epoch.loss is None else f"{name}: loss {epoch.loss:.3f}"
+class _Screen(Watch):
+    """Shows a bar at a terminal, and lines elsewhere."""
+
+    def __init__(self, console: Console, personal: PersonalSection) -> None:
+        self._console, self._personal, self._lowest = console, personal, math.inf
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}")
+        hidden = not console.is_terminal
+        self.bar = Progress(*columns, console=console, disable=hidden, transient=True)
+        self._task = self.bar.add_task("Starting", total=None, note="")
+
+    def say(self, text: str) -> None:
+        self.bar.update(self._task, description=text)
+        if not self._console.is_terminal:
+            self._console.print(text, soft_wrap=True)
+
+    def begun(self, kind: OwnKind) -> None:
+        self._lowest = math.inf
+        self.say(f"Training: {kind}")
+        epochs = self._personal.beginning(kind).epochs
+        self.bar.update(self._task, completed=0, total=epochs, note="")
+
+    def told(self, epoch: Epoch) -> None:
+        if epoch.loss is not None:
+            self._lowest = min(self._lowest, epoch.loss)
+        if epoch.number:
+            note = f"at best {self._lowest:.3f}" if self._lowest < math.inf else ""
+            note = f"rate {epoch.rate:g} {note}"
+            self.bar.update(self._task, completed=epoch.number, note=note)
+        if not self._console.is_terminal:
+            name = f"rate {epoch.rate:g}, pass {epoch.number}" if epoch.number else "before"
+            how = ", all records" if epoch.loss is None else f": loss {epoch.loss:.3f}"
+            self._console.print(name + how)
+
+    def learned(self, step: int, steps: int) -> None:
+        self.bar.update(self._task, completed=step, total=steps)
 
 
 def summary(made: Made) -> str:
@@ -270,10 +252,8 @@ def summary(made: Made) -> str:
             f"Loss on records that were left out: {losses}. The smallest set was kept that is"
             f" within {answer.spread:.3f} of the best, which is what seeds differ by."
         )
-    lines += [
-        f"The site model is in {made.folder}: {WARNING}.",
-        "Let it write or answer: fedpriv-client generate, classify or serve-model",
-    ]
+    lines.append(f"The site model is in {made.folder}: {WARNING}.")
+    lines.append("Let it write or answer: fedpriv-client generate, classify or serve-model")
     return "\n".join(lines)
 
 

@@ -56,9 +56,8 @@ def said_of(by: str, reason: str, text: str, *, agreed: bool) -> Said:
         fix = f"Choose one of {', '.join(REASONS)}; more can be said with --text."
         raise ConfigError("is no reason of the list", key="--reason", value=reason, fix=fix)
     try:
-        return Said.model_validate(
-            {"by": by, "reason": reason or None, "text": text, "agreed": agreed}
-        )
+        said = {"by": by, "reason": reason or None, "text": text, "agreed": agreed}
+        return Said.model_validate(said)
     except ValidationError:
         raise ConfigError("is not one line of at most 1,000 letters", key="--text") from None
 

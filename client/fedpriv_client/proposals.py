@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -77,12 +77,15 @@ class KeptProposal(Section):
         """
         try:
             found = cls.model_validate_json(path.read_bytes())
-            named = found.proposal.digest() == found.digest == _digest_of(path)
+            named = found.proposal.digest() == found.digest == f"sha256:{path.stem}"
         except (AccountingError, TypeError) as error:  # a plan that is none
             raise ValueError(str(error)) from None
         if not named:
             raise ValueError("a proposal of another digest")
         return found
+
+
+Decide = Callable[[KeptProposal], bool]
 
 
 def proposals_folder(state_dir: Path) -> Path:
@@ -117,13 +120,7 @@ def check_word(
 
 
 def keep_proposal(
-    settings: SiteSettings,
-    held: HeldSpace,
-    proposal: Proposal,
-    plan: Plan,
-    allocated: tuple[float, float | None],
-    is_decided: Callable[[KeptProposal], bool],
-    signed: Signed | None = None,
+    settings: SiteSettings, held: HeldSpace, came: KeptProposal, is_decided: Decide
 ) -> KeptProposal | None:
     """Keep a proposal that the site's limits allow; what is wrong with it is said here alone.
 
@@ -131,25 +128,18 @@ def keep_proposal(
     Where people are asked, the second stay until somebody decides: a further one is on no list.
 
     Args:
-        allocated: ε of the ledger with its plan, with trust and alone.
-        is_decided: whether a person said yes or no to one, or it has begun.
+        came: the proposal, as if it came for the first time.
+        is_decided: tells whether a person said yes or no to one, or it has begun.
 
     Returns:
         What was kept, if it is new; None otherwise.
     """
     try:
         folder = private_folder(proposals_folder(settings.state_dir))
-        path, others = _path(folder, plan.proposal), _files(folder)
+        others = _files(folder)
+        path = folder / f"{came.digest.removeprefix('sha256:')}.json"
         known = others.pop(path, None)
-        kept = KeptProposal(
-            server=str(settings.server),
-            first=known.first if known else datetime.now(UTC).replace(microsecond=0),
-            committed=plan.as_row(),
-            allocated=allocated[0],
-            allocated_alone=allocated[1],
-            proposal=proposal,
-            signed=signed,
-        )
+        kept = came if known is None else came.model_copy(update={"first": known.first})
         text = canonical_json(kept.model_dump(mode="json")).decode() + "\n"
         decided = [at for at, one in others.items() if not one or is_decided(one)]
         waiting = [at for at in others if at not in decided]
@@ -165,7 +155,7 @@ def keep_proposal(
             write_beside(path, text, 0o600, held)
         return kept if known is None else None
     except OSError as error:
-        log.error("Job %s is on no list: %s.", proposal.job_id, error.strerror)
+        log.error("Job %s is on no list: %s.", came.job, error.strerror)
         return None
 
 
@@ -177,37 +167,26 @@ def kept_proposals(state_dir: Path) -> Iterator[KeptProposal]:
 
 def _files(folder: Path) -> dict[Path, KeptProposal | None]:
     """Read each file, the oldest first; None marks one that can't be read, before all others."""
-    found: dict[Path, KeptProposal | None] = {}
-    written: dict[Path, int] = {}
+    found: list[tuple[int, Path, KeptProposal | None]] = []
     for path in folder.glob(_NAMES):
         try:
-            found[path], written[path] = KeptProposal.read(path), path.stat().st_mtime_ns
+            kept = KeptProposal.read(path)
+            found.append((path.stat().st_mtime_ns, path, kept))
         except (OSError, ValueError, FedprivError) as error:
             log.debug("%s: can't be read: %s", path, type(error).__name__)
-            found[path], written[path] = None, 0
-    return {path: found[path] for path in sorted(found, key=written.__getitem__)}
+            found.append((0, path, None))
+    return {path: kept for _, path, kept in sorted(found, key=itemgetter(0))}
 
 
 def _beyond(share: Sequence[Path], new: int = 0) -> Sequence[Path]:
     """Return the oldest files of a share that must go so that `new` bytes fit; 0: nothing new."""
-    sizes = [path.stat().st_size for path in share]
-    gone = 0
-    while sizes[gone:] and (
-        len(sizes) - gone + (new > 0) > SHARE or sum(sizes[gone:]) + new > BYTES
-    ):
-        gone += 1
-    return share[:gone]
+    left = [path.stat().st_size for path in share]
+    while left and (len(left) + (new > 0) > SHARE or sum(left) + new > BYTES):
+        del left[0]
+    return share[: len(share) - len(left)]
 
 
 def _forget(share: list[Path], new: int = 0) -> None:
     for path in _beyond(share, new):
         path.unlink(missing_ok=True)
         share.remove(path)
-
-
-def _path(folder: Path, digest: str) -> Path:
-    return folder / f"{digest.removeprefix('sha256:')}.json"
-
-
-def _digest_of(path: Path) -> str:
-    return f"sha256:{path.stem}"

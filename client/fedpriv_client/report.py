@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from fedpriv.privacy.ledger.history import EPSILONS, UNKNOWN
 from fedpriv.privacy.ledger.life import life_with
-from fedpriv.report.budget import BudgetReport, FilterUse, events_of, sign
+from fedpriv.report.budget import BudgetReport, events_of, sign
 from fedpriv.report.words import Basis, words
 from fedpriv_client.account import write_account
 from fedpriv_client.held_space import write_beside
@@ -20,14 +21,15 @@ def budget_report(site: Site, job: str) -> BudgetReport:
     Privacy:
         Public fields of the ledger only.
     """
-    ledger = site.ledger
+    ledger, basis = site.ledger, _basis(site)
     terms, head, plan = ledger.terms, ledger.head, ledger.plan(job)
-    basis = _basis(site)
-    use = None if plan is None else ledger.filter_use(job)
-    life = None
-    if plan is not None and not ledger.is_full:
-        used, takes = ledger.history.used, ledger.history.used_by([job])
-        life = life_with(terms, used, plan, takes)
+    found: dict[str, Any] = {}
+    if plan is not None:
+        found["events"] = tuple(events_of(job, ledger.slot_events(job)))
+        found["filter"] = ledger.filter_use(job)
+        if not ledger.is_full:
+            used, takes = ledger.history.used, ledger.history.used_by([job])
+            found["life"] = life_with(terms, used, plan, takes)
     return BudgetReport(
         **{**words(basis), "guarantee": ledger.guarantee},  # which may say that it was not kept
         **{figure: getattr(ledger, figure) for figure in EPSILONS},
@@ -44,12 +46,10 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         budget=terms.budget,
         budget_alone=terms.budget_alone,
         max_colluding=basis.max_colluding,
-        events=() if plan is None else tuple(events_of(job, ledger.slot_events(job))),
-        filter=None if use is None else FilterUse(**use),
-        life=life,
         ledger_head=head.hash,
         ledger_rows=head.rows,
         job=job,
+        **found,
     )
 
 

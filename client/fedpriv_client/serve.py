@@ -7,28 +7,21 @@ import logging
 import ssl
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.clientapp import ClientApp
 
+from fedpriv import errors
 from fedpriv.config.site_file import SiteFile
-from fedpriv.errors import (
-    AdmissionError,
-    CertificateError,
-    EnrolmentError,
-    FedprivError,
-    UnreachableError,
-)
 from fedpriv.files import private_folder
 from fedpriv.health import health_service
 from fedpriv.metrics import metrics_service
-from fedpriv.pki.enrolment import read_enrolment
-from fedpriv.pki.keys import load_key
+from fedpriv.pki.keys import PrivateKey, load_key
 from fedpriv.plugins import load_part
 from fedpriv.process import Status, only_process
 from fedpriv.synthetic.records import MAX_BYTES
 from fedpriv_client.connection import ServerConnection
 from fedpriv_client.fleet import MIB
 from fedpriv_client.service import Service
+from fedpriv_client.settings import enrolment_of, site_settings
 
 log = logging.getLogger(__name__)
 
@@ -46,45 +39,31 @@ def serve(file: SiteFile, config: Path) -> None:
     folder = private_folder(file.site.state_dir)
     with contextlib.ExitStack() as stack:
         stack.enter_context(only_process(folder))
-        status = Status(
-            folder,
-            site=file.site.name,
-            server=file.server.address,
-            connection="connecting",
-            activity="starting",
-            problem="",
-            refusal="",
-        )
+        status = Status(folder, site=file.site.name, server=file.server.address)
+        status.update(connection="connecting", activity="starting", problem="", refusal="")
         stack.callback(status.update, connection="none", activity="stopped")
         healthy = stack.enter_context(health_service(file.site.health, "site.health"))
-        stack.enter_context(
-            metrics_service(
-                file.site.metrics_port,
-                "site.metrics_port",
-                lambda: load_part("site.metrics_port")(file, config),
-            )
-        )
+        port, key = file.site.metrics_port, "site.metrics_port"
+        stack.enter_context(metrics_service(port, key, lambda: load_part(key)(file, config)))
         connection = connection_of(file)
         service = Service(connection, status, healthy)
         stack.callback(service.close)
         try:
-            with contextlib.suppress(UnreachableError):  # it is waited for later
+            with contextlib.suppress(errors.UnreachableError):  # it is waited for later
                 connection.greet()
             log.info("%s reads its records.", file.site.name)
             status.update(activity="reading records")
             app = _app(file, config, stack)
             service.connect()
             service.run(app)
-        except AdmissionError as error:
+        except Exception as error:
             try:
-                identity(file)  # the certificate may have ended since the start
-            except EnrolmentError as ended:
+                if isinstance(error, errors.AdmissionError):
+                    identity(file)  # the certificate may have ended since the start
+            except errors.EnrolmentError as ended:
                 status.update(problem=str(ended))
                 raise ended from None
-            status.update(problem=str(error))
-            raise
-        except Exception as error:
-            ours = isinstance(error, FedprivError)  # of another, the text may quote a record
+            ours = isinstance(error, errors.FedprivError)  # of another, the text may quote a record
             status.update(problem=str(error) if ours else type(error).__name__)
             raise
 
@@ -94,13 +73,11 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     from huggingface_hub import constants
 
     from fedpriv.kept import in_memory_alone
-    from fedpriv.plugins import load_part
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
     from fedpriv.private_training.pool import WorkerPool
     from fedpriv_client.account import account_file, write_account
     from fedpriv_client.app import client_app
     from fedpriv_client.orders import Orders
-    from fedpriv_client.settings import site_settings
     from fedpriv_client.site import Site
     from fedpriv_client.ticks import preparation, until_tick
 
@@ -141,7 +118,7 @@ def connection_of(file: SiteFile) -> ServerConnection:
     return ServerConnection(file.server.address, tls, key, largest=largest)
 
 
-def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePrivateKey]:
+def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, PrivateKey]:
     """Return what a site trusts and shows: TLS by its enrolment, and its key.
 
     Raises:
@@ -150,16 +127,13 @@ def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePri
     server = file.server
     if server.plain:
         return None, load_key(server.key)
-    enrolment = read_enrolment(
-        server.enrolment, key=server.key, ca=server.ca, certificate=server.certificate
-    )
+    enrolment = enrolment_of(file)
     manifest = enrolment.manifest
-    for stated, signed, name in (
-        (file.site.name, manifest.site, "site.name"),
-        (server.address, manifest.address, "server.address"),
-    ):
+    names = {"site.name": (file.site.name, manifest.site)}
+    names["server.address"] = server.address, manifest.address
+    for name, (stated, signed) in names.items():
         if stated != signed:
-            raise EnrolmentError(
+            raise errors.EnrolmentError(
                 f"{server.enrolment}: was made for {name} = {signed!r}, not {stated!r}. Ask the"
                 " coordinator for an enrolment that says so, or correct the site's file."
             )
@@ -169,7 +143,6 @@ def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePri
         context.load_verify_locations(cadata=enrolment.ca.decode("ascii"))
         context.load_cert_chain(server.certificate, server.key)
     except (ssl.SSLError, OSError, ValueError) as error:
-        raise CertificateError(
-            f"{server.enrolment}: its certificates can't be used: {error}."
-        ) from None
+        why = f"its certificates can't be used: {error}."
+        raise errors.CertificateError(f"{server.enrolment}: {why}") from None
     return context, enrolment.key

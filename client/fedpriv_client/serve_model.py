@@ -17,11 +17,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import uvicorn
+from fastapi.responses import JSONResponse
+
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.files import write_atomic
-from fedpriv.local_page import HOST, listen_here
+from fedpriv.local_page import HOST, listen_here, quiet
 from fedpriv.secret import create_secret, load_secret
+from fedpriv.serving.config import SiteModelConfig
 from fedpriv.serving.folder import read_site_model
 
 PATHS = ("/health", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/responses")
@@ -41,7 +45,8 @@ def serve_model(folder: Path, port: int, token_file: Path | None) -> None:
     check_installed()
     check_writes(folder)
     folder = folder.resolve()
-    token = fresh_token(folder) if token_file is None else read_token(token_file)
+    token, shown_in = fresh_token(folder) if token_file is None else read_token(token_file)
+    print(f"Requests must show the token that is in {shown_in}.", flush=True)
     with listen_here(port) as listening:
         _serve(folder, listening, token)
 
@@ -55,10 +60,8 @@ def check_installed() -> None:
     from transformers.utils.import_utils import is_serve_available
 
     if not is_serve_available():
-        raise ConfigError(
-            "what transformers' server needs is not installed",
-            fix="pip install 'fedpriv[serving]', or 'fedpriv-site[serving]' of a site alone.",
-        )
+        fix = "pip install 'fedpriv[serving]', or 'fedpriv-site[serving]' of a site alone."
+        raise ConfigError("what transformers' server needs is not installed", fix=fix)
 
 
 def check_writes(folder: Path) -> None:
@@ -67,26 +70,20 @@ def check_writes(folder: Path) -> None:
     Raises:
         ConfigError: it does not.
     """
-    from fedpriv.serving.config import SiteModelConfig
-
     read_site_model(folder)
     if not SiteModelConfig.from_pretrained(folder).writes:
-        raise ConfigError(
-            "holds a model that labels texts, and transformers' server lets models write",
-            file=folder,
-            fix="Type: fedpriv-client classify",
-        )
+        problem = "holds a model that labels texts, and transformers' server lets models write"
+        raise ConfigError(problem, file=folder, fix="Type: fedpriv-client classify")
 
 
-def fresh_token(folder: Path) -> str:
+def fresh_token(folder: Path) -> tuple[str, Path]:
     """Make a token for one start, in a file beside the folder; no job's name begins with a dot."""
     token, path = secrets.token_urlsafe(32), folder.with_name(f".{folder.name}.token")
     write_atomic(path, token, mode=0o600)
-    print(f"Requests must show the token that is in {path}.", flush=True)
-    return token
+    return token, path
 
 
-def read_token(path: Path) -> str:
+def read_token(path: Path) -> tuple[str, Path]:
     """Read the token that requests must show; it is made if there is none.
 
     Raises:
@@ -98,15 +95,13 @@ def read_token(path: Path) -> str:
     token = load_secret(path, name="token", leaked=leaked, error=ConfigError).decode().strip()
     if not token:
         raise ConfigError("is empty", file=path, fix="Delete it: the next start makes another.")
-    print(f"Requests must show the token that is in {path}.", flush=True)
-    return token
+    return token, path
 
 
 @without_hub_code()
 def _serve(folder: Path, listening: socket.socket, token: str) -> None:
     import torch
     import transformers
-    import uvicorn
     from transformers.cli.serve import Serve
 
     from fedpriv.serving.model import SiteModelForCausalLM
@@ -118,16 +113,7 @@ def _serve(folder: Path, listening: socket.socket, token: str) -> None:
             app: Any = config.app
             for wrong in (FedprivError, ValueError):  # of what was asked
                 app.add_exception_handler(wrong, _refused)
-            super().__init__(
-                uvicorn.Config(
-                    Guard(app, token),
-                    log_config=None,
-                    access_log=False,
-                    server_header=False,
-                    ws="none",
-                    timeout_graceful_shutdown=2,
-                )
-            )
+            super().__init__(quiet(Guard(app, token)))
 
         def run(self, sockets: Any = None) -> None:
             where = f"http://{HOST}:{listening.getsockname()[1]}/v1"
@@ -144,9 +130,7 @@ def _serve(folder: Path, listening: socket.socket, token: str) -> None:
         Serve(str(folder), host=HOST, port=port, device=device, log_level="critical")
 
 
-async def _refused(request: Any, error: Exception) -> Any:
-    from fastapi.responses import JSONResponse
-
+async def _refused(request: Any, error: Exception) -> JSONResponse:
     return JSONResponse({"error": str(error)}, 400)
 
 
@@ -167,14 +151,10 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        from starlette.responses import JSONResponse
-
-        shown = dict(scope["headers"]).get(b"authorization", b"")
+        answer, shown = self._app, dict(scope["headers"]).get(b"authorization", b"")
         if not hmac.compare_digest(shown, self._shown):
             headers = {"WWW-Authenticate": "Bearer"}
-            refusal = JSONResponse({"error": "Show the token."}, 401, headers)
-            await refusal(scope, receive, send)
+            answer = JSONResponse({"error": "Show the token."}, 401, headers)
         elif scope["path"] not in PATHS:
-            await JSONResponse({"error": "This is not served."}, 404)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            answer = JSONResponse({"error": "This is not served."}, 404)
+        await answer(scope, receive, send)

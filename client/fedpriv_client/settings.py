@@ -9,6 +9,7 @@ from pathlib import Path
 from fedpriv.config.looks import held_out_units
 from fedpriv.config.site_file import AllowSection, SiteFile
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
+from fedpriv.pki.enrolment import Enrolment, read_enrolment
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.secure_sum.roster import Roster, accepted
 from fedpriv.secure_sum.roster import read as read_roster
@@ -29,7 +30,18 @@ def site_settings(file: SiteFile, config_path: Path) -> SiteSettings:
         LedgerError: there is no ledger yet, or it is missing.
         ConfigError: there are several ledgers, and none is named.
     """
-    return settings_of(file, file.data.dataset_id or _only_ledger(file, config_path))
+    found, stated = ledgers(file), file.data.dataset_id
+    if stated is None and not found:
+        check_no_ledger_is_missing(file)
+        raise LedgerError(
+            f"{file.site.state_dir}: holds no ledger yet. Make it, once:"
+            f" fedpriv-client init --config {config_path}"
+        )
+    if stated is None and len(found) > 1:
+        problem = "is missing, and this site has several ledgers"
+        fix = f"State the one of these records: {', '.join(found)}."
+        raise ConfigError(problem, file=config_path, key="data.dataset_id", fix=fix)
+    return settings_of(file, stated or next(iter(found)))
 
 
 def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
@@ -116,24 +128,6 @@ def check_no_ledger_is_missing(file: SiteFile) -> None:
         )
 
 
-def _only_ledger(file: SiteFile, config_path: Path) -> str:
-    found = ledgers(file)
-    if not found:
-        check_no_ledger_is_missing(file)
-        raise LedgerError(
-            f"{file.site.state_dir}: holds no ledger yet. Make it, once:"
-            f" fedpriv-client init --config {config_path}"
-        )
-    if len(found) > 1:
-        raise ConfigError(
-            "is missing, and this site has several ledgers",
-            file=config_path,
-            key="data.dataset_id",
-            fix=f"State the one of these records: {', '.join(found)}.",
-        )
-    return next(iter(found))
-
-
 def accepted_path(file: SiteFile) -> Path:
     """Return the path of the roster that was accepted after the one that the file states."""
     return file.site.state_dir / "roster.json"
@@ -150,10 +144,19 @@ def roster_of(file: SiteFile) -> Roster | None:
         return None
     roster = accepted(accepted_path(file), read_roster(section.roster, section.digest))
     if roster.key_of(file.site.name) is None:
-        raise ConfigError(
-            f"does not name this site, {file.site.name!r}",
-            file=section.roster,
-            key="secure_sum.roster",
-            fix="Send the coordinator this site's entry: fedpriv-client roster-entry.",
-        )
+        problem = f"does not name this site, {file.site.name!r}"
+        fix = "Send the coordinator this site's entry: fedpriv-client roster-entry."
+        raise ConfigError(problem, file=section.roster, key="secure_sum.roster", fix=fix)
     return roster
+
+
+def enrolment_of(file: SiteFile) -> Enrolment:
+    """Read the enrolment of a site that does not speak plain HTTP, and check its parts.
+
+    Raises:
+        EnrolmentError: as `read_enrolment`.
+    """
+    server = file.server
+    return read_enrolment(
+        server.enrolment, key=server.key, ca=server.ca, certificate=server.certificate
+    )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -21,13 +21,9 @@ from fedpriv.files import write_atomic
 
 LINE = re.compile(r"^(?P<mark>#!?) (?P<key>\w+) = (?P<value>.*)$")
 MAY_STAY = ("budget.witness", "allow.approve")  # lines of a draft that are asked for, too
+Ask = Callable[[str, str | None], str]  # a line of text; an empty one is what is offered
+Tell = Callable[[str], None]
 HERE = ("data.path", "allow.model", "allow.begin")  # files and folders of this machine
-
-
-class Ask(Protocol):
-    """Ask a person for a line of text; an empty line is the answer that is offered."""
-
-    def __call__(self, text: str, usual: str | None) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ def questions(draft: str) -> Iterator[Question]:
                 yield Question(key, number, needed, found["value"])
 
 
-def fill_in(path: Path, ask: Ask, tell: Callable[[str], None]) -> None:
+def fill_in(path: Path, ask: Ask, tell: Tell) -> None:
     """Ask for every line of a draft that is open, check the whole, and write it at once.
 
     Args:
@@ -87,18 +83,15 @@ def fill_in(path: Path, ask: Ask, tell: Callable[[str], None]) -> None:
                 load_site(tried)
             break
         except ConfigError as error:
-            waiting = [question for question in asked if question.key == error.key]
+            problem, key, fix = error.problem, error.key, error.fix
+            waiting = [question for question in asked if question.key == key]
             if not waiting:
-                raise ConfigError(
-                    error.problem, file=path, key=error.key, value=error.value, fix=error.fix
-                ) from None
-            tell(f"{error.problem}. {error.fix}")
+                raise ConfigError(problem, file=path, key=key, value=error.value, fix=fix) from None
+            tell(f"{problem}. {fix}")
     write_atomic(path, "\n".join(lines) + "\n")
 
 
-def _answer(
-    question: Question, path: Path, lines: list[str], ask: Ask, tell: Callable[[str], None]
-) -> None:
+def _answer(question: Question, path: Path, lines: list[str], ask: Ask, tell: Tell) -> None:
     """Ask until there is an answer that the key can have, and put it into its line."""
     tell(f"\n{_plain(question.field.description or '')}")
     usual = _usual(question, path, lines)

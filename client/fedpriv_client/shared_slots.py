@@ -27,7 +27,7 @@ from fedpriv.secure_sum.members import MemberSet
 from fedpriv.secure_sum.ready import Ephemeral, Member, SlotId, sign_member
 from fedpriv.synthetic.records import SetChange
 from fedpriv_client.disk_space import LedgerGrowth
-from fedpriv_client.site_job import SiteJob, half_for
+from fedpriv_client.site_job import SiteJob
 from fedpriv_client.site_settings import SiteSettings
 from fedpriv_client.ticks import at_ticks
 
@@ -72,15 +72,13 @@ class SharedSlots:
     ) -> None:
         self._name, self._roster = settings.name, settings.limits.roster
         own = signing_key.public_key().public_bytes_raw().hex()
-        known = None if self._roster is None else self._roster.key_of(self._name)
-        if self._roster is not None and known != own:
-            raise ConfigError(
-                f"has another key of site {self._name!r} than this site signs with",
-                key="secure_sum.roster",
-                value=known,
-                fix="Send the coordinator this site's entry (fedpriv-client roster-entry), and"
-                " compare the new roster with the other sites.",
+        if self._roster is not None and (known := self._roster.key_of(self._name)) != own:
+            problem = f"has another key of site {self._name!r} than this site signs with"
+            fix = (
+                "Send the coordinator this site's entry (fedpriv-client roster-entry), and"
+                " compare the new roster with the other sites."
             )
+            raise ConfigError(problem, key="secure_sum.roster", value=known, fix=fix)
         self._ledger, self._signing_key = ledger, signing_key
         self._pool, self._csprng, self._growth = pool, csprng, growth
         self._slot: ReadySlot | None = None  # the newest
@@ -134,16 +132,13 @@ class SharedSlots:
             stored with the tag of that set before it is returned, and a slot has one set for
             ever. The share alone is not privatised; see docs/explanation/secure-sum.md.
         """
-        stored = self._stored(request)
-        if stored is not None:
+        if (stored := self._stored(request)) is not None:
             return stored
         ready = self._slot
         if ready is None or self._roster is None or ready.slot_id.slot != request.slot:
             raise ShareLostError(f"Slot {request.slot} has no key here any more.")
-        if job is None or (job.plan.job, job.plan.proposal) != (
-            request.job_id,
-            ready.slot_id.proposal,
-        ):
+        asked = request.job_id, ready.slot_id.proposal
+        if job is None or (job.plan.job, job.plan.proposal) != asked:
             raise ShareLostError(f"This site is at another job than {request.job_id!r}.")
         members = _set(ready.slot_id, request)
         members.check(self._roster, ready.member)
@@ -163,20 +158,18 @@ class SharedSlots:
     def _computed(self, job: SiteJob, ready: ReadySlot, members: MemberSet) -> MaskedShare:
         """Pay, sample, add up, add noise, mask and store. After any failure the key is gone."""
         slot, vector = ready.slot_id.slot, ready.vector
-        slots = range(slot, slot + 1)
-        asked = self._ledger.ask(job.plan, slots, ready.slot_id.request)
+        asked = self._ledger.ask(job.plan, range(slot, slot + 1), ready.slot_id.request)
         assert isinstance(asked, OpenSlots)  # what was released is found before
         with self._pool.borrow(job.recipe, job.check) as worker:
-            method = half_for(job, ready.decision).at(worker)
+            method = job.half_for(ready.decision).at(worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
             terms, rate = self._ledger.terms, job.plan.sample_rate
             timed = at_ticks(method, worker, job, vector, terms.declared_size, rate, terms)
             [paid] = asked.pay()
             csprng, people = self._csprng(job.plan.job, slot), job.population
             try:
-                noisy = shared_step(
-                    execution, timed, worker, people, vector, paid, csprng, len(members)
-                )
+                size = len(members)
+                noisy = shared_step(execution, timed, worker, people, vector, paid, csprng, size)
                 share = MaskedShare(mask(noisy.values, self._name, ready.key, members))
                 self._ledger.release(paid, pack_share(share), members.tag)
                 return share

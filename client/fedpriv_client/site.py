@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from fedpriv.data.held_out import OwnRecords
+from fedpriv import protocol
 from fedpriv.data.identity import identities
 from fedpriv.data.population import Population, encode_population
 from fedpriv.data.read import UNIT
@@ -23,37 +24,15 @@ from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.plugins import load_part
-from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, StoredReply
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource, require_secret
 from fedpriv.privacy.mechanism.execution import PlanExecution
-from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.private_training.batch_invariance import try_lengths
 from fedpriv.private_training.local_steps import local_steps, new_update
-from fedpriv.private_training.method import SiteMethod
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.private_step import private_step
-from fedpriv.private_training.released import (
-    GradientSum,
-    HeldOutSum,
-    MaskedShare,
-    Move,
-    Released,
-    pack,
-    unpack,
-)
-from fedpriv.private_training.worker import Worker
-from fedpriv.protocol import (
-    Handover,
-    Kind,
-    Offer,
-    Proposal,
-    Ready,
-    SetRequest,
-    Signed,
-    StepReply,
-    StepRequest,
-)
+from fedpriv.private_training.released import MaskedShare, Released, pack, unpack
 from fedpriv.synthetic.records import SetChange
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files
 from fedpriv_client.handover import keep_adapter
@@ -62,19 +41,7 @@ from fedpriv_client.orders import Orders
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
 from fedpriv_client.proposals import KeptProposal, check_word, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
-from fedpriv_client.site_job import (
-    SiteJob,
-    check_decision,
-    check_fields,
-    check_loaded,
-    check_local,
-    check_model,
-    half_of,
-    method_of,
-    recipe_of,
-    slots_of,
-    spec_of,
-)
+from fedpriv_client.site_job import SiteJob, check_loaded, check_model, half_of, recipe_of
 from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings, cache_folder
 from fedpriv_client.ticks import at_ticks, preparation, until_tick
@@ -123,38 +90,34 @@ class Site:
         open_ledger: Callable[[SiteSettings], Ledger] = open_or_create_ledger,
         claimed: list[tuple[str, str]] | None = None,
     ) -> None:
-        self.settings = settings
-        self._pool = pool
-        self._csprng = csprng
+        self.settings, self._pool, self._csprng = settings, pool, csprng
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: SiteJob | None = None
         self.notify: Callable[[KeptProposal], None] = lambda kept: None
         self._held: list[HeldSpace] = []  # of the disk
         self._token_files: list[TokenFile] = []  # of the records that train, of those held out
         folder = private_folder(settings.state_dir)
+        self._cache = cache_folder(folder)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = open_ledger(settings)
         self.ledger.approvals = self._approvals
         try:
-            self._records = self._read_records()
+            shutil.rmtree(self._cache, ignore_errors=True)  # of a process that was killed
+            self._records = read_records(settings, self._cache)
             if not settings.terms.simulated and settings.model is not None:
                 check_examples(settings, self._records)
             self.distinct = self._claim_units() if claimed is None else claimed
             self._reserve_disk_space()
-            self._growth = LedgerGrowth(settings, self.ledger)
-            self._held.append(self._growth.space)
+            growth = self._growth = LedgerGrowth(settings, self.ledger)
+            self._held.append(growth.space)
             self.files = space_for_files(settings)
             self._held.append(self.files)
             self._shared = SharedSlots(
-                settings, self.ledger, self.signing_key, pool, csprng, self._growth
+                settings, self.ledger, self.signing_key, pool, csprng, growth
             )
         except BaseException:
             self.close()
             raise
-
-    def _read_records(self) -> OwnRecords:
-        shutil.rmtree(self._cache, ignore_errors=True)  # of a process that was killed
-        return read_records(self.settings, self._cache)
 
     def _claim_units(self) -> list[tuple[str, str]]:
         """Claim the units, and return the statements about look-alikes that this rests on."""
@@ -178,11 +141,9 @@ class Site:
             reserved = reserve_disk_space(settings, self._cache, max(units, declared))
             self._token_files.append(reserved)
 
-    @property
-    def _cache(self) -> Path:
-        return cache_folder(self.settings.state_dir)
-
-    def consider(self, proposal: Proposal, signed: Signed | None = None) -> Offer:
+    def consider(
+        self, proposal: protocol.Proposal, signed: protocol.Signed | None = None
+    ) -> protocol.Offer:
         """Check a proposal against the site's limits and budget; nothing is committed yet.
 
         Loads the model and prepares the records for it, so that whatever is wrong with the
@@ -204,14 +165,23 @@ class Site:
         if (begun := ledger.plan(plan.job)) is not None:  # a job keeps what it began with
             plan = replace(plan, ticks=begun.ticks)
         signed = check_word(settings, proposal, signed, begun=begun is not None)
-        allocated = epsilon, epsilon_alone = ledger.check_both(plan)
-        check_fields(proposal, settings)
-        self._ask_people(proposal, signed, plan, allocated)
+        epsilon, epsilon_alone = ledger.check_both(plan)
+        settings.check_fields(proposal)
+        came = KeptProposal(
+            server=str(settings.server),
+            first=datetime.now(UTC).replace(microsecond=0),
+            committed=plan.as_row(),
+            allocated=epsilon,
+            allocated_alone=epsilon_alone,
+            proposal=proposal,
+            signed=signed,
+        )
+        self._ask_people(came, plan)
         with self._lock:
             if self._job is None or self._job.plan != plan:
                 self._job = self._prepare(proposal, plan)
         head = ledger.head
-        return Offer(
+        return protocol.Offer(
             site=settings.name,
             dataset_id=ledger.terms.dataset_id,
             declared_size=ledger.terms.declared_size,
@@ -226,31 +196,22 @@ class Site:
             ledger_head=head.hash,
         )
 
-    def _ask_people(
-        self,
-        proposal: Proposal,
-        signed: Signed | None,
-        plan: Plan,
-        allocated: tuple[float, float | None],
-    ) -> None:
+    def _ask_people(self, came: KeptProposal, plan: Plan) -> None:
         """Keep a proposal for people to read and, if the site's file says so, wait for their yes.
 
         Raises:
             PausedError: nobody has approved this very proposal yet.
             ConfigError: the administrator's orders can't be read.
         """
-        settings = self.settings
-        orders = Orders.read(settings.state_dir)
-
-        persons = settings.approvers, settings.approvals
+        settings, new = self.settings, None
+        orders, persons = Orders.read(settings.state_dir), (settings.approvers, settings.approvals)
 
         def is_decided(kept: KeptProposal) -> bool:
             said = orders.is_approved(kept.plan, *persons) or orders.refuses(kept.job)
             return said or self.ledger.plan(kept.job) == kept.plan or kept.proposal.has_expired
 
-        kept, new = (proposal, plan, allocated, is_decided, signed), None
         if settings.server is not None:
-            new = keep_proposal(settings, self.files, *kept)
+            new = keep_proposal(settings, self.files, came, is_decided)
         if settings.ask:
             if new is not None and not orders.is_approved(plan, *persons):
                 self.notify(new)
@@ -265,7 +226,7 @@ class Site:
         persons = Orders.read(settings.state_dir).persons(plan, settings.approvers)
         return [one.as_row(key, plan.proposal) for one in persons]
 
-    def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:
+    def _prepare(self, proposal: protocol.Proposal, plan: Plan) -> SiteJob:
         settings, half = self.settings, half_of(proposal)
         self._job = None  # or what another one had found out would be lost amid its steps
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
@@ -278,7 +239,7 @@ class Site:
             if proposal.local is not None:
                 new_update(proposal.local, worker.initial, worker)
             tokenizer = worker.base.tokenizer
-        spec, own = spec_of(proposal, settings), self._records
+        spec, own = settings.spec_of(proposal.model), self._records
         file, *further = self._token_files
         held_out: Population | None = None
         with until_tick(preparation(settings)) if plan.ticks else nullcontext():
@@ -306,8 +267,8 @@ class Site:
             refuse_empty(self.settings, self._job.held_out.tally, held_out=True)
 
     def step(
-        self, request: StepRequest, vector: Vector, change: SetChange | None = None
-    ) -> tuple[StepReply, Released] | Ready:
+        self, request: protocol.StepRequest, vector: Vector, change: SetChange | None = None
+    ) -> tuple[protocol.StepReply, Released] | protocol.Ready:
         """Answer a round's or a look's slots: from the outbox, or else pay for them and compute.
 
         In a job with a secure sum nothing is paid or computed yet, and the answer is that the site
@@ -328,92 +289,76 @@ class Site:
         with self._lock:
             return self._step(request, vector, change)
 
-    def share(self, request: SetRequest) -> tuple[StepReply, MaskedShare]:
+    def share(self, request: protocol.SetRequest) -> tuple[protocol.StepReply, MaskedShare]:
         """Return what this site adds to a secure sum; see `SharedSlots.share`."""
         with self._lock:
             share = self._shared.share(self._job, request)
-            return self._reply_with(share.kind, request.slot), share
+            return self._reply_with(share, request.slot), share
 
     def _step(
-        self, request: StepRequest, vector: Vector, change: SetChange | None
-    ) -> tuple[StepReply, Released] | Ready:
+        self, request: protocol.StepRequest, vector: Vector, change: SetChange | None
+    ) -> tuple[protocol.StepReply, Released] | protocol.Ready:
         ledger, job = self.ledger, self._job
         if job is None or job.proposal.job_id != request.job_id:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
-        slots = slots_of(request, job.proposal)
-        check_decision(request, job.proposal)
+        slots = job.slots_of(request)
+        job.check_decision(request)
         ledger.check_witness(request.witness)
         csprng = partial(self._csprng, request.job_id)
         require_secret(csprng(request.slot), ledger.terms.private)
         choice = self.settings.limits.choice(job.plan, request.decision)
         asked = ledger.ask(job.plan, slots, digest := request.digest(vector), choice)
         if isinstance(asked, StoredReply):
-            return self._reply(request, asked.content)
+            return self._reply(request.slot, asked.content)
         if job.plan.is_shared:
             return self._shared.ready(job, request, vector, change, digest)
         self._growth.check()
         job.take_set(request, change)
         with self._pool.borrow(job.recipe, job.check) as worker:
             check_vector(vector, worker.vector.size)
-            method = method_of(request, job, worker)
+            method = job.method_of(request, worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
             execution.check(choice.event(job.plan))
             if request.centres is None:
-                check_local(job.proposal, method, vector, execution.size)
+                job.check_local(method, vector, execution.size)
             rate, size = choice.event(job.plan).sample_rate, self._declared_of(request)
             timed = at_ticks(method, worker, job, vector, size, rate, ledger.terms)
             paid = asked.pay()
             try:
-                given = (request, job, execution, timed, worker, vector, paid, csprng)
-                released = self._compute(*given)
-                payload = pack(released.value)
+                given, people = (execution, timed, worker), job.population
+                if request.centres is not None:
+                    look = load_part("allow.evaluation").look
+                    payload = pack(look(*given, job.held_out, vector, paid, csprng).value)
+                elif (local := job.proposal.local) is None:
+                    [slot] = paid
+                    step = private_step(*given, people, vector, slot, csprng(slot.slot))
+                    payload = pack(step.value)
+                else:
+                    units = job.plan.sample_rate * ledger.terms.declared_size
+                    chain = local, units, job.proposal.training_steps
+                    move = local_steps(*given, people, vector, paid, csprng, *chain)
+                    payload = pack(move.value)
                 ledger.release_all(paid, payload)
-                return self._reply(request, payload)
+                return self._reply(request.slot, payload)
             except Exception as error:
                 log.exception("%s: slot %d failed", self.settings.name, request.slot)
                 raise StepFailedError("The lines above say where.") from error
 
-    def _declared_of(self, request: StepRequest) -> int:
+    def _declared_of(self, request: protocol.StepRequest) -> int:
         """Return the declared number of units, as a person states it, that a request draws from."""
         if request.centres is None:
             return self.ledger.terms.declared_size
         assert self.settings.limits.held_out is not None  # else no job looks
         return self.settings.limits.held_out
 
-    def _compute(
-        self,
-        request: StepRequest,
-        job: SiteJob,
-        execution: PlanExecution,
-        method: SiteMethod,
-        worker: Worker,
-        vector: Vector,
-        paid: Sequence[Reservation],
-        csprng: Callable[[int], RandomSource],
-    ) -> Privatised[GradientSum] | Privatised[Move] | Privatised[HeldOutSum]:
-        """Compute the noisy sum of a round's only step, the move that its steps make, or a look."""
-        local, people = job.proposal.local, job.population
-        if request.centres is not None:
-            assert job.held_out is not None
-            look: Callable[..., Privatised[HeldOutSum]] = load_part("allow.evaluation").look
-            return look(execution, method, worker, job.held_out, vector, paid, csprng)
-        if local is None:
-            [slot] = paid
-            return private_step(execution, method, worker, people, vector, slot, csprng(slot.slot))
-        units = job.plan.sample_rate * self.ledger.terms.declared_size
-        steps = job.proposal.training_steps
-        return local_steps(
-            execution, method, worker, people, vector, paid, csprng, local, units, steps
-        )
-
-    def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Released]:
+    def _reply(self, slot: int, payload: bytes) -> tuple[protocol.StepReply, Released]:
         released = unpack(payload)
-        return self._reply_with(released.kind, request.slot), released
+        return self._reply_with(released, slot), released
 
-    def _reply_with(self, kind: Kind, slot: int) -> StepReply:
+    def _reply_with(self, released: Released | MaskedShare, slot: int) -> protocol.StepReply:
         head = self.ledger.head
-        return StepReply(
-            kind=kind,
+        return protocol.StepReply(
+            kind=released.kind,
             slot=slot,
             epsilon_spent=self.ledger.epsilon_spent,
             epsilon_committed=self.ledger.epsilon_committed,
@@ -421,7 +366,7 @@ class Site:
             ledger_head=head.hash,
         )
 
-    def take_adapter(self, handover: Handover, vector: Vector) -> Path:
+    def take_adapter(self, handover: protocol.Handover, vector: Vector) -> Path:
         """Keep the adapter of a finished job in the site's folder; gives where it is.
 
         Raises:
@@ -433,10 +378,8 @@ class Site:
             the site's own log: the server hears the same each time.
         """
         with self._lock:
-            plan = self.ledger.plan(handover.proposal.job_id)
-            terms = self.ledger.terms
             held = sum(space.held for space in self._held)
-            return keep_adapter(self.settings, terms, plan, self._pool, handover, vector, held)
+            return keep_adapter(self.settings, self.ledger, self._pool, handover, vector, held)
 
     @property
     def wire(self) -> Wire:

@@ -8,7 +8,7 @@ from typing import Any
 from fedpriv.config.groups import Decision
 from fedpriv.data.population import Population
 from fedpriv.data.spec import DataSpec
-from fedpriv.errors import LimitError, ProtocolError, SlotError
+from fedpriv.errors import ProtocolError, SlotError
 from fedpriv.gradients.groups import Groups
 from fedpriv.methods.registry import find_method
 from fedpriv.models.base import Base
@@ -72,36 +72,72 @@ class SiteJob:
             records = made.examples(self.spec, self.tokenizer)
             self.half, self.synthetic = replace(self.half, records=records), made
 
+    def slots_of(self, request: StepRequest) -> range:
+        """Return the slots of a request: of a round, or of a look; looks come after all rounds.
 
-def slots_of(request: StepRequest, proposal: Proposal) -> range:
-    """Return the slots of a request: of a round, or of a look; looks come after all rounds.
+        Raises:
+            ProtocolError: the job has no looks.
+            SlotError: neither a round nor a look of the job begins there.
+        """
+        job, looks = self.proposal, self.proposal.evaluation
+        first, end, each, name = 0, job.training_steps, job.round_steps, "round"
+        if request.centres is not None:
+            if looks is None:
+                raise ProtocolError(f"Job {request.job_id!r} looks at no held-out records.")
+            first, end, each, name = end, job.steps, looks.slots, "look"
+        slots = range(request.slot, request.slot + each)
+        if slots.start < first or slots.stop > end or (slots.start - first) % each:
+            raise SlotError(
+                f"Job {request.job_id!r} has {end - first} slots, {each} in a {name};"
+                f" none begins at {request.slot}."
+            )
+        return slots
 
-    Raises:
-        ProtocolError: the job has no looks.
-        SlotError: neither a round nor a look of the job begins there.
-    """
-    first, end, each, name = 0, proposal.training_steps, proposal.round_steps, "round"
-    if request.centres is not None:
-        if proposal.evaluation is None:
-            raise ProtocolError(f"Job {request.job_id!r} looks at no held-out records.")
-        first, end, each, name = end, proposal.steps, proposal.evaluation.slots, "look"
-    slots = range(request.slot, request.slot + each)
-    if slots.start < first or slots.stop > end or (slots.start - first) % each:
-        raise SlotError(
-            f"Job {request.job_id!r} has {end - first} slots, {each} in a {name};"
-            f" none begins at {request.slot}."
-        )
-    return slots
+    def check_decision(self, request: StepRequest) -> None:
+        """Check what a controller decided for a slot, before it is paid for.
 
+        However noise is divided among groups, a step costs what its noise multiplier says, so there
+        is nothing in clip norms and weights to allow or refuse but their form (`Decision`).
 
-def spec_of(proposal: Proposal, settings: SiteSettings) -> DataSpec:
-    """Return how a proposal has the site's records prepared."""
-    return DataSpec.of(
-        settings.columns,
-        proposal.model,
-        unit=proposal.privacy.unit,
-        max_records_per_unit=proposal.privacy.max_records_per_unit,
-    )
+        Raises:
+            ProtocolError: there is a decision where the job has no controller, or for a look; there
+                is none where it has one; or it moves noise or rate where the job must not.
+        """
+        groups, decision = self.proposal.groups, request.decision
+        wanted = groups is not None and request.centres is None
+        if (decision is not None) != wanted:
+            raise ProtocolError("decision: the request and the job disagree about a controller.")
+        if groups is None or decision is None:
+            return
+        if len(decision.clip_norms) != groups.count:
+            got = len(decision.clip_norms)
+            raise ProtocolError(f"decision: expected {groups.count} groups, got {got}.")
+        is_adaptive = decision.share is not None
+        if is_adaptive != groups.adaptive or (decision.rate != 1 and not groups.adaptive):
+            raise ProtocolError("decision: share and rate belong to a job with adaptive noise.")
+
+    def half_for(self, decision: Decision | None) -> SiteHalf:
+        """Return what makes the site's half for one request."""
+        return replace(self.half, decision=decision)
+
+    def method_of(self, request: StepRequest, worker: Worker) -> Any:
+        """Return what computes a request's sums: the method with its team, or a look, alone."""
+        ranges = self.proposal.evaluation
+        if request.centres is not None and ranges is not None:
+            return load_part("allow.evaluation").Distances(ranges, request.centres)
+        return self.half_for(request.decision).at(worker)
+
+    def check_local(self, method: SiteMethod, vector: Vector, size: int) -> None:
+        """Check that local steps can move by what a step releases, before they are paid for.
+
+        Args:
+            size: of a release.
+
+        Raises:
+            ProtocolError: they can't.
+        """
+        if self.proposal.local is not None and method.start(vector).shape != (size,):
+            raise ProtocolError(f"local: {self.proposal.method} has one step a round.")
 
 
 def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
@@ -116,18 +152,6 @@ def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
     return ModelRecipe(model, proposal.lora, proposal.seed, compute)
 
 
-def check_fields(proposal: Proposal, settings: SiteSettings) -> None:
-    """Check that the records have what a job needs, and that it needs all of it.
-
-    Raises:
-        LimitError: they don't, or it does not.
-    """
-    if set(proposal.fields) != set(settings.columns):
-        needed = f"data.columns: the job needs {', '.join(sorted(proposal.fields))}"
-        here = f"; this site has {', '.join(sorted(settings.columns))}."
-        raise LimitError(needed + here, "columns")
-
-
 def half_of(proposal: Proposal) -> SiteHalf:
     """Return what makes the site's half of the method of a proposal.
 
@@ -135,69 +159,13 @@ def half_of(proposal: Proposal) -> SiteHalf:
         ConfigError: no such method is installed here.
         ProtocolError: the proposal can't be meant for the method.
     """
-    half = SiteHalf(find_method(proposal.method), proposal)
-    method = half.make()
-    if method.public_records != proposal.public_records:
+    name, sent = proposal.method, proposal.public_records
+    half = SiteHalf(find_method(name), proposal)
+    if (used := half.make().public_records) != sent:
         raise ProtocolError(
-            f"public_records: {proposal.public_records} would be sent, and {proposal.method} has a"
-            f" use for {method.public_records}."
+            f"public_records: {sent} would be sent, and {name} has a use for {used}."
         )
     return half
-
-
-def method_of(request: StepRequest, job: SiteJob, worker: Worker) -> Any:
-    """Return what computes a request's sums: the job's method with its team, or a look, alone."""
-    ranges = job.proposal.evaluation
-    if request.centres is not None and ranges is not None:
-        return load_part("allow.evaluation").Distances(ranges, request.centres)
-    return half_for(job, request.decision).at(worker)
-
-
-def half_for(job: SiteJob, decision: Decision | None) -> SiteHalf:
-    """Return what makes the site's half for one request."""
-    return replace(job.half, decision=decision)
-
-
-def check_groups(vector: TrainableVector, proposal: Proposal) -> None:
-    """Check that a proposal counts the groups that the model has.
-
-    Raises:
-        ProtocolError: it does not.
-    """
-    if proposal.groups is None:
-        return
-    found = len(Groups.of(vector.names, vector.shapes, proposal.groups.by))
-    if found != proposal.groups.count:
-        raise ProtocolError(
-            f"groups: the model has {found} {proposal.groups.by}, the job counts"
-            f" {proposal.groups.count}."
-        )
-
-
-def check_decision(request: StepRequest, proposal: Proposal) -> None:
-    """Check what a controller decided for a slot, before it is paid for.
-
-    However noise is divided among groups, a step costs what its noise multiplier says, so there is
-    nothing in clip norms and weights to allow or refuse but their form (`Decision`).
-
-    Raises:
-        ProtocolError: there is a decision where the job has no controller, or for a look; there is
-            none where it has one; or it moves noise or rate where the job must not.
-    """
-    groups, decision = proposal.groups, request.decision
-    wanted = groups is not None and request.centres is None
-    if (decision is not None) != wanted:
-        raise ProtocolError("decision: the request and the job disagree about a controller.")
-    if groups is None or decision is None:
-        return
-    if len(decision.clip_norms) != groups.count:
-        raise ProtocolError(
-            f"decision: expected {groups.count} groups, got {len(decision.clip_norms)}."
-        )
-    if (decision.share is not None) != groups.adaptive or (
-        decision.rate != 1 and not groups.adaptive
-    ):
-        raise ProtocolError("decision: share and rate belong to a job with adaptive noise.")
 
 
 def check_loaded(base: Base, vector: TrainableVector, proposal: Proposal, limits: Limits) -> None:
@@ -206,44 +174,14 @@ def check_loaded(base: Base, vector: TrainableVector, proposal: Proposal, limits
     Raises:
         ProtocolError: it is not the one that was proposed, or trains what is not allowed.
     """
+    named, begun = proposal.base_digest, proposal.begin_digest
     if base.digest != proposal.base_digest:
-        raise ProtocolError(
-            f"model.name: this site's base is {base.digest}, the server's {proposal.base_digest}."
-        )
+        raise ProtocolError(f"model.name: this site's base is {base.digest}, the server's {named}.")
     if base.begin_digest != proposal.begin_digest:
-        raise ProtocolError(
-            f"model.begin: this site has {base.begin_digest}, not {proposal.begin_digest}."
-        )
+        raise ProtocolError(f"model.begin: this site has {base.begin_digest}, not {begun}.")
     limits.check_trained(vector)
     if vector.digest != proposal.vector_digest:
         raise ProtocolError("lora: this site would train other shapes than the server.")
-
-
-def check_local(proposal: Proposal, method: SiteMethod, vector: Vector, size: int) -> None:
-    """Check that local steps can move by what a step releases, before they are paid for.
-
-    Args:
-        size: of a release.
-
-    Raises:
-        ProtocolError: they can't.
-    """
-    if proposal.local is not None and method.start(vector).shape != (size,):
-        raise ProtocolError(f"local: {proposal.method} has one step a round.")
-
-
-def check_shared(plan: Plan, size: int, terms: Terms) -> None:
-    """Check that dividing the noise among sites costs δ nothing that anybody could write down.
-
-    Args:
-        size: P, the most values that a release may have.
-
-    Raises:
-        AccountingError: it does, under one of the claims.
-    """
-    check_added_delta(plan, size, terms.budget, terms.plan_delta)
-    if terms.budget_alone is not None:
-        check_added_delta(plan, size, terms.budget_alone, terms.plan_delta, alone=True)
 
 
 def check_model(
@@ -254,17 +192,25 @@ def check_model(
     What can fail for want of devices is tried here, too.
 
     Raises:
-        ProtocolError: it is not the one that was proposed, or trains what is not allowed.
-        AccountingError: its noise can't be drawn; see `PlanExecution` and `check_shared`.
+        ProtocolError: it is not the one that was proposed, or trains what is not allowed; or the
+            job counts other groups than it has.
+        AccountingError: its noise can't be drawn, see `PlanExecution`; or dividing it among sites
+            would cost more of δ, under one of the claims, than anybody could neglect.
         ConfigError: there are fewer devices than the site's file says.
     """
-    check_loaded(worker.base, worker.vector, proposal, limits)
-    check_groups(worker.vector, proposal)
+    vector, size = worker.vector, worker.vector.size
+    check_loaded(worker.base, vector, proposal, limits)
+    if proposal.groups is not None:
+        by, count = proposal.groups.by, proposal.groups.count
+        found = len(Groups.of(vector.names, vector.shapes, by))
+        if found != count:
+            raise ProtocolError(f"groups: the model has {found} {by}, the job counts {count}.")
+        size += proposal.groups.extra
     half = half_of(proposal)
-    held = half.make().held_bytes(worker.vector.size)
-    limits.check_held(proposal.public_records, held)
-    size = worker.vector.size + (0 if proposal.groups is None else proposal.groups.extra)
+    limits.check_held(proposal.public_records, half.make().held_bytes(vector.size))
     PlanExecution(plan, size)
     if plan.is_shared:
-        check_shared(plan, size, terms)
+        check_added_delta(plan, size, terms.budget, terms.plan_delta)
+        if terms.budget_alone is not None:
+            check_added_delta(plan, size, terms.budget_alone, terms.plan_delta, alone=True)
     half.at(worker)

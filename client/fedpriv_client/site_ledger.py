@@ -96,22 +96,19 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
             continue
         if ledger.grown and isinstance(fixed, RdpRule | SumRule):  # derived from the first δ
             now, fixed = now.name, fixed.name
-        if now != fixed and key == "simulated":
-            raise ConfigError(
-                "was made for simulations (simulated), and pays for nothing over the network"
-                if fixed
-                else "was made for the network (not simulated), and no simulation spends from it",
-                file=ledger.path,
-                fix="Name another ledger.",
-            )
-        if now != fixed:
-            raise ConfigError(
-                "is not of this ledger, which was made without one"
-                if fixed is None
-                else f"was fixed as {fixed!r} when the ledger was made",
-                file=ledger.path,
-                key=names.get(key, key),
-                value=now,
-                fix="State the same again. Another population needs another ledger."
-                + (" If this one grew: fedpriv ledger grow." if key in _GROWS else ""),
-            )
+        if now == fixed:
+            continue
+        if key == "simulated":
+            problem = "was made for the network (not simulated), and no simulation spends from it"
+            if fixed:
+                problem = (
+                    "was made for simulations (simulated), and pays for nothing over the network"
+                )
+            raise ConfigError(problem, file=ledger.path, fix="Name another ledger.")
+        problem = f"was fixed as {fixed!r} when the ledger was made"
+        if fixed is None:
+            problem = "is not of this ledger, which was made without one"
+        fix = "State the same again. Another population needs another ledger."
+        if key in _GROWS:
+            fix += " If this one grew: fedpriv ledger grow."
+        raise ConfigError(problem, file=ledger.path, key=names.get(key, key), value=now, fix=fix)

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.sources import Source
+from fedpriv.config.task import Task
+from fedpriv.data.spec import DataSpec
+from fedpriv.errors import LimitError
+from fedpriv.models.config import ModelSection
 from fedpriv.privacy import usual
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.private_training.config import ComputeSection
+from fedpriv.protocol import Proposal
 from fedpriv_client.limits import Limits
 
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
@@ -66,6 +71,29 @@ class SiteSettings:
     report_folder: Path | None = None
     max_empty: float = usual.MAX_EMPTY
     preparation: float | None = None
+
+    def spec_of(self, model: ModelSection) -> DataSpec:
+        """Return how the records are prepared for the model of a job."""
+        limit = self.terms.max_records_per_unit
+        return DataSpec.of(self.columns, model, unit=self.terms.unit, max_records_per_unit=limit)
+
+    @property
+    def longest(self) -> DataSpec:
+        """How the records are prepared for the longest examples that the site allows."""
+        task: Task = "classification" if "label" in self.columns else "causal-lm"
+        limits, unit, most = self.limits, self.terms.unit, self.terms.max_records_per_unit
+        return DataSpec(self.columns, task, limits.labels, limits.max_length, unit, most)
+
+    def check_fields(self, proposal: Proposal) -> None:
+        """Check that the records have what a job needs, and that it needs all of it.
+
+        Raises:
+            LimitError: they don't, or it does not.
+        """
+        if set(proposal.fields) != set(self.columns):
+            needed = f"data.columns: the job needs {', '.join(sorted(proposal.fields))}"
+            here = f"; this site has {', '.join(sorted(self.columns))}."
+            raise LimitError(needed + here, "columns")
 
     @property
     def report(self) -> Path:

@@ -22,7 +22,6 @@ from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.mechanism.clip import ClippedSum
-from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.method import UnitSum
 from fedpriv.private_training.microbatch import private_microbatch
 from fedpriv.private_training.unit_sum import Unit
@@ -127,15 +126,8 @@ def _seconds_a_record(
     return max(took[1:] or took)
 
 
-def _computed(
-    method: UnitSum,
-    worker: Worker,
-    units: Sequence[Unit],
-    parameters: Vector,
-    clip_norm: float,
-    numerics: Numerics,
-) -> ClippedSum:
-    found = method.clipped_sum(worker, units, parameters, clip_norm, numerics)
+def _computed(method: UnitSum, worker: Worker, units: Sequence[Unit], *settings: Any) -> ClippedSum:
+    found = method.clipped_sum(worker, units, *settings)
     if worker.device != "cpu":
         torch.cuda.synchronize(worker.device)  # else it would be waited for after the tick
     return found
@@ -150,9 +142,8 @@ def most_units(declared: int, rate: float, terms: Terms) -> int:
         terms: the ledger's terms; their ε, capped at `MOST_EPSILON`, and δ give β.
     """
     epsilon = min(MOST_EPSILON, terms.budget_alone or terms.budget)
-    return _quantile(
-        math.ceil(MORE * declared), rate, SHARE * terms.delta / (STEPS * (1 + math.exp(epsilon)))
-    )
+    beta = SHARE * terms.delta / (STEPS * (1 + math.exp(epsilon)))
+    return _quantile(math.ceil(MORE * declared), rate, beta)
 
 
 @cache

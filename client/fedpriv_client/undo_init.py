@@ -39,9 +39,8 @@ def unspent(file: SiteFile, dataset_id: str) -> Iterator[Ledger]:
     path, settings = ledger_path(file, dataset_id), settings_of(file, dataset_id)
     with Ledger.open(path, reading=True) as ledger:
         witness = file.budget.witness if ledger.terms.witnessed else None
-        told = ledger.terms.witnessed and witness is None
-    if told:
-        raise _refused(path, "it has a witness, and budget.witness does not name it")
+        if ledger.terms.witnessed and witness is None:
+            raise _refused(path, "it has a witness, and budget.witness does not name it")
     with Ledger.open(path, witness) as ledger:  # which asks the witness
         made = datetime.fromisoformat(ledger.rows()[0].body["at"])
         if not timedelta(0) <= datetime.now(UTC) - made <= AT_MOST:

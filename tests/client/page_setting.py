@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedpriv_client.held_space import HeldSpace
 from fedpriv_client.init import init_site
 from fedpriv_client.jobs import Jobs, jobs_of
 from fedpriv_client.orders import Orders
-from fedpriv_client.proposals import keep_proposal
+from fedpriv_client.proposals import KeptProposal, keep_proposal
 from fedpriv_client.settings import site_settings
 
 BASE = "sha256:" + "b" * 64
@@ -84,9 +85,16 @@ model_digest = "{BASE}"
         proposal = proposal.model_copy(update=changes)
         with self.ledger() as ledger:
             plan = self.settings.limits.calibrated(proposal, ledger.terms)
-            allocated = ledger.check_both(plan)
-        held = HeldSpace(self.state, 0, lambda: 0)
-        keep_proposal(self.settings, held, proposal, plan, allocated, lambda _: True)
+            allocated, alone = ledger.check_both(plan)
+        came = KeptProposal(
+            server=str(self.settings.server),
+            first=datetime.now(UTC).replace(microsecond=0),
+            committed=plan.as_row(),
+            allocated=allocated,
+            allocated_alone=alone,
+            proposal=proposal,
+        )
+        keep_proposal(self.settings, HeldSpace(self.state, 0, lambda: 0), came, lambda _: True)
         return proposal
 
     def shared(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from fedpriv.config.load import load_site
 from fedpriv.errors import ConfigError
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.secure_sum.roster import Roster, RosterEntry, successor, write
-from fedpriv_client.accept_roster import accept
+from fedpriv_client.roster_entry import accept
 from fedpriv_client.settings import roster_of
 from fedpriv_client.site_settings import SIGNING_KEY
 from tests.client.test_roster_entry import FILE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -227,7 +228,14 @@ def test_where_nobody_is_asked_the_newest_proposals_are_kept(
     for seed in range(10, 15):
         other = setting.change(seed=seed, job_id=f"job-{seed}")
         plan = site.settings.limits.plan(other, site.ledger.terms)
-        keep_proposal(site.settings, held, other, plan, (1.0, None), lambda one: one.job == "job-1")
+        came = KeptProposal(
+            server="server:9092",
+            first=datetime.now(UTC),
+            committed=plan.as_row(),
+            allocated=1.0,
+            proposal=other,
+        )
+        keep_proposal(site.settings, held, came, lambda one: one.job == "job-1")
     assert seeds(setting) == [0, 12, 13, 14]  # and the one that has begun
     site.close()
 

@@ -98,7 +98,7 @@ def test_it_says_what_the_site_will_say(
     before = settings.ledger.read_bytes()
     verdict = check_proposal(settings, proposal, pool)
     assert settings.ledger.read_bytes() == before
-    assert (verdict.refusals, verdict.unchecked) == ((), ())
+    assert (verdict.refusals, verdict.unchecked) == ([], [])
     offer = answer(settings, proposal, pool)
     assert verdict.plan is not None and verdict.trained == 256
     assert verdict.plan.noise_multiplier == offer.noise_multiplier
@@ -125,7 +125,7 @@ def test_it_refuses_for_the_reason_that_the_site_has(
 ) -> None:
     settings = replace(settings, limits=replace(settings.limits, **limits))
     proposal = proposal.model_copy(update=changes)
-    assert check_proposal(settings, proposal, pool).refusals == (answer(settings, proposal, pool),)
+    assert check_proposal(settings, proposal, pool).refusals == [answer(settings, proposal, pool)]
 
 
 def test_it_says_what_looks_cost(
@@ -138,7 +138,7 @@ def test_it_says_what_looks_cost(
     assert "allow.evaluation" in refusal
     limits = replace(settings.limits, evaluation=True, held_out=5)
     verdict = check_proposal(replace(settings, limits=limits), asked)
-    assert verdict.refusals == () and verdict.look_steps == 4
+    assert verdict.refusals == [] and verdict.look_steps == 4
     assert verdict.without_looks is not None and verdict.epsilon is not None
     assert 0 < verdict.without_looks < verdict.epsilon
     assert verdict.plan is not None and verdict.plan.steps == proposal.steps + 4
@@ -148,8 +148,8 @@ def test_it_says_what_looks_cost(
 
 def test_without_the_model_it_says_so(settings: SiteSettings, proposal: Proposal) -> None:
     verdict = check_proposal(settings, proposal)
-    assert verdict.refusals == () and verdict.trained is None
-    assert verdict.unchecked == ("The model: it was not loaded.",)
+    assert verdict.refusals == [] and verdict.trained is None
+    assert verdict.unchecked == ["The model: it was not loaded."]
 
 
 def test_all_reasons_are_told_at_once(
@@ -166,7 +166,7 @@ def test_while_the_client_runs_the_ledger_is_not_looked_at(
 ) -> None:
     with Ledger.open(settings.ledger):
         verdict = check_proposal(settings, proposal)
-    assert verdict.allocated is None and verdict.refusals == ()
+    assert verdict.allocated is None and verdict.refusals == []
     assert any("is in use" in text for text in verdict.unchecked)
 
 
@@ -185,8 +185,8 @@ def test_a_federation_file_stands_for_its_proposal(
     read = read_proposal(federation(rounds=4), settings)
     assert (read.steps, read.lora.r, read.privacy.sample_rate) == (4, 2, 0.3)
     verdict = check_proposal(settings, read, pool)
-    assert verdict.refusals == ()
-    assert verdict.unchecked == ("The job's model: taken to be the one that this site allows.",)
+    assert verdict.refusals == []
+    assert verdict.unchecked == ["The job's model: taken to be the one that this site allows."]
     assert verdict.trained is not None and verdict.trained > 256  # auto: q_proj and v_proj
 
 

@@ -70,7 +70,7 @@ def test_a_federation_file_is_checked_with_the_sites_own_roster(
     assert proposal.shared.roster == roster.digest
     assert (proposal.shared.max_colluding, proposal.shared.sites) == (1, 3)
     verdict = check_proposal(settings, proposal)
-    assert verdict.refusals == ()
+    assert verdict.refusals == []
     assert verdict.plan is not None and verdict.plan.steps == 4
     assert verdict.epsilon is not None and verdict.epsilon_alone is not None
     assert 5.9 < verdict.epsilon <= 6.0 < verdict.epsilon_alone

@@ -241,7 +241,6 @@ def test_a_certificate_that_ends_soon_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fedpriv.config.load import load_job
-    from fedpriv.pki import certificates
     from fedpriv_server.provision import ProvisionOptions, provision
 
     federation = tmp_path / "federation.toml"
@@ -261,7 +260,7 @@ def test_a_certificate_that_ends_soon_is_told(
         )
     site = load_site(file)
     assert look("enrolment", lambda: doctor._enrolment(site)).ok is True
-    monkeypatch.setattr(certificates, "SOON", timedelta(days=4000))
+    monkeypatch.setattr(doctor, "SOON", timedelta(days=4000))
     found = look("enrolment", lambda: doctor._enrolment(site))
     assert found.ok is None
     assert "Ask the coordinator" in found.found
@@ -296,7 +295,7 @@ def test_a_folder_that_fails_is_a_finding_and_the_rest_is_looked_at(
     def refuse(path: Path) -> Path:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("fedpriv.files.private_folder", refuse)
+    monkeypatch.setattr("fedpriv_client.doctor.private_folder", refuse)
     code, found = examined(file, "--offline")
     assert code == 2
     assert "Permission denied" in found["records"]["found"]

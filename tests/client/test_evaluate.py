@@ -89,9 +89,9 @@ def test_two_models_answer_together_as_peft_has_them(setting: OwnSetting) -> Non
     rows = own_view(setting.file, setting.config).rows
     [row] = [row for row in rows if row.name == "alone + federated"]
     chosen = federated(setting.file, setting.config, None)
-    with opened(chosen, lambda text: None) as own:
-        tokenizer = own.worker.base.tokenizer
-        examples, _ = to_test_on(own.records.held_out, chosen.spec, tokenizer, key="data.held_out")
+    with opened(chosen, lambda text: None) as (own, worker):
+        tokenizer = worker.base.tokenizer
+        examples, _ = to_test_on(own.held_out, chosen.spec, tokenizer, key="data.held_out")
     base = AutoModelForCausalLM.from_pretrained(setting.model)
     model = PeftModel.from_pretrained(base, made.folder / "alone", adapter_name="own").eval()
     model.load_adapter(chosen.folder, adapter_name="federated")

@@ -13,10 +13,9 @@ from fedpriv.config.load import load_site
 from fedpriv.errors import ConfigError, DataError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import SumRule
-from fedpriv_client.init import in_words_of, init_site, make_ledger
+from fedpriv_client.init import RATE, STEPS, in_words_of, init_site, make_ledger
 from fedpriv_client.settings import ledger_path, ledgers, settings_of, site_settings
 from fedpriv_client.site_ledger import open_ledger
-from fedpriv_client.usual_job import RATE, STEPS
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from fedpriv.process import only_process
 from fedpriv.serving import load_site_model
 from fedpriv_client.evaluate import own_view
 from fedpriv_client.own import own_cache, work_folder
-from fedpriv_client.personalise import personalise, summary
+from fedpriv_client.personalise import Watch, personalise, summary
 from fedpriv_client.settings import ledgers
 from tests.arithmetic import Rounded
 from tests.client.own_setting import WORDS, OwnSetting, invoke, notes, tree
@@ -42,7 +42,9 @@ def setting(tmp_path: Path, model_folder: Make) -> OwnSetting:
 def test_it_goes_on_from_the_adapter_of_the_job_and_gets_better(setting: OwnSetting) -> None:
     federated = setting.hand_over()
     told: list[Epoch] = []
-    made = personalise(setting.file, setting.config, told=told.append)
+    watch = Watch()
+    watch.told = told.append
+    made = personalise(setting.file, setting.config, watch=watch)
     assert made.folder == setting.state / "site-model" / "job-1"
     result = made.models.trained["personal"]
     passes = result.best.number
@@ -134,9 +136,9 @@ def test_a_single_adapter_answers_by_itself_and_is_evaluated(
     both = Answer({"alone": 0.5, "personal": 0.5}, {}, 0.0)
     monkeypatch.setattr("fedpriv.personal.own_models.choose_answer", lambda *_: both)
     seen: list[tuple[int, int]] = []
-    made = personalise(
-        setting.file, setting.config, single=True, learned=lambda *step: seen.append(step)
-    )
+    watch = Watch()
+    watch.learned = lambda *step: seen.append(step)
+    made = personalise(setting.file, setting.config, single=True, watch=watch)
     assert made.models.answer.weights == {"single": 1.0}
     assert made.models.trained.keys() == {"alone", "again", "personal"}
     assert seen[-1][0] == seen[-1][1] == len(seen) > 10
