@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-
 from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError
 from fedpriv.files import write_json
