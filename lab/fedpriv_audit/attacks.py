@@ -49,31 +49,27 @@ class Attacker:
         """Return the mean loss of each unit's records, (N,)."""
         losses = losses_of(self._worker, self._examples, values).numpy()
         total = np.bincount(self._owner, losses, minlength=len(self._counts))
-        found: Scores = total / np.maximum(1, self._counts)
-        return found
+        return np.asarray(total / np.maximum(1, self._counts))
 
     def fallen(self, values: Sequence[Vector]) -> Scores:
         """Return how far the losses of models fell from the base model's, (K, N)."""
-        found: Scores = self.base - np.stack([self.losses(one) for one in values])
-        return found
+        return np.asarray(self.base - np.stack([self.losses(one) for one in values]))
 
     def secrets(self, values: Vector, canaries: Sequence[Canary]) -> list[tuple[int, float, float]]:
         """Return how often each canary was inserted, its exposure, and its likeness (Jaccard)."""
         spec, tokenizer = self._spec, self._worker.base.tokenizer
-        texts = [
-            canary_row(spec, canary.prompt, secret)
+        examples = [
+            example
             for canary in canaries
             for secret in (canary.secret, *canary.others)
+            for example in examples_of(spec, [canary_row(spec, canary.prompt, secret)], tokenizer)
         ]
-        examples = [example for row in texts for example in examples_of(spec, [row], tokenizer)]
         before = losses_of(self._worker, examples, self._worker.initial)
         falls = (before - losses_of(self._worker, examples, values)).numpy()
-        told = self._told(values, canaries)
+        parts, told = falls.reshape(len(canaries), -1), self._told(values, canaries)
         return [
             (canary.times, exposure.exposure(part), exposure.jaccard(canary.secret, text))
-            for canary, part, text in zip(
-                canaries, falls.reshape(len(canaries), -1), told, strict=True
-            )
+            for canary, part, text in zip(canaries, parts, told, strict=True)
         ]
 
     def _told(self, values: Vector, canaries: Sequence[Canary]) -> list[str]:
@@ -162,27 +158,22 @@ def exposure_world(
         found: figures of all canaries of all models, see `Attacker.secrets`.
     """
     expected = exposure.expected_by_chance(candidates)
-    bits, chances, likeness = list[Measure](), list[Measure](), list[Measure]()
+    bits, chances, likeness = [], [], []
     for times in OFTEN:
-        ranked = [one for often, one, _ in found if often == times]
-        alike = [one for often, _, one in found if often == times]
-        mean = statistics.fmean(ranked)
+        _, ranked, alike = zip(*(one for one in found if one[0] == times), strict=True)
+        mean, like = statistics.fmean(ranked), statistics.fmean(alike)
         chance = exposure.by_chance(mean, len(ranked), candidates)
         bits.append(Measure(name=f"bits, inserted ×{times}", value=mean, by_chance=expected))
         chances.append(Measure(name=f"chance of as many, ×{times}", value=chance))
-        likeness.append(
-            Measure(name=f"Jaccard, ×{times}", value=statistics.fmean(alike), by_chance=0.0)
-        )
-    above = any(one.value < CHANCE / len(OFTEN) for one in chances)
-    measures = (*bits, *chances, *likeness)
+        likeness.append(Measure(name=f"Jaccard, ×{times}", value=like, by_chance=0.0))
     return World(
         name=name,
         private=trained.epsilon is not None,
         epsilon=trained.epsilon,
-        found=above,
+        found=any(one.value < CHANCE / len(OFTEN) for one in chances),
         wanted=name == "no-noise",
         trials={"models": len(trained.values), "canaries": len(found), "candidates": candidates},
-        measures=measures,
+        measures=(*bits, *chances, *likeness),
     )
 
 

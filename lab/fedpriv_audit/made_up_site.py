@@ -83,6 +83,10 @@ class Server:
 
     Args:
         config: the federation's: its model, method, numerics and wire format are audited.
+
+    Attributes:
+        change: the synthetic set, for a method that has one. A release is then coefficients in a
+            small set, which can't tell many records apart.
     """
 
     def __init__(self, config: JobConfig, plan: AuditPlan, pool: WorkerPool) -> None:
@@ -98,6 +102,7 @@ class Server:
         columns = self.config.data.columns
         records = [self.record(text) for text in PUBLIC]
         self._set = SyntheticSet(records) if find_method(config.job.method).needs_set else None
+        self.change = None if self._set is None else SetChange.between(None, self._set)
         self._spec = DataSpec.of(columns, self.config.model, max_records_per_unit=1)
 
     def record(self, text: str) -> dict[str, str]:
@@ -112,19 +117,10 @@ class Server:
         asked = self.config.model_copy(update={"privacy": privacy})
         return propose(asked, job_id=job, base=self.base, begin=self.begin, vector=self._vector)
 
-    @property
-    def has_few_values(self) -> bool:
-        """Whether a release is coefficients in a small set, which can't tell many records apart."""
-        return self._set is not None
-
-    def change(self) -> SetChange | None:
-        """Return the synthetic set, for a method that has one."""
-        return None if self._set is None else SetChange.between(None, self._set)
-
     def vectors(self, texts: list[str]) -> Values:
         """Return what each record adds to a sum if sampled, (len(texts), K), before the noise."""
         proposal = self.proposal("known", 1.0)
-        found: list[Values] = []
+        found = []
         with self.pool.borrow(self.recipe) as worker:
             tokenizer = worker.base.tokenizer
             public = () if self._set is None else self._set.examples(self._spec, tokenizer)
@@ -158,7 +154,7 @@ class MadeUpSite:
         server = self._server
         proposal = server.proposal(job, noise_share)
         self.site.consider(proposal)
-        change = server.change()
+        change = server.change
         digest = None if change is None else change.digest
         terms, found = self.site.ledger.terms, []
         for slot in range(0, proposal.training_steps, proposal.round_steps):

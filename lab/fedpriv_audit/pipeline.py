@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, World, WorldName
+from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, PartName, World, WorldName
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
 from fedpriv_audit.two_worlds import Scores, epsilon_lower
 
@@ -26,6 +26,7 @@ CANARY, UNITS = "fever of unknown origin", 24
 CONFIDENCE = 0.95
 AT_ONCE = 50  # jobs of one site
 PLAN = AuditPlan(epsilon=2.0, delta=0.03, sample_rate=0.25, steps=4)
+TENTH: tuple[WorldName, float, int] = ("tenth-noise", 0.1, 200)
 Tell = Callable[[str], None]
 
 
@@ -42,12 +43,7 @@ class PipelineSize:
     @classmethod
     def of(cls, jobs: int) -> PipelineSize:
         """So many as claimed, and twins to go with them."""
-        worlds: tuple[tuple[WorldName, float, int], ...] = (
-            ("as-claimed", 1.0, jobs),
-            ("half-noise", 0.5, 2 * jobs),
-            ("tenth-noise", 0.1, 200),
-        )
-        return cls(worlds=worlds)
+        return cls((("as-claimed", 1.0, jobs), ("half-noise", 0.5, 2 * jobs), TENTH))
 
 
 def two_worlds(
@@ -121,19 +117,27 @@ def audit_pipeline(
                 measures=(_distance(inside, outside),),
             )
         )
+    norm = float(np.linalg.norm(canary) / CLIP)
+    said = {"local_steps": plan.local, "records": UNITS, "canary_norm": norm}
+    return part_of("pipeline", plan, worlds, started, **said)
+
+
+def part_of(
+    name: PartName, plan: AuditPlan, worlds: Sequence[World], started: float, **settings: float
+) -> Part:
+    """Return the part that held worlds to the claim of a plan.
+
+    Args:
+        started: by the monotonic clock.
+        settings: besides those of the plan.
+    """
+    of_plan = {name: getattr(plan, name) for name in ("sample_rate", "steps", "noise_multiplier")}
     return Part(
-        name="pipeline",
+        name=name,
         epsilon=plan.epsilon,
         delta=plan.delta,
         confidence=CONFIDENCE,
-        settings={
-            "sample_rate": plan.sample_rate,
-            "steps": plan.steps,
-            "local_steps": plan.local,
-            "noise_multiplier": plan.noise_multiplier,
-            "records": UNITS,
-            "canary_norm": float(np.linalg.norm(canary) / CLIP),
-        },
+        settings=of_plan | settings,
         worlds=tuple(worlds),
         seconds=round(time.monotonic() - started, 1),
     )

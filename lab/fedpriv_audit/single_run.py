@@ -20,7 +20,7 @@ from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, World, WorldN
 from fedpriv_audit.canaries import random_texts
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
 from fedpriv_audit.one_run import Coins, audit
-from fedpriv_audit.pipeline import CONFIDENCE, Tell
+from fedpriv_audit.pipeline import CONFIDENCE, Tell, part_of
 
 WORDS = 4  # of a canary
 
@@ -70,21 +70,8 @@ def audit_one_run(
         mean = np.sum(releases, 0) / (CLIP * each)
         scores = estimate(vectors, gram, mean, noise * plan.steps**0.5 / each)
         worlds.append(_world(name, plan, share, scores, coins))
-    return Part(
-        name="one-run",
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-        confidence=CONFIDENCE,
-        settings={
-            "sample_rate": plan.sample_rate,
-            "steps": plan.steps,
-            "noise_multiplier": plan.noise_multiplier,
-            "canaries": size.canaries,
-            "seed": size.seed,
-        },
-        worlds=tuple(worlds),
-        seconds=round(time.monotonic() - started, 1),
-    )
+    said = {"canaries": size.canaries, "seed": size.seed}
+    return part_of("one-run", plan, worlds, started, **said)
 
 
 def estimate(vectors: Values, gram: Values, mean: Values, deviation: float) -> Values:
@@ -105,6 +92,7 @@ def estimate(vectors: Values, gram: Values, mean: Values, deviation: float) -> V
 
 def _world(name: WorldName, plan: AuditPlan, share: float, scores: Values, coins: Coins) -> World:
     found = audit(scores, coins, plan.delta, CONFIDENCE)
+    right = found.correct / found.guesses
     return World(
         name=name,
         private=True,
@@ -113,11 +101,5 @@ def _world(name: WorldName, plan: AuditPlan, share: float, scores: Values, coins
         found=found.epsilon_lower > plan.epsilon,
         wanted=name == "tenth-noise",
         trials={"canaries": len(coins), "guesses": found.guesses, "correct": found.correct},
-        measures=(
-            Measure(
-                name="guesses that are right",
-                value=found.correct / found.guesses,
-                by_chance=0.5,
-            ),
-        ),
+        measures=(Measure(name="guesses that are right", value=right, by_chance=0.5),),
     )

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.personal import PersonalSection
@@ -102,7 +101,6 @@ def new_site(
     settings: PersonalSection,
     *,
     spec: DataSpec,
-    tokenizer: Any,
     seed: int,
     kind: OwnKind,
 ) -> Vector:
@@ -120,7 +118,7 @@ def new_site(
     """
     if not count:
         return start
-    own = draw(site.records, count, spec.unit, seed)
+    own, tokenizer = draw(site.records, count, spec.unit, seed), worker.base.tokenizer
     try:
         parts = to_train_on(own, spec, tokenizer, settings)
     except DataError:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.errors import ConfigError, UnreachableError
@@ -121,11 +121,10 @@ def connected(address: str) -> Iterator[Cluster]:
         UnreachableError: nobody there answers, or they don't take us, within `REACH` seconds.
         ConfigError: it has another Ray or Python; or Ray is not installed, or no CPU is free.
     """
-    ray = import_ray()
+    import_ray()
     reach(address)
-    ray.init(address=address, configure_logging=False, log_to_driver=False)
-    try:
-        nodes = tuple(_node(found) for found in ray.nodes() if found["Alive"])
+    with _initialised(address=address) as cluster:
+        nodes = (_node(found) for found in cluster.ray.nodes() if found["Alive"])
         usable = tuple(sorted((n for n in nodes if n.cpus), key=lambda node: node.id))
         if not usable:
             raise ConfigError(
@@ -134,9 +133,7 @@ def connected(address: str) -> Iterator[Cluster]:
                 value=address,
                 fix="Start one with ray start --address=… --num-cpus=N.",
             )
-        yield Cluster(ray, ray.get_runtime_context().get_node_id(), usable)
-    finally:
-        ray.shutdown()
+        yield replace(cluster, nodes=usable)
 
 
 @contextmanager
@@ -147,14 +144,14 @@ def started(count: int) -> Iterator[Cluster]:
         ConfigError: it is not installed.
     """
     guard_ray()
+    with _initialised(address="local", num_cpus=count, include_dashboard=False) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _initialised(**options: Any) -> Iterator[Cluster]:
     ray = import_ray()
-    ray.init(
-        address="local",
-        num_cpus=count,
-        include_dashboard=False,
-        configure_logging=False,
-        log_to_driver=False,
-    )
+    ray.init(configure_logging=False, log_to_driver=False, **options)
     try:
         yield Cluster(ray, ray.get_runtime_context().get_node_id(), ())
     finally:
@@ -194,7 +191,6 @@ def reach(address: str, within: float = REACH) -> None:
 
 
 def _refused(address: str, kind: str, text: str) -> Exception:
-    """Return the error for what Ray says."""
     said = " ".join(text.split())
     if "version mismatch" in said.lower():
         return ConfigError(

@@ -23,7 +23,7 @@ from fedpriv.report.alike import rows_of, said_together
 from fedpriv.report.figures import amount, look_line, worse
 from fedpriv.report.page_parts import score_names
 from fedpriv_simulation import first_run
-from fedpriv_simulation.watching import new_run, watched
+from fedpriv_simulation.watching import new_run, watching
 
 MODELS = ("base", "federated", "personal", "alone", "two alone", "all three")
 
@@ -85,7 +85,18 @@ def simulate(
     personal = personal or personal_sites is not None
     if personal:
         _check_personal(config, source)
-    outcome = _run(config, out, source, resume, insecure_seed, console)
+    logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
+    try:
+        with watching(config.job.rounds, _opening(config, out, insecure_seed), console) as progress:
+            from fedpriv_simulation import simulate as running
+
+            seed = insecure_seed
+            outcome = running.simulate(
+                config, out, source=source, resume=resume, insecure_seed=seed, progress=progress
+            )
+    except KeyboardInterrupt:
+        console.print(_stopped(out, source), soft_wrap=True)
+        raise
     if as_json:
         print(json.dumps(finite_json(summary(outcome)), indent=2))
     else:
@@ -136,9 +147,8 @@ def _personalise(
     columns = (Column(name, no_wrap=" " not in name) for name in ("site", *MODELS))
     table = Table(*columns, title=f"{title}; below it, rate × passes" if chosen else title)
     table.title_justify = "left"
-    losses = {}
+    losses = {name: evaluation.losses for name, evaluation in found.items()}
     for name, evaluation in found.items():
-        losses[name] = evaluation.losses
         said = {row.name: f"\n{row.trained.replace(' ', '')}" for row in evaluation.rows if chosen}
         table.add_row(name, *(f"{losses[name][m]:.3f}{said.get(m, '').rstrip()}" for m in MODELS))
     means = {m: statistics.fmean(row[m] for row in losses.values()) for m in MODELS}
@@ -191,30 +201,14 @@ def _in_words(
     )
 
 
-def _run(
-    config: JobConfig,
-    out: Path,
-    source: Path,
-    resume: bool,
-    insecure_seed: int | None,
-    console: Console,
-) -> Outcome:
-    """Run with a progress bar, or with a plain line a round where nobody watches."""
-    logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
-    opening = _opening(config, out, insecure_seed)
-    try:
-        return watched(config, out, source, resume, insecure_seed, opening, console)
-    except KeyboardInterrupt:
-        if (out / "run.json").exists():
-            given = "" if source == EMBEDDED else f" {source}"
-            console.print(
-                f"\nStopped; what was spent stays spent. To go on:\n"
-                f"  fedpriv simulate{given} --out {out} --resume  (with the same options)",
-                soft_wrap=True,
-            )
-        else:
-            console.print("\nStopped before the run began; nothing was spent.")
-        raise
+def _stopped(out: Path, source: Path) -> str:
+    if not (out / "run.json").exists():
+        return "\nStopped before the run began; nothing was spent."
+    given = "" if source == EMBEDDED else f" {source}"
+    return (
+        f"\nStopped; what was spent stays spent. To go on:\n"
+        f"  fedpriv simulate{given} --out {out} --resume  (with the same options)"
+    )
 
 
 def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
@@ -271,16 +265,10 @@ def _seconds(rounds: Sequence[Mapping[str, Any]]) -> float | None:
 
 def _spent(report: BudgetReport) -> dict[str, float]:
     """Return what a site has spent; in a secure sum, also ε alone and `max_colluding`."""
-    found = {
-        "epsilon_spent": report.epsilon_spent,
-        "epsilon_committed": report.epsilon_committed,
-        "budget": report.budget,
-        "delta": report.delta,
-    }
+    keys = ["epsilon_spent", "epsilon_committed", "budget", "delta"]
     if report.max_colluding is not None and report.epsilon_alone_committed is not None:
-        found["epsilon_alone_committed"] = report.epsilon_alone_committed
-        found["max_colluding"] = report.max_colluding
-    return found
+        keys += ["epsilon_alone_committed", "max_colluding"]
+    return {key: getattr(report, key) for key in keys}
 
 
 def _last_scores(outcome: Outcome) -> dict[str, float]:
@@ -312,28 +300,20 @@ def show(outcome: Outcome, console: Console) -> None:
         for name, losses in figures["outside"].items():
             outside.add_row(name, *(f"{losses[model]:.3f}" for model in ("base", "federated")))
         console.print(outside)
-    budget = Table(
-        "site",
-        "ε spent",
-        "ε committed / budget",
-        "δ",
-        title="Privacy, per site" + ("" if figures["private"] else "  [bold red]NOT PRIVATE[/]"),
-        title_justify="left",
-    )
+    title = "Privacy, per site" + ("" if figures["private"] else "  [bold red]NOT PRIVATE[/]")
+    columns = ["site", "ε spent", "ε committed / budget", "δ"]
     shared = any("max_colluding" in site for site in figures["sites"].values())
     if shared:
-        budget.add_column("ε alone")
+        columns.append("ε alone")
 
     def cells(name: str) -> tuple[str, ...]:
         site = figures["sites"][name]
         alone = site.get("epsilon_alone_committed")
-        return (
-            f"{site['epsilon_spent']:.2f}",
-            f"{site['epsilon_committed']:.2f} / {site['budget']:g}",
-            f"{site['delta']:g}",
-            *(["–" if alone is None else f"{alone:.2f}"] if shared else []),
-        )
+        committed = f"{site['epsilon_committed']:.2f} / {site['budget']:g}"
+        found = f"{site['epsilon_spent']:.2f}", committed, f"{site['delta']:g}"
+        return (*found, "–" if alone is None else f"{alone:.2f}") if shared else found
 
+    budget = Table(*columns, title=title, title_justify="left")
     for alike in rows_of(figures["sites"], cells):
         budget.add_row(said_together(alike), *cells(alike[0]))
     console.print(budget)

@@ -23,7 +23,7 @@ from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import last_loss, worse
 from fedpriv.terminal import use_readable_output
 from fedpriv_simulation import first_run
-from fedpriv_simulation.watching import new_run, watched
+from fedpriv_simulation.watching import new_run, watching
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,13 @@ def simulate(
     console.quiet = quiet or not is_watched(console)
     opening = f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {folder}"
     try:
-        found = watched(config, folder, source, resume, insecure_seed, opening, console)
+        with watching(config.job.rounds, opening, console) as progress:
+            from fedpriv_simulation import simulate as running
+
+            seed = insecure_seed
+            found = running.simulate(
+                config, folder, source=source, resume=resume, insecure_seed=seed, progress=progress
+            )
     except KeyboardInterrupt as stopped:
         if (folder / "run.json").exists():
             stopped.add_note(

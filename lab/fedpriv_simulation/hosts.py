@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to close its sites
 BACK, PAUSE = 60.0, 0.5  # seconds that a process has to come back, and between two looks
 AT_ONCE = 2  # messages that a process has at once: the next one is there when one is answered
+NOWHERE = -1  # the process of a site that has none yet
 OPEN = 128  # sites that a process keeps open; all of its own where they hold shares of a sum
 Answer = Callable[[Message, Context], Message]
 
@@ -67,8 +68,7 @@ class Host:
         self._pool = WorkerPool(1, many_sites=True)
         self._most = open_at_once(most)
         self._open: OrderedDict[int, Site] = OrderedDict()
-        self._turns: dict[int, int] = {}  # the newest of each site
-        self._in_turn: dict[int, int] = {}  # in which each ledger that is open was lent
+        self._turns: dict[int, int] = {}  # the newest of each site, in which it is open if it is
         self._states: defaultdict[int, RecordDict] = defaultdict(RecordDict)
         self._closed = False
 
@@ -98,34 +98,25 @@ class Host:
             self._open.popitem()[1].close()
 
     def _site(self, number: int, turn: int) -> Site:
-        if turn < self._turns.get(number, turn):
+        before = self._turns.get(number, turn)
+        if turn < before:
             raise BusyError("This was asked before the site's process may have changed.")
         self._turns[number] = turn
-        if number in self._open and self._in_turn[number] != turn:
+        if turn != before and number in self._open:
             self._open.pop(number).close()
         if number not in self._open:
             while len(self._open) >= self._most:
                 self._open.popitem(last=False)[1].close()
-            site = self._opened(number, turn)
+            lent = {} if self._lending is None else self._lending.of(number, turn)
+            site = self._sites.open(self._sites.config.sites[number], self._pool, **lent)
             try:
                 site.consider(self._proposal)
             except BaseException:
                 site.close()
                 raise
-            self._open[number], self._in_turn[number] = site, turn
+            self._open[number] = site
         self._open.move_to_end(number)
         return self._open[number]
-
-    def _opened(self, number: int, turn: int) -> Site:
-        section = self._sites.config.sites[number]
-        if self._lending is None:
-            return self._sites.open(section, self._pool)
-        return self._sites.open(
-            section,
-            self._pool,
-            open_ledger=self._lending.opener(number, turn),
-            claimed=self._lending.claimed[number],
-        )
 
 
 class Hosts:
@@ -135,7 +126,7 @@ class Hosts:
     number of records each. A process that ends on a machine that is there is started again by
     Ray; the sites of a machine that is lost go to the processes that are left. Each time a site's
     process may be another one, it is given its ledger in a newer turn, so that the earlier one can
-    no longer pay or release, should it still be there. Use it as a context manager.
+    no longer pay or release, should it still be there. Whoever makes them closes them.
 
     Args:
         claimed: of each site, as for `Site`, where one process has all ledgers; None where each
@@ -167,19 +158,13 @@ class Hosts:
             self._keeper = kept.options(scheduling_strategy=here).remote(sites)
             lending = Lending(self._keeper, claimed)
         kind = ray.remote(num_cpus=1, max_restarts=-1)(Host)
-        most = kept_open(proposal, len(self._sizes))
+        most = OPEN if proposal.shared is None else len(self._sizes)
         self._hosts = [
             kind.options(
                 scheduling_strategy=cluster.pinned(place.node), num_gpus=place.gpus
             ).remote(sites, proposal, place.threads, most, lending)
             for place in places
         ]
-
-    def __enter__(self) -> Hosts:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the sites' ledgers back. A process amid a step is killed, as a power cut would."""
@@ -255,24 +240,22 @@ class Hosts:
             len(moving) if self._left else 0,
         )
         for number in moving if self._left else []:
-            held = dict.fromkeys(self._left, 0)
-            for other, host in enumerate(self._of):
-                if host in held:
-                    held[host] += self._sizes[other]
-            self._of[number] = min(self._left, key=lambda host: (held[host], host))
+            _give(number, self._of, self._sizes, self._left)
             self._turns[number] += 1
-
-
-def kept_open(proposal: Proposal, sites: int) -> int:
-    """Return how many sites a process keeps open: all if they hold shares of a sum."""
-    return OPEN if proposal.shared is None else sites
 
 
 def shared_out(sizes: list[int], count: int) -> list[int]:
     """Return each site's process among `count`: the largest sites first, each to the emptiest."""
-    held = [0] * count
-    of = [0] * len(sizes)
+    of = [NOWHERE] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda n: (-sizes[n], n)):
-        of[number] = min(range(count), key=lambda host: (held[host], host))
-        held[of[number]] += sizes[number]
+        _give(number, of, sizes, range(count))
     return of
+
+
+def _give(number: int, of: list[int], sizes: list[int], hosts: Sequence[int]) -> None:
+    """Give a site to the emptiest of some processes."""
+    held = dict.fromkeys(hosts, 0)
+    for size, host in zip(sizes, of, strict=True):
+        if host in held:
+            held[host] += size
+    of[number] = min(hosts, key=lambda host: (held[host], host))

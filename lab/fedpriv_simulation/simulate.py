@@ -158,12 +158,12 @@ def _simulate(
             config = settle(config, run, pool, here=there is None and address is None)
             outside = read_outside(config, run, pool)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
-        digest, trained = job.proposal.base_digest, job.update.vector.value.size
+        digest, begin = job.proposal.base_digest, job.proposal.begin_digest
         if cluster is not None:
             progress.preparing(f"Checking {len(cluster.nodes)} nodes")
             with naming(source):
                 check_nodes(cluster, config, run.path.absolute(), digest)
-        begin = job.proposal.begin_digest
+        trained = job.update.vector.value.size
         sites = Sites(config, run.path, insecure_seed, digest, trained, begin)
         grid, report_on = _meeting(stack, sites, job, pool, source, progress, there, cluster)
         progress.started(job)
@@ -205,7 +205,9 @@ def _meeting(
     workers = at_once = pool.size
     if inline and (more := sites_at_once(config, sites.trained, pool.size)) > pool.size:
         pool, at_once = JointPool(pool, more), more
-    most = _most_open(config) if inline else 0
+    most = len(config.sites) if inline else 0
+    if inline and config.max_colluding is None:
+        most = open_at_once(most)
     alone = there is None and cluster is None
     patience = 0.0 if alone else PATIENCE  # its processes end when they like
     opened: list[Site] = []
@@ -227,22 +229,23 @@ def _meeting(
     if inline:
         apps = _answers(sites, opened, pool)
         there = stack.enter_context(InlineGrid(apps, at_once, own_threads(workers)))
-    if there is None and cluster is not None:
+    elif there is None:
         with naming(source):
-            model = config.model.name
-            rooms = places(config.compute, model, len(config.sites), cluster.nodes)
-        hosts = stack.enter_context(Hosts(sites, job.proposal, cluster, rooms, claimed))
-        # A thread each, as sites whose process is away wait for it.
-        answers = hosts.answers(FIRST_SITE)
-        there = stack.enter_context(InlineGrid(answers, len(config.sites)))
-    if there is None:
-        with naming(source):
-            count = workers_of(config)
-            here = stack.enter_context(started(count))
-            rooms = places_here(config.compute, here.here, count)
-        hosts = stack.enter_context(Hosts(sites, job.proposal, here, rooms))
-        apps, queue_of = hosts.answers(FIRST_SITE), hosts.queue_of(FIRST_SITE)
-        there = stack.enter_context(InlineGrid(apps, AT_ONCE, queue_of=queue_of))
+            if cluster is None:
+                count, lent = workers_of(config), None
+                reached = stack.enter_context(started(count))
+                rooms = places_here(config.compute, reached.here, count)
+            else:
+                reached, lent, model = cluster, claimed, config.model.name
+                rooms = places(config.compute, model, len(config.sites), cluster.nodes)
+        hosts = Hosts(sites, job.proposal, reached, rooms, lent)
+        stack.callback(hosts.close)
+        apps = hosts.answers(FIRST_SITE)
+        if cluster is None:
+            grid = InlineGrid(apps, AT_ONCE, queue_of=hosts.queue_of(FIRST_SITE))
+        else:  # a thread each, as sites whose process is away wait for it
+            grid = InlineGrid(apps, len(config.sites))
+        there = stack.enter_context(grid)
 
     def report_on() -> dict[str, BudgetReport]:
         if hosts is not None:
@@ -259,20 +262,14 @@ def _meeting(
     return there, report_on
 
 
-def _most_open(config: JobConfig) -> int:
-    count = len(config.sites)
-    return count if config.max_colluding is not None else open_at_once(count)
-
-
 def _answers(
     sites: Sites, opened: Sequence[Site], pool: WorkerPool
 ) -> dict[int, Callable[[Message, Context], Message]]:
     """Return how each site is asked in this process, by node id: the first ones are open."""
     visits = Visits(sites.config, sites.run, sites.insecure_seed, pool)
-    answers: list[Callable[[Message, Context], Message]] = [client_app(site) for site in opened]
-    for number in range(len(opened), len(sites.config.sites)):
-        answers.append(partial(visits.answer, number))
-    return dict(enumerate(answers, start=FIRST_SITE))
+    others = range(len(opened), len(sites.config.sites))
+    visited = (partial(visits.answer, number) for number in others)
+    return dict(enumerate([*map(client_app, opened), *visited], start=FIRST_SITE))
 
 
 def _check_files(config: JobConfig, source: Path) -> None:

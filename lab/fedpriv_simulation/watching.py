@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedpriv.config.job import JobConfig
 from fedpriv.progress import is_watched
 from fedpriv.report.figures import look_line
 
@@ -24,6 +23,14 @@ def new_run(job: str) -> Path:
     """Return the run directory of a job of this name, if none was named for it."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return Path("runs") / f"{job}-{stamp}"
+
+
+def bar_on(console: Console, *beside: TextColumn) -> Progress:
+    """Make a bar that is seen where somebody watches, and leaves nothing behind."""
+    done = TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn()
+    hidden = not is_watched(console)
+    columns = *done, *beside, TimeRemainingColumn()
+    return Progress(*columns, console=console, disable=hidden, transient=True)
 
 
 @contextmanager
@@ -39,16 +46,7 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
     console.print(opening, soft_wrap=True)
     from fedpriv_simulation import simulate as simulation
 
-    bar = Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not is_watched(console),
-        transient=True,
-    )
+    bar = bar_on(console, TextColumn("{task.fields[note]}"))
     task = bar.add_task("Loading", total=rounds, note="")
     note, done_before, begun = "", 0, time.monotonic()
 
@@ -81,26 +79,3 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
 
     with bar:
         yield simulation.Progress(say, started, round_done)
-
-
-def watched(
-    config: JobConfig,
-    out: Path,
-    source: Path,
-    resume: bool,
-    insecure_seed: int | None,
-    opening: str,
-    console: Console,
-) -> simulation.Outcome:
-    """Simulate a job and show on a console how it goes; as `simulate` and `watching`."""
-    with watching(config.job.rounds, opening, console) as progress:
-        from fedpriv_simulation import simulate as simulation
-
-        return simulation.simulate(
-            config,
-            out,
-            source=source,
-            resume=resume,
-            insecure_seed=insecure_seed,
-            progress=progress,
-        )
