@@ -87,13 +87,9 @@ def simulate(
         _check_personal(config, source)
     logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
     try:
-        with watching(config.job.rounds, _opening(config, out, insecure_seed), console) as progress:
-            from fedpriv_simulation import simulate as running
-
+        with watching(config.job.rounds, _opening(config, out, insecure_seed), console) as run:
             seed = insecure_seed
-            outcome = running.simulate(
-                config, out, source=source, resume=resume, insecure_seed=seed, progress=progress
-            )
+            outcome = run(config, out, source=source, resume=resume, insecure_seed=seed)
     except KeyboardInterrupt:
         console.print(_stopped(out, source), soft_wrap=True)
         raise

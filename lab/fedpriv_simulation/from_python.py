@@ -99,13 +99,9 @@ def simulate(
     console.quiet = quiet or not is_watched(console)
     opening = f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {folder}"
     try:
-        with watching(config.job.rounds, opening, console) as progress:
-            from fedpriv_simulation import simulate as running
-
+        with watching(config.job.rounds, opening, console) as run:
             seed = insecure_seed
-            found = running.simulate(
-                config, folder, source=source, resume=resume, insecure_seed=seed, progress=progress
-            )
+            found = run(config, folder, source=source, resume=resume, insecure_seed=seed)
     except KeyboardInterrupt as stopped:
         if (folder / "run.json").exists():
             stopped.add_note(

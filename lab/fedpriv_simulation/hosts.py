@@ -24,7 +24,7 @@ from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
 from fedpriv_simulation.cluster import Cluster
 from fedpriv_simulation.handles import open_at_once
-from fedpriv_simulation.inline import RUN, set_identity
+from fedpriv_simulation.inline import context_of, set_identity
 from fedpriv_simulation.ledgers import AT_ONCE as LENT_AT_ONCE
 from fedpriv_simulation.ledgers import LedgerKeeper, Lending
 from fedpriv_simulation.placing import Place
@@ -84,10 +84,9 @@ class Host:
         if self._closed:
             raise BusyError("The simulation has ended.")
         state = self._states[number]
-        context = Context(run_id=RUN, node_id=0, node_config={}, state=state, run_config={})
         try:
             make_whole(message, state)
-            return client_app(self._site(number, turn))(message, context)
+            return client_app(self._site(number, turn))(message, context_of(0, state))
         except Exception as error:
             return refusal(message, error)
 

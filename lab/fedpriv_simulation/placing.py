@@ -58,28 +58,20 @@ def places(compute: ComputeSection, model: str, sites: int, nodes: Sequence[Node
     for _ in range(count):
         free = (n for n in range(len(usable)) if taken[n] < room[n])
         taken[min(free, key=lambda n: (taken[n] / room[n], n))] += 1
-    return [
-        Place(
-            node.id,
-            max(1, node.cpus // of_it),
-            gpus_of_a_host(compute, node.gpus if on_gpus else 0, of_it),
-        )
-        for node, of_it in zip(usable, taken, strict=True)
-        for _ in range(of_it)
-    ]
+    found = list[Place]()
+    for node, of_it in zip(usable, taken, strict=True):
+        if of_it:
+            gpus = gpus_of_a_host(compute, node.gpus if on_gpus else 0, of_it)
+            found += [Place(node.id, max(1, node.cpus // of_it), gpus)] * of_it
+    return found
 
 
 def _room(compute: ComputeSection, model: str, node: Node, on_gpus: bool) -> int:
     """Return the most processes that a node may have; with a stated number, they share GPUs."""
-    if compute.workers is None:
-        fitting = copies_that_fit(model)
-        if on_gpus:
-            fitting = hosts_that_fit(node.gpus, compute.gpus_per_site or 1.0)
-    elif on_gpus and compute.gpus_per_site is not None:
-        fitting = hosts_that_fit(node.gpus, compute.gpus_per_site)
-    else:
-        fitting = node.cpus
-    return min(node.cpus, fitting)
+    stated = compute.workers is not None
+    if on_gpus and (compute.gpus_per_site is not None or not stated):
+        return min(node.cpus, hosts_that_fit(node.gpus, compute.gpus_per_site or 1.0))
+    return node.cpus if stated else min(node.cpus, copies_that_fit(model))
 
 
 def places_here(compute: ComputeSection, node: str, count: int) -> list[Place]:
