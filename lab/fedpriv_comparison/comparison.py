@@ -147,13 +147,9 @@ def _job(
     method = [] if variant.method in PUBLIC else [f"job.method={variant.method}"]
     job = load_job(source, [*overrides, *method, *variant.settings, *settings])
     if not job.job.data_is_public:
-        raise ConfigError(
-            "every run would be charged to the records, and paired noise protects nobody",
-            file=source,
-            key="job.data_is_public",
-            value=False,
-            fix="Compare on public records that are like yours.",
-        )
+        problem = "every run would be charged to the records, and paired noise protects nobody"
+        fix = "Compare on public records that are like yours."
+        raise ConfigError(problem, file=source, key="job.data_is_public", value=False, fix=fix)
     # Seeded runs pay nobody: each begins a ledger of its own, and no lasting one is touched.
     alone = {"ledger": None, "witness": None}
     sites = tuple(
@@ -164,12 +160,9 @@ def _job(
         site.model_copy(update={"held_out": site.held_out or held_out}) for site in job.outside
     )
     if variant.personal and all(site.held_out is None for site in sites):
-        raise ConfigError(
-            "is missing at every site, and a site's own training is tested on its own records",
-            file=source,
-            key="sites.held_out",
-            fix="Add it to those that are to be tested, or --held-out 0.2 for every site.",
-        )
+        problem = "is missing at every site, and a site's own training is tested on its own records"
+        fix = "Add it to those that are to be tested, or --held-out 0.2 for every site."
+        raise ConfigError(problem, file=source, key="sites.held_out", fix=fix)
     evaluation: dict[str, object] = {"sites": None}  # all is public: nobody pays
     if job.evaluation.tuning is None and not job.evaluation.tuning_share:
         evaluation["tuning_share"] = TUNING_SHARE
@@ -212,20 +205,14 @@ def _counts(
     """
     if in_turn and (job.outside or len(job.sites) < 2):
         has = f"names {len(job.outside)}" if job.outside else "has one site"
-        raise ConfigError(
-            f"has each site be an outside site in turn, and the file {has}",
-            key="--leave-one-site-out",
-            value=True,
-            fix="Leave the option out, or give a file of two sites or more and no [[outside]].",
-        )
+        problem = f"has each site be an outside site in turn, and the file {has}"
+        fix = "Leave the option out, or give a file of two sites or more and no [[outside]]."
+        raise ConfigError(problem, key="--leave-one-site-out", value=True, fix=fix)
     if not (in_turn or job.outside):
         if new_sites:
-            raise ConfigError(
-                "is missing, and a new site begins at one",
-                file=source,
-                key="outside",
-                fix="Name outside sites, or give --leave-one-site-out.",
-            )
+            problem = "is missing, and a new site begins at one"
+            fix = "Name outside sites, or give --leave-one-site-out."
+            raise ConfigError(problem, file=source, key="outside", fix=fix)
         return ()
     return tuple(sorted({0, *(new_sites or ())}))
 

@@ -161,12 +161,9 @@ def _parse_grids(
                 "is an empty grid", key="--grid", value=grid, fix="Such as --grid lr=1e-3,1e-2"
             )
         if owner and owner not in names:
-            raise ConfigError(
-                f"is for {owner!r}, which is not compared",
-                key="--grid",
-                value=grid,
-                fix=f"Use one of {', '.join(names)}.",
-            )
+            problem = f"is for {owner!r}, which is not compared"
+            fix = f"Use one of {', '.join(names)}."
+            raise ConfigError(problem, key="--grid", value=grid, fix=fix)
         _check(key, SAME + TERMS, "--grid")
         own = special.setdefault(owner, {}) if owner else general
         own[key] = list(dict.fromkeys([*own.get(key, []), *values]))
@@ -175,12 +172,8 @@ def _parse_grids(
 
 def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
     if setting.startswith(refused):
-        raise ConfigError(
-            "would compare what is not alike",
-            key=option,
-            value=setting,
-            fix="For all rows alike, use --set.",
-        )
+        fix = "For all rows alike, use --set."
+        raise ConfigError("would compare what is not alike", key=option, value=setting, fix=fix)
 
 
 def _matters(method: str, personal: bool, key: str) -> bool:

@@ -160,27 +160,18 @@ def _stated(sizes: Sequence[str], job: JobConfig) -> dict[str, int]:
         name, _, size = text.rpartition("=")
         if name in known or (not name and len(known) == len(job.sites)):
             changed = f"sites.{name or job.sites[0].name}.size=250"
-            raise ConfigError(
-                f"the file has a size for {name or 'every site'}",
-                key="--size",
-                value=text,
-                fix=f"Change it in the file, or for this time with --set {changed}.",
-            )
+            problem = f"the file has a size for {name or 'every site'}"
+            fix = f"Change it in the file, or for this time with --set {changed}."
+            raise ConfigError(problem, key="--size", value=text, fix=fix)
         if name not in names or not re.fullmatch("[1-9][0-9]{0,9}", size):
-            raise ConfigError(
-                "expected a number of units, or NAME=UNITS with the name of a site",
-                key="--size",
-                value=text,
-                fix=f"Such as --size 250 or --size {job.sites[0].name}=250.",
-            )
+            problem = "expected a number of units, or NAME=UNITS with the name of a site"
+            fix = f"Such as --size 250 or --size {job.sites[0].name}=250."
+            raise ConfigError(problem, key="--size", value=text, fix=fix)
         found[name] = int(size)
         if job.privacy.delta >= 1 / found[name]:
-            raise ConfigError(
-                f"is not below 1 / {found[name]}, the size of a site",
-                key="privacy.delta",
-                value=job.privacy.delta,
-                fix="Make it smaller.",
-            )
+            problem = f"is not below 1 / {found[name]}, the size of a site"
+            fix = "Make it smaller."
+            raise ConfigError(problem, key="privacy.delta", value=job.privacy.delta, fix=fix)
     return found
 
 

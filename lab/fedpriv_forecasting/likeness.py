@@ -26,12 +26,9 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
         raise ConfigError("is no kind in it", key="--kind", value=wanted, fix=f"Use {known}.")
     fitting = [name for name in measured if table.kinds[name].task == job.model.task]
     if not fitting:
-        raise ConfigError(
-            "none has the task of the federation file",
-            key="kinds",
-            value=job.model.task,
-            fix="Name a table that has, with --table, such as benchmarks/joining.py writes.",
-        )
+        problem = "none has the task of the federation file"
+        fix = "Name a table that has, with --table, such as benchmarks/joining.py writes."
+        raise ConfigError(problem, key="kinds", value=job.model.task, fix=fix)
     if wanted is not None:
         if wanted not in fitting:
             raise ConfigError(

@@ -127,12 +127,9 @@ def connected(address: str) -> Iterator[Cluster]:
         nodes = (_node(found) for found in cluster.ray.nodes() if found["Alive"])
         usable = tuple(sorted((n for n in nodes if n.cpus), key=lambda node: node.id))
         if not usable:
-            raise ConfigError(
-                "has no node with a CPU to give away",
-                key=KEY,
-                value=address,
-                fix="Start one with ray start --address=… --num-cpus=N.",
-            )
+            problem = "has no node with a CPU to give away"
+            fix = "Start one with ray start --address=… --num-cpus=N."
+            raise ConfigError(problem, key=KEY, value=address, fix=fix)
         yield replace(cluster, nodes=usable)
 
 
@@ -230,10 +227,6 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise ConfigError(
-            "is not installed",
-            key="job.engine",
-            value="ray",
-            fix="Type: pip install 'fedpriv[simulation]', or set engine = \"inline\".",
-        ) from None
+        fix = "Type: pip install 'fedpriv[simulation]', or set engine = \"inline\"."
+        raise ConfigError("is not installed", key="job.engine", value="ray", fix=fix) from None
     return ray

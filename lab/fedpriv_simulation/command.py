@@ -109,13 +109,9 @@ def _check_personal(config: JobConfig, source: Path) -> None:
             settings by it, which nobody paid for (law 15). Or no site keeps any apart.
     """
     if not config.job.data_is_public:
-        raise ConfigError(
-            "--personal would show to one person what each site alone may see",
-            file=source,
-            key="job.data_is_public",
-            value=False,
-            fix="Use public records, or fedpriv-client personalise at each site.",
-        )
+        problem = "--personal would show to one person what each site alone may see"
+        fix = "Use public records, or fedpriv-client personalise at each site."
+        raise ConfigError(problem, file=source, key="job.data_is_public", value=False, fix=fix)
     if all(site.held_out is None for site in config.sites):
         raise ConfigError(
             "is missing at every site, and --personal tests a site's models on its own records",

@@ -139,12 +139,9 @@ def check_no_overrides(overrides: Sequence[str]) -> None:
         ConfigError: there are some.
     """
     if overrides:
-        raise ConfigError(
-            "are for the keys of a file",
-            key="overrides",
-            value=list(overrides),
-            fix="Give them to load_job.",
-        )
+        problem = "are for the keys of a file"
+        fix = "Give them to load_job."
+        raise ConfigError(problem, key="overrides", value=list(overrides), fix=fix)
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:

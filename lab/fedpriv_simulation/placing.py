@@ -48,12 +48,9 @@ def places(compute: ComputeSection, model: str, sites: int, nodes: Sequence[Node
     stated = compute.workers
     count = min(sites, sum(room) if stated is None else stated)
     if not 0 < count <= sum(room):
-        raise ConfigError(
-            f"is more than the {sum(room)} processes that the cluster has CPUs and GPUs for",
-            key="compute.workers",
-            value=stated,
-            fix="Lower it, or start Ray with more CPUs on more machines.",
-        )
+        problem = f"is more than the {sum(room)} processes that the cluster has CPUs and GPUs for"
+        fix = "Lower it, or start Ray with more CPUs on more machines."
+        raise ConfigError(problem, key="compute.workers", value=stated, fix=fix)
     taken = [0] * len(usable)
     for _ in range(count):
         free = (n for n in range(len(usable)) if taken[n] < room[n])
@@ -96,10 +93,7 @@ def gpus_of_a_host(compute: ComputeSection, there: int, count: int) -> float:
     if each is None:
         each = float(there // count) if there >= count else 1 / math.ceil(count / there)
     if count > hosts_that_fit(there, each):
-        raise ConfigError(
-            f"is too much for {count} sites at once on {there} GPUs",
-            key="compute.gpus_per_site",
-            value=each,
-            fix="Lower it, or lower compute.workers.",
-        )
+        problem = f"is too much for {count} sites at once on {there} GPUs"
+        fix = "Lower it, or lower compute.workers."
+        raise ConfigError(problem, key="compute.gpus_per_site", value=each, fix=fix)
     return each

@@ -100,21 +100,13 @@ def simulate(
         KeyboardInterrupt: after the run was left in a state that can be resumed.
     """
     if insecure_seed is not None and not config.job.data_is_public:
-        raise ConfigError(
-            "--insecure-seed makes noise that anyone can subtract",
-            file=source,
-            key="job.data_is_public",
-            value=False,
-            fix="Leave the option out, or set data_is_public = true if the data really is.",
-        )
+        problem = "--insecure-seed makes noise that anyone can subtract"
+        fix = "Leave the option out, or set data_is_public = true if the data really is."
+        raise ConfigError(problem, file=source, key="job.data_is_public", value=False, fix=fix)
     if config.job.engine == "network":
-        raise ConfigError(
-            "is not a simulation",
-            file=source,
-            key="job.engine",
-            value=config.job.engine,
-            fix=f"Run it with: fedpriv-server --config {source}",
-        )
+        problem = "is not a simulation"
+        fix = f"Run it with: fedpriv-server --config {source}"
+        raise ConfigError(problem, file=source, key="job.engine", value=config.job.engine, fix=fix)
     if grid is not None and config.max_colluding is not None:
         raise ConfigError(
             "needs sites that stay open during a round, which this runtime closes",
