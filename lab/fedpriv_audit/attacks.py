@@ -19,6 +19,7 @@ from fedpriv_audit.canaries import Canary
 from fedpriv_audit.membership import Coins, Scores
 from fedpriv_audit.one_run import OneRun, audit
 from fedpriv_audit.training import TIMES, Trained
+from fedpriv_audit.two_worlds import CONFIDENCE
 from fedpriv_audit.units import AuditedUnit, canary_row, examples_of
 
 LOW_RATE = 0.05  # of false accusations
@@ -86,9 +87,7 @@ class Attacker:
         return completions(self._worker, prompts, self._worker.model)
 
 
-def membership_world(
-    name: WorldName, trained: Trained, fallen: Scores, delta: float, confidence: float
-) -> World:
+def membership_world(name: WorldName, trained: Trained, fallen: Scores, delta: float) -> World:
     """Measure what the models of one world give away of who is in their halves.
 
     The bound on ε is that of the one-run audit: each model has coins of its own. It is the best
@@ -99,10 +98,10 @@ def membership_world(
     """
     inside, count = trained.inside, len(trained.values)
     scores = membership.against_references(fallen, inside)
-    each = 1 - (1 - confidence) / count
+    each = 1 - (1 - CONFIDENCE) / count
     bounds = [audit(one, coins, delta, each) for one, coins in zip(scores, inside, strict=True)]
     best: OneRun = max(bounds, key=lambda one: one.epsilon_lower)
-    area = _area("AUC", scores, inside, confidence)
+    area = _area("AUC", scores, inside)
     return World(
         name=name,
         private=trained.epsilon is not None,
@@ -113,15 +112,13 @@ def membership_world(
         trials={"models": count, "units": inside.shape[1], "members": int(inside.sum())},
         measures=(
             area,
-            _area("AUC by the base model alone", fallen, inside, confidence),
-            _found(scores, inside, confidence),
+            _area("AUC by the base model alone", fallen, inside),
+            _found(scores, inside),
         ),
     )
 
 
-def run_world(
-    scores: Scores, plain: Scores, inside: Coins, epsilon: float, confidence: float
-) -> World:
+def run_world(scores: Scores, plain: Scores, inside: Coins, epsilon: float) -> World:
     """Measure what a run's adapter gives away: its sites' records against records it never saw.
 
     These other records are of another source, so the base model may tell the two apart. How well
@@ -132,7 +129,8 @@ def run_world(
         plain: (N,) losses of the base model.
         epsilon: the run's own claim.
     """
-    area = _area("AUC", scores, inside, confidence)
+    area = _area("AUC", scores, inside)
+    plainly = _area("AUC of the untrained base model", -plain, inside)
     return World(
         name="run",
         private=True,
@@ -141,11 +139,7 @@ def run_world(
         found=area.low is not None and area.low > 0.5,
         wanted=False,
         trials={"units": inside.size, "members": int(inside.sum())},
-        measures=(
-            area,
-            _found(scores, inside, confidence),
-            _area("AUC of the untrained base model", -plain, inside, confidence),
-        ),
+        measures=(area, _found(scores, inside), plainly),
     )
 
 
@@ -177,15 +171,13 @@ def exposure_world(
     )
 
 
-def _area(name: str, scores: Scores, inside: Coins, confidence: float) -> Measure:
-    low, high = membership.interval(membership.area, scores, inside, confidence)
+def _area(name: str, scores: Scores, inside: Coins) -> Measure:
+    low, high = membership.interval(membership.area, scores, inside)
     value = membership.area(scores.ravel(), inside.ravel())
     return Measure(name=name, value=value, low=low, high=high, by_chance=0.5)
 
 
-def _found(scores: Scores, inside: Coins, confidence: float) -> Measure:
-    value, low, high = membership.true_positives(
-        scores.ravel(), inside.ravel(), LOW_RATE, confidence
-    )
+def _found(scores: Scores, inside: Coins) -> Measure:
+    value, low, high = membership.true_positives(scores.ravel(), inside.ravel(), LOW_RATE)
     name = f"true positives at {LOW_RATE:.0%} false"
     return Measure(name=name, value=value, low=low, high=high, by_chance=LOW_RATE)

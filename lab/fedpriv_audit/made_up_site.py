@@ -136,42 +136,30 @@ class Server:
                 found.append(total.value.double().cpu().numpy() * step)
         return np.stack(found)
 
+    def releases(self, site: Site, job: str, noise_share: float) -> tuple[list[Values], float]:
+        """Return what a whole job of a new name releases, and σ of the plan it was committed to.
 
-class MadeUpSite:
-    """A site that holds these records; use `made_up_site`."""
-
-    def __init__(self, server: Server, site: Site) -> None:
-        self._server, self.site = server, site
-
-    def releases(self, job: str, noise_share: float = 1.0) -> list[Values]:
-        """Return everything that a whole job of a new name releases, round by round, as a sum.
-
-        The move of a round with several steps is taken back to the sum of all of them.
+        That is a sum for each round; the move of a round with several steps is taken back to the
+        sum of all of them.
 
         Args:
             noise_share: share of the claim's noise; the site grants it.
         """
-        server = self._server
-        proposal = server.proposal(job, noise_share)
-        self.site.consider(proposal)
-        change = server.change
+        proposal, change = self.proposal(job, noise_share), self.change
+        site.consider(proposal)
         digest = None if change is None else change.digest
-        terms, found = self.site.ledger.terms, []
+        terms, found = site.ledger.terms, []
         for slot in range(0, proposal.training_steps, proposal.round_steps):
             asked = StepRequest(job_id=job, slot=slot, set_digest=digest)
-            answer = self.site.step(asked, server.values, change)
+            answer = site.step(asked, self.values, change)
             assert isinstance(answer, tuple)  # no job of the audit is a secure sum
             values = answer[1].values.astype(np.float64)
             if proposal.local is not None:  # each step moved by its sum over what it expected
                 values *= proposal.privacy.sample_rate * terms.declared_size
             found.append(values)
-        return found
-
-    def noise_multiplier(self, job: str) -> float:
-        """Return σ of the plan that the site committed to."""
-        plan = self.site.ledger.plan(job)
+        plan = site.ledger.plan(job)
         assert plan is not None
-        return plan.noise_multiplier
+        return found, plan.noise_multiplier
 
 
 def scratch() -> Path | None:
@@ -186,9 +174,7 @@ def scratch() -> Path | None:
 
 
 @contextmanager
-def made_up_site(
-    server: Server, folder: Path, texts: list[str], declared: int
-) -> Iterator[MadeUpSite]:
+def made_up_site(server: Server, folder: Path, texts: list[str], declared: int) -> Iterator[Site]:
     """Open a site with these texts as its records, in a new folder.
 
     Args:
@@ -228,7 +214,7 @@ def made_up_site(
     )
     site = Site(settings, server.pool, lambda job, slot: SystemCsprng())
     try:
-        yield MadeUpSite(server, site)
+        yield site
     finally:
         site.close()
 

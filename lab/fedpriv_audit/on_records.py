@@ -8,6 +8,7 @@ Privacy
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from collections.abc import Collection, Mapping
@@ -27,13 +28,14 @@ from fedpriv.private_training.worker import Worker
 from fedpriv.report.rundir import read_run
 from fedpriv_audit import membership
 from fedpriv_audit.attacks import Attacker, exposure_world, membership_world, run_world
-from fedpriv_audit.pipeline import CONFIDENCE, Tell
+from fedpriv_audit.pipeline import Tell
 from fedpriv_audit.training import (
     Trained,
     TrainingSize,
     trained_on_all,
     trained_on_halves,
 )
+from fedpriv_audit.two_worlds import CONFIDENCE
 from fedpriv_audit.units import AuditedUnit, can_hold_canaries, chosen, read_units
 from fedpriv_comparison.trial import trained_values
 from fedpriv_server.own_records import spec_of
@@ -91,8 +93,27 @@ class RecordsAudit:
             claim, count = self._on_private(units, folder), None
         # How long private records took depends on who was sampled (law 19).
         took = time.monotonic() - clock
-        seconds = None if count is None else round(took / len(self._worlds), 1)
-        return [self._part(name, claim, count, seconds) for name in self._worlds]
+        size, privacy = self.size, self.config.privacy
+        settings = {
+            "units": count,
+            "rounds": self.config.job.rounds,
+            "sample_rate": privacy.sample_rate,
+            "times_the_rounds_without_noise": size.longer,
+            "candidates": size.candidates,
+            "seed": size.seed,
+        }
+        return [
+            Part(
+                name=name,
+                epsilon=claim,
+                delta=privacy.delta,
+                confidence=CONFIDENCE,
+                settings=settings,
+                worlds=tuple(worlds),
+                seconds=None if count is None else round(took / len(self._worlds), 1),
+            )
+            for name, worlds in self._worlds.items()
+        ]
 
     def _may(self, name: str) -> bool:
         """Tell whether a part may be run; note why not."""
@@ -137,44 +158,22 @@ class RecordsAudit:
         self._attack("as-claimed", trained, [])
         return trained.epsilon
 
-    def _part(self, name: PartName, claim: float, units: int | None, seconds: float | None) -> Part:
-        size, privacy = self.size, self.config.privacy
-        return Part(
-            name=name,
-            epsilon=claim,
-            delta=privacy.delta,
-            confidence=CONFIDENCE,
-            settings={
-                "units": units,
-                "rounds": self.config.job.rounds,
-                "sample_rate": privacy.sample_rate,
-                "times_the_rounds_without_noise": size.longer,
-                "candidates": size.candidates,
-                "seed": size.seed,
-            },
-            worlds=tuple(self._worlds[name]),
-            seconds=seconds,
-        )
-
     def _attack(self, name: WorldName, trained: Trained, units: list[AuditedUnit]) -> None:
         """Run all wanted attacks on the models of one world."""
         config, worlds = self.config, self._worlds
         with self.pool.borrow(job_recipe(config)) as worker:
             attacker = Attacker(worker, spec_of(config), units)
             if "membership" in worlds:
-                fallen, delta = attacker.fallen(trained.values), config.privacy.delta
-                found = membership_world(name, trained, fallen, delta, CONFIDENCE)
-                worlds["membership"].append(found)
+                found, delta = worlds["membership"], config.privacy.delta
+                fallen = attacker.fallen(trained.values)
+                found.append(membership_world(name, trained, fallen, delta))
                 if name == "as-claimed" and self.run is not None:
-                    own = self._of_the_run(self.run, worker, trained, units)
-                    worlds["membership"].append(own)
+                    found.append(self._of_the_run(self.run, worker, trained, units))
             if "exposure" in worlds:
                 pairs = zip(trained.values, trained.canaries, strict=True)
-                told = [
-                    one for values, planted in pairs for one in attacker.secrets(values, planted)
-                ]
-                found = exposure_world(name, trained, told, self.size.candidates)
-                worlds["exposure"].append(found)
+                told = list(itertools.chain(*(attacker.secrets(*pair) for pair in pairs)))
+                exposed = exposure_world(name, trained, told, self.size.candidates)
+                worlds["exposure"].append(exposed)
 
     def _of_the_run(
         self, run: RunDirectory, worker: Worker, references: Trained, units: list[AuditedUnit]
@@ -188,7 +187,7 @@ class RecordsAudit:
         inside = np.vstack([np.hstack([references.inside, strangers]), members])
         scores = membership.against_references(fallen, inside)[-1]
         epsilon = max(report.epsilon_committed for report in read_run(run.path).reports)
-        return run_world(scores, attacker.base, members, epsilon, CONFIDENCE)
+        return run_world(scores, attacker.base, members, epsilon)
 
     def _evaluated_on(self) -> list[AuditedUnit]:
         """Read the records by which the coordinator evaluates, each as a unit."""

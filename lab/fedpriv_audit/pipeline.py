@@ -20,10 +20,9 @@ from scipy.stats import binom
 
 from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, PartName, World, WorldName
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
-from fedpriv_audit.two_worlds import Scores, epsilon_lower
+from fedpriv_audit.two_worlds import CONFIDENCE, Scores, epsilon_lower
 
 CANARY, UNITS = "fever of unknown origin", 24
-CONFIDENCE = 0.95
 AT_ONCE = 50  # jobs of one site
 PLAN = AuditPlan(epsilon=2.0, delta=0.03, sample_rate=0.25, steps=4)
 TENTH: tuple[WorldName, float, int] = ("tenth-noise", 0.1, 200)
@@ -63,9 +62,8 @@ def two_worlds(
             place = folder / f"{world}-{len(scores)}"
             with made_up_site(server, place, [first, *blank], UNITS) as site:
                 for number in range(min(AT_ONCE, jobs - len(scores))):
-                    released = site.releases(f"job-{number}", noise_share)
-                    spread = site.noise_multiplier(f"job-{number}") * CLIP
-                    scores.append(log_ratio(released, canary, server.plan, spread))
+                    released, noise = server.releases(site, f"job-{number}", noise_share)
+                    scores.append(log_ratio(released, canary, server.plan, noise * CLIP))
             shutil.rmtree(place)
         found.append(np.array(scores))
     return found[0], found[1]
@@ -104,7 +102,7 @@ def audit_pipeline(
     for name, share, jobs in size.worlds:
         tell(f"{TITLES['pipeline']}, {WORLDS[name]}: {2 * jobs} jobs")
         inside, outside = two_worlds(server, folder / name, canary, jobs, share)
-        bound, _ = epsilon_lower(inside, outside, plan.delta, CONFIDENCE)
+        bound, _ = epsilon_lower(inside, outside, plan.delta)
         worlds.append(
             World(
                 name=name,

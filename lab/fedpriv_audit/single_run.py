@@ -20,7 +20,7 @@ from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, World, WorldN
 from fedpriv_audit.canaries import random_texts
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
 from fedpriv_audit.one_run import Coins, audit
-from fedpriv_audit.pipeline import CONFIDENCE, Tell, part_of
+from fedpriv_audit.pipeline import Tell, part_of
 
 WORDS = 4  # of a canary
 
@@ -64,8 +64,7 @@ def audit_one_run(
         coins = np.random.default_rng([size.seed, number]).random(size.canaries) < 0.5
         chosen = [text for text, there in zip(texts, coins, strict=True) if there]
         with made_up_site(server, folder / name, chosen, size.canaries) as site:
-            releases = site.releases(name, share)
-            noise = site.noise_multiplier(name)
+            releases, noise = server.releases(site, name, share)
         each = plan.sample_rate * plan.steps
         mean = np.sum(releases, 0) / (CLIP * each)
         scores = estimate(vectors, gram, mean, noise * plan.steps**0.5 / each)
@@ -91,7 +90,7 @@ def estimate(vectors: Values, gram: Values, mean: Values, deviation: float) -> V
 
 
 def _world(name: WorldName, plan: AuditPlan, share: float, scores: Values, coins: Coins) -> World:
-    found = audit(scores, coins, plan.delta, CONFIDENCE)
+    found = audit(scores, coins, plan.delta)
     right = found.correct / found.guesses
     return World(
         name=name,

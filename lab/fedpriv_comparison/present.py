@@ -196,6 +196,7 @@ def as_json(
 def chart(rows: Sequence[Row]) -> str:
     """Draw the mean loss of each variant by round, as an SVG file."""
     lines = []
+    ends = [one.rounds[-1]["round"] for row in rows for one in row.results if one.rounds]
     for index, row in enumerate(rows):
         curves = [result.rounds for result in row.results if not result.error]
         points = [
@@ -206,7 +207,7 @@ def chart(rows: Sequence[Row]) -> str:
         if points:
             dashed, colour = row.variant.method in UNTRAINED, f"series-{index % PALETTE}"
             if dashed:
-                points = [points[0], (_last_round(rows), points[0][1])]
+                points = [points[0], (float(max(ends)), points[0][1])]
             lines.append(Line(_beside(row.variant.name), points, colour, dashed=dashed))
     if not lines:
         return ""
@@ -220,11 +221,6 @@ def _beside(name: str) -> str:
     """Shorten a name to its beginning and its end, so that it leaves room for its line."""
     half = LABEL // 2
     return name if len(name) <= LABEL else f"{name[:half]}…{name[-half:]}"
-
-
-def _last_round(rows: Sequence[Row]) -> float:
-    results = [result for row in rows for result in row.results if result.rounds]
-    return float(max(result.rounds[-1]["round"] for result in results))
 
 
 def _settings(figures: Figures) -> str:

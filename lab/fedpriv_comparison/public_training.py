@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,22 @@ def train(
     rows: list[dict[str, Any]] = []
     steps = 0 if method in UNTRAINED else config.steps
     every = config.evaluation.every * config.job.sync
+    bound = config.privacy.clip_norm if method == "lora-clipped" else MAX_CLIP
+    expected = config.privacy.sample_rate * sum(site.size or 0 for site in config.sites)
     with pool.borrow(job_recipe(config)) as worker:
 
         def look(number: int) -> None:
             found = scores(worker, optimizer.vector, reported, tuning, hardest)
             rows.append({"round": number, **found})
+
+        def of_records(number: int) -> Privatised[Vector]:
+            total = np.zeros(worker.vector.size)
+            for name, population in populations.items():
+                source = InsecureRandomness(seed, name, number - 1)
+                chosen = poisson_sample(len(population), config.privacy.sample_rate, source)
+                units, values = [population.units[i] for i in chosen], optimizer.vector.value
+                total += DpLora().clipped_sum(worker, units, values, bound).value.cpu().numpy()
+            return public((total / expected).astype(np.float32))
 
         if method != "warm-start":
             look(0)
@@ -86,37 +97,11 @@ def train(
                 of_set = partial(mean_gradient, worker, evolution.examples)
                 slope = post_process(of_set, optimizer.vector)
             else:
-                values, clipped = optimizer.vector.value, method == "lora-clipped"
-                slope = _slope(worker, config, populations, values, seed, number, clipped)
+                slope = of_records(number)
             optimizer.step(slope, lr=learning_rate(config.optimizer, number, config.steps))
             if number % every == 0 or number == steps:
                 look(number)
     return rows, round(time.monotonic() - started, 2), optimizer.vector.value
-
-
-def _slope(
-    worker: Worker,
-    config: JobConfig,
-    populations: Mapping[str, Population],
-    values: Vector,
-    seed: int,
-    number: int,
-    clipped: bool,
-) -> Privatised[Vector]:
-    """Compute the mean gradient (P,) of a step's Poisson samples of the sites' records.
-
-    Privacy:
-        None. It may be computed from public records only.
-    """
-    expected = config.privacy.sample_rate * sum(site.size or 0 for site in config.sites)
-    bound = config.privacy.clip_norm if clipped else MAX_CLIP
-    total = np.zeros(worker.vector.size)
-    for name, population in populations.items():
-        source = InsecureRandomness(seed, name, number - 1)
-        chosen = poisson_sample(len(population), config.privacy.sample_rate, source)
-        units = [population.units[index] for index in chosen]
-        total += DpLora().clipped_sum(worker, units, values, bound).value.cpu().numpy()
-    return public((total / expected).astype(np.float32))
 
 
 def load(

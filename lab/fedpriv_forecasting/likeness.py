@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import PurePath
 
 from fedpriv.config.job import JobConfig
@@ -90,10 +91,7 @@ def unlike_measured(
 
 def setting_of(job: JobConfig, key: str) -> object:
     """Return the value of a federation file at ``table.key``."""
-    found: object = job
-    for part in key.split("."):
-        found = getattr(found, part)
-    return found
+    return reduce(getattr, key.split("."), job)
 
 
 def _other(key: str, value: object, measured: float | str | tuple[str, ...]) -> Iterator[str]:

@@ -97,10 +97,9 @@ def read_outside(config: JobConfig, run: RunDirectory, pool: WorkerPool) -> dict
         check_apart(config, Path(cache))
         for site in config.outside:
             own = read_site(site, spec, Path(cache))
-            key, records = "held_out", own.held_out
+            key, records = f"outside.{site.name}.held_out", own.held_out
             if site.held_out is None:
-                key, records = "data", own.training
-            key = f"outside.{site.name}.{key}"
+                key, records = f"outside.{site.name}.data", own.training
             examples, units = to_test_on(records, spec, worker.base.tokenizer, key=key)
             found[site.name] = Tested(examples, units, len(records))
     return found
