@@ -75,13 +75,11 @@ class Attacker:
 
     def _told(self, values: Vector, canaries: Sequence[Canary]) -> list[str]:
         """Let the model go on after each canary's prompt, and return its texts."""
-        length = min(64, self._spec.max_length)
+        length, tokenizer = min(64, self._spec.max_length), self._worker.base.tokenizer
         prompts = [
             example
-            for canary in canaries
-            for example in encode_completion(
-                canary.prompt, f" {canary.secret}.", self._worker.base.tokenizer, length
-            )
+            for one in canaries
+            for example in encode_completion(one.prompt, f" {one.secret}.", tokenizer, length)
         ]
         self._worker.vector.write(values)
         return completions(self._worker, prompts, self._worker.model)

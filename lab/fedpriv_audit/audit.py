@@ -11,6 +11,7 @@ import json
 import math
 import tempfile
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -143,70 +144,6 @@ def _file(data: Path | str | None) -> Path | str | None:
     return Path(data) if data is not None and Path(data).is_absolute() else data
 
 
-def attacked(
-    subject: Subject,
-    parts: Collection[PartName],
-    size: AuditSize,
-    folder: Path,
-    command: str,
-    tell: Tell,
-) -> Audit:
-    """Run the audit of these parts.
-
-    Args:
-        folder: where `audit.json` will be, and the run on private records.
-        command: what was asked, as the result states it.
-        tell: what is being done, for whoever waits.
-
-    Raises:
-        FedprivError: a part can't be run, for example because a ledger can't pay.
-    """
-    started, config = datetime.now(UTC), subject.config
-    as_audited = for_audit(config, size.training)
-    pool = SharedBasePool(workers_of(as_audited))
-    records = RecordsAudit(as_audited, subject.run, size.training, pool, tell)
-    found = list[Part]()
-    try:
-        with tempfile.TemporaryDirectory(dir=scratch()) as made_up:
-            if "pipeline" in parts:
-                plan = size.pipeline.plan.in_rounds_of(config.job.sync)
-                server = Server(config, plan, pool)
-                found.append(audit_pipeline(server, Path(made_up, "p"), size.pipeline, tell))
-            if "one-run" in parts:
-                plan = one_run_plan(size.one_run.canaries).in_rounds_of(config.job.sync)
-                server = Server(config, plan, pool)
-                if server.change is not None:
-                    records.refused.append(Refused(what="one-run", why=FEW_VALUES))
-                else:
-                    found.append(audit_one_run(server, Path(made_up, "o"), size.one_run, tell))
-        found += records.parts(parts, folder)
-        with pool.borrow(job_recipe(as_audited)) as worker:
-            base = worker.base.digest
-    finally:
-        pool.close()
-    return Audit(
-        command=command,
-        started=started,
-        seconds=math.fsum(part.seconds or 0 for part in found),
-        versions={"fedpriv": __version__} | {name: version(name) for name in SHOWN},
-        job=config.job.name,
-        job_id=None if subject.run is None else subject.run.info["job_id"],
-        method=config.job.method,
-        base_digest=base,
-        config_digest=digest(config),
-        data_is_public=config.job.data_is_public,
-        not_private=records.trained_without_noise,
-        charged=records.charged,
-        seeds={
-            "canaries, coins and halves": str(size.training.seed),
-            "sampling and noise": "operating system",
-            "sampling where there is no noise": "the number of the model",
-        },
-        parts=tuple(found),
-        refused=tuple(records.refused),
-    )
-
-
 def check_parts(names: str) -> list[PartName]:
     """Read the parts by name, and return them in their order.
 
@@ -233,20 +170,61 @@ def run_audit(
     """Audit, and keep what was found in a folder; of a run that is the run's, with its page anew.
 
     Args:
+        folder: where `audit.json` will be, and the run on private records.
         source: for messages.
         command: what was asked, as the result states it.
+        tell: what is being done, for whoever waits.
 
     Raises:
-        FedprivError: as `attacked`. A folder that was made for it is not left behind.
+        FedprivError: a part can't be run, for example because a ledger can't pay. A folder that
+            was made for it is not left behind.
     """
+    started, config, parts_found = datetime.now(UTC), subject.config, list[Part]()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with naming(source):
-            found = attacked(subject, parts, size, folder, command, tell)
+        with naming(source), tempfile.TemporaryDirectory(dir=scratch()) as made_up:
+            as_audited = for_audit(config, size.training)
+            with closing(SharedBasePool(workers_of(as_audited))) as pool:
+                records = RecordsAudit(as_audited, subject.run, size.training, pool, tell)
+                if "pipeline" in parts:
+                    plan = size.pipeline.plan.in_rounds_of(config.job.sync)
+                    server, place = Server(config, plan, pool), Path(made_up, "pipeline")
+                    parts_found.append(audit_pipeline(server, place, size.pipeline, tell))
+                if "one-run" in parts:
+                    plan = one_run_plan(size.one_run.canaries).in_rounds_of(config.job.sync)
+                    server, place = Server(config, plan, pool), Path(made_up, "one-run")
+                    if server.change is None:
+                        parts_found.append(audit_one_run(server, place, size.one_run, tell))
+                    else:
+                        records.refused.append(Refused(what="one-run", why=FEW_VALUES))
+                parts_found += records.parts(parts, folder)
+                with pool.borrow(job_recipe(as_audited)) as worker:
+                    base = worker.base.digest
     except BaseException:
         if not any(folder.iterdir()):
             folder.rmdir()
         raise
+    found = Audit(
+        command=command,
+        started=started,
+        seconds=math.fsum(part.seconds or 0 for part in parts_found),
+        versions={"fedpriv": __version__} | {name: version(name) for name in SHOWN},
+        job=config.job.name,
+        job_id=None if subject.run is None else subject.run.info["job_id"],
+        method=config.job.method,
+        base_digest=base,
+        config_digest=digest(config),
+        data_is_public=config.job.data_is_public,
+        not_private=records.trained_without_noise,
+        charged=records.charged,
+        seeds={
+            "canaries, coins and halves": str(size.training.seed),
+            "sampling and noise": "operating system",
+            "sampling where there is no noise": "the number of the model",
+        },
+        parts=tuple(parts_found),
+        refused=tuple(records.refused),
+    )
     found.write(folder)
     if subject.run is not None:
         write_report(folder)

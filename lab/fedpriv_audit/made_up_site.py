@@ -222,10 +222,8 @@ def made_up_site(server: Server, folder: Path, texts: list[str], declared: int) 
 def _with_plan(config: JobConfig, plan: AuditPlan) -> JobConfig:
     """Return the federation's job with the records, steps and claim of the audit."""
     columns = {"text": "text"} | ({"label": "label"} if config.model.labels else {})
-    synthetic = config.synthetic
-    if synthetic is not None:
-        size = {"size": len(PUBLIC), "warm_start": 0}
-        synthetic = synthetic.model_copy(update=size)
+    few = {"size": len(PUBLIC), "warm_start": 0}
+    synthetic = config.synthetic and config.synthetic.model_copy(update=few)
     job = {"rounds": plan.steps // plan.local, "sync": plan.local, "wire": "float32"}
     privacy = {
         "epsilon": plan.epsilon,

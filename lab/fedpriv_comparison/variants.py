@@ -34,16 +34,8 @@ SHORT = {
 }
 # What would change on what, or on which terms, a row is measured. The second kind may differ from
 # row to row, for everyone to see, but is nothing to choose by a loss.
-SAME = (
-    "data.",
-    "evaluation.",
-    "sites",
-    "outside",
-    "job.data_is_public",
-    "job.engine",
-    "job.method",
-    "job.seed",
-)
+OF_JOB = ("job.data_is_public", "job.engine", "job.method", "job.seed")
+SAME = ("data.", "evaluation.", "sites", "outside", *OF_JOB)
 TERMS = ("privacy.epsilon", "privacy.delta", "privacy.unit", "privacy.max_records_per_unit")
 # What a method without noise has none of.
 OF_RELEASES = ("denoise.", "controller.", "server_optimizer.")

@@ -191,7 +191,9 @@ def read_table(path: Path | None = None) -> Table:
     """
     file = SHIPPED if path is None else path
     try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
+        return Table.model_validate(json.loads(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise config_error(error, file, Table) from None
     except FileNotFoundError:
         if path is not None:
             raise ConfigError("no such file", key="--table", value=str(path)) from None
@@ -204,7 +206,3 @@ def read_table(path: Path | None = None) -> Table:
         raise ConfigError(f"can't be read: {error}", file=file) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"is not JSON: {error}", file=file) from None
-    try:
-        return Table.model_validate(found)
-    except ValidationError as error:
-        raise config_error(error, file, Table) from None

@@ -15,7 +15,7 @@ from fedpriv.errors import BudgetError, ConfigError, RunError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.ledger.terms import Terms
-from fedpriv_audit.audit import QUICK, Subject, attacked, check_parts
+from fedpriv_audit.audit import QUICK, Subject, check_parts, run_audit
 from fedpriv_audit.on_records import RUN
 from fedpriv_simulation.simulate import simulate
 from tests.audit.audited import SMALL
@@ -25,7 +25,8 @@ PARTS = check_parts("pipeline,one-run,membership,exposure")
 
 def attack(subject: Subject, parts: Collection[PartName], folder: Path) -> Audit:
     """Attack in small, as `fedpriv audit --quick` does."""
-    return attacked(subject, parts, QUICK, folder, "fedpriv audit --quick", lambda text: None)
+    said: dict[str, Any] = {"command": "fedpriv audit --quick", "tell": lambda text: None}
+    return run_audit(subject, folder, parts, QUICK, source=folder, **said)
 
 
 @pytest.fixture
