@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -186,32 +187,29 @@ class Hosts:
 
     def answers(self, first: int) -> dict[int, Answer]:
         """Return how each site is asked, by node id, from `first` on."""
-        return {first + number: self._asking(number) for number in range(len(self._of))}
+        return {first + n: partial(self._answer, n) for n in range(len(self._of))}
 
     def queue_of(self, first: int) -> Callable[[int], int]:
         """Return what gives a node's process, as a queue's number; nodes count from `first`."""
         return lambda node: self._of[node - first]
 
-    def _asking(self, number: int) -> Answer:
-        def answer(message: Message, context: Context) -> Message:
-            """Answer a message; one that is asked twice is paid once."""
-            until: float | None = None  # it has to be back, once it is known to be away
-            while True:
-                with self._lock:
-                    host, turn = self._of[number], self._turns[number]
-                try:
-                    asked = self._hosts[host].answer.remote(number, message, turn)
-                    reply: Message = self._ray.get(asked)
-                    return reply
-                except self._errors:
-                    now = time.monotonic()
-                    until = until or now + BACK
-                    if self._closing or not self._go_on(number, host, late=now >= until):
-                        raise
-                    until = None if now >= until else until
-                time.sleep(PAUSE)
-
-        return answer
+    def _answer(self, number: int, message: Message, context: Context) -> Message:
+        """Have a site answer a message; one that is asked twice is paid once."""
+        until: float | None = None  # it has to be back, once it is known to be away
+        while True:
+            with self._lock:
+                host, turn = self._of[number], self._turns[number]
+            try:
+                asked = self._hosts[host].answer.remote(number, message, turn)
+                reply: Message = self._ray.get(asked)
+                return reply
+            except self._errors:
+                now = time.monotonic()
+                until = until or now + BACK
+                if self._closing or not self._go_on(number, host, late=now >= until):
+                    raise
+                until = None if now >= until else until
+            time.sleep(PAUSE)
 
     def _go_on(self, number: int, host: int, *, late: bool) -> bool:
         """Give a site's ledger a new turn, and move the sites of a machine that is lost.
@@ -227,20 +225,13 @@ class Hosts:
             self._turns[number] += 1
             if host in self._left and (late or not self._cluster.is_alive(self._places[host].node)):
                 self._left.remove(host)
-                self._move(host)
+                moving = [n for n, of in enumerate(self._of) if of == host] if self._left else []
+                said = "A process on node %s is lost; %d sites of it go on in others."
+                log.warning(said, self._places[host].node[:8], len(moving))
+                for one in moving:
+                    _give(one, self._of, self._sizes, self._left)
+                    self._turns[one] += 1
             return bool(self._left)
-
-    def _move(self, lost: int) -> None:
-        """Deal the sites of a process to those that are left, each to the emptiest."""
-        moving = [number for number, host in enumerate(self._of) if host == lost]
-        log.warning(
-            "A process on node %s is lost; %d sites of it go on in others.",
-            self._places[lost].node[:8],
-            len(moving) if self._left else 0,
-        )
-        for number in moving if self._left else []:
-            _give(number, self._of, self._sizes, self._left)
-            self._turns[number] += 1
 
 
 def shared_out(sizes: list[int], count: int) -> list[int]:

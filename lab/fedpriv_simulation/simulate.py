@@ -99,6 +99,54 @@ def simulate(
             nothing was spent, later the run can be resumed.
         KeyboardInterrupt: after the run was left in a state that can be resumed.
     """
+    _check(config, source, insecure_seed, grid)
+    check_installed(config.tracking, source)
+    address = config.job.ray_address if grid is None else None
+    opened = RunDirectory.resume if resume else RunDirectory.create
+    with only_run(out), contextlib.ExitStack() as stack:
+        run = opened(out, config, insecure_seed=insecure_seed)
+        stack.callback(run.discard)
+        cluster = None
+        if address is not None:
+            progress.preparing(f"Connecting to Ray at {address}")
+            with naming(source):
+                cluster = stack.enter_context(connected(address))
+        progress.preparing("Loading the model")
+        with naming(source):
+            pool = pool or SharedBasePool(workers_of(config), many_sites=True)
+            stack.callback(pool.close)
+            check_public(config, run.path, source)
+            config = settle(config, run, pool, here=grid is None and address is None)
+            outside = read_outside(config, run, pool)
+            job = Job(config, run, pool, roster=simulated_roster(config, run.path))
+        digest, begin = job.proposal.base_digest, job.proposal.begin_digest
+        if cluster is not None:
+            progress.preparing(f"Checking {len(cluster.nodes)} nodes")
+            with naming(source):
+                check_nodes(cluster, config, run.path.absolute(), digest)
+        trained = job.update.vector.value.size
+        sites = Sites(config, run.path, insecure_seed, digest, trained, begin)
+        meeting, report_on = _meeting(stack, sites, job, pool, source, progress, grid, cluster)
+        progress.started(job)
+        try:
+            job.execute(meeting, progress.round_done)
+        except BaseException:
+            if run.info["status"] != "preparing":
+                try:
+                    report_on()
+                    write_report(run.path, alive=False)
+                except Exception as error:  # it must not hide what ended the job
+                    log.error("The reports were not written: %s", error)
+            raise
+        budgets = report_on()
+        scored = score_outside(config, run, outside, pool)
+        report = write_report(run.path)
+    shown = scored if config.job.data_is_public else {}
+    return Outcome(run, job.baseline, job.rounds, budgets, report, shown)
+
+
+def _check(config: JobConfig, source: Path, insecure_seed: int | None, grid: Grid | None) -> None:
+    """Refuse what is no simulation, or misses files, before a model is loaded."""
     if insecure_seed is not None and not config.job.data_is_public:
         problem = "--insecure-seed makes noise that anyone can subtract"
         fix = "Leave the option out, or set data_is_public = true if the data really is."
@@ -115,65 +163,9 @@ def simulate(
             value=config.privacy.trust,
             fix="Run it with fedpriv simulate.",
         )
-    check_installed(config.tracking, source)
-    _check_files(config, source)
-    opened = RunDirectory.resume if resume else RunDirectory.create
-    with only_run(out):
-        run = opened(out, config, insecure_seed=insecure_seed)
-        try:
-            return _simulate(config, run, source, insecure_seed, progress, pool, grid)
-        finally:
-            run.discard()
-
-
-def _simulate(
-    config: JobConfig,
-    run: RunDirectory,
-    source: Path,
-    insecure_seed: int | None,
-    progress: Progress,
-    pool: WorkerPool | None,
-    there: Grid | None,
-) -> Outcome:
-    address = config.job.ray_address if there is None else None
-    with contextlib.ExitStack() as stack:
-        cluster = None
-        if address is not None:
-            progress.preparing(f"Connecting to Ray at {address}")
-            with naming(source):
-                cluster = stack.enter_context(connected(address))
-        progress.preparing("Loading the model")
-        with naming(source):
-            pool = pool or SharedBasePool(workers_of(config), many_sites=True)
-            stack.callback(pool.close)
-            check_public(config, run.path, source)
-            config = settle(config, run, pool, here=there is None and address is None)
-            outside = read_outside(config, run, pool)
-            job = Job(config, run, pool, roster=simulated_roster(config, run.path))
-        digest, begin = job.proposal.base_digest, job.proposal.begin_digest
-        if cluster is not None:
-            progress.preparing(f"Checking {len(cluster.nodes)} nodes")
-            with naming(source):
-                check_nodes(cluster, config, run.path.absolute(), digest)
-        trained = job.update.vector.value.size
-        sites = Sites(config, run.path, insecure_seed, digest, trained, begin)
-        grid, report_on = _meeting(stack, sites, job, pool, source, progress, there, cluster)
-        progress.started(job)
-        try:
-            job.execute(grid, progress.round_done)
-        except BaseException:
-            if run.info["status"] != "preparing":
-                try:
-                    report_on()
-                    write_report(run.path, alive=False)
-                except Exception as error:  # it must not hide what ended the job
-                    log.error("The reports were not written: %s", error)
-            raise
-        budgets = report_on()
-        scored = score_outside(config, run, outside, pool)
-        report = write_report(run.path)
-    shown = scored if config.job.data_is_public else {}
-    return Outcome(run, job.baseline, job.rounds, budgets, report, shown)
+    for key, path in config.files().items():
+        if not path.exists():
+            raise ConfigError("no such file or folder", file=source, key=key, value=str(path))
 
 
 def _meeting(
@@ -262,10 +254,3 @@ def _answers(
     others = range(len(opened), len(sites.config.sites))
     visited = (partial(visits.answer, number) for number in others)
     return dict(enumerate([*map(client_app, opened), *visited], start=FIRST_SITE))
-
-
-def _check_files(config: JobConfig, source: Path) -> None:
-    """Refuse files that are not there before a model is loaded."""
-    for key, path in config.files().items():
-        if not path.exists():
-            raise ConfigError("no such file or folder", file=source, key=key, value=str(path))
