@@ -22,6 +22,9 @@ from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_
 from fedpriv_audit.one_run import Coins, audit
 from fedpriv_audit.pipeline import Tell, part_of
 
+# Worlds by their share of the noise.
+AS_CLAIMED: tuple[WorldName, float] = ("as-claimed", 1.0)
+HALF: tuple[WorldName, float] = ("half-noise", 0.5)
 WORDS = 4  # of a canary
 
 
@@ -40,11 +43,7 @@ class OneRunSize:
 
     canaries: int = 1000
     seed: int = 0
-    worlds: tuple[tuple[WorldName, float], ...] = (
-        ("as-claimed", 1.0),
-        ("half-noise", 0.5),
-        ("tenth-noise", 0.1),
-    )
+    worlds: tuple[tuple[WorldName, float], ...] = (AS_CLAIMED, HALF, ("tenth-noise", 0.1))
 
 
 def audit_one_run(

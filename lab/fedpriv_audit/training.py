@@ -19,6 +19,7 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv_audit.canaries import Canary, canaries
 from fedpriv_audit.made_up_site import AuditPlan
 from fedpriv_audit.membership import Coins
+from fedpriv_audit.single_run import AS_CLAIMED, HALF
 from fedpriv_audit.units import AuditedUnit, Row, can_hold_canaries, canary_rows, write_site
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.trial import trained_values
@@ -49,11 +50,7 @@ class TrainingSize:
     candidates: int = 64
     longer: int = 3
     seed: int = 0
-    worlds: tuple[tuple[WorldName, float], ...] = (
-        ("as-claimed", 1.0),
-        ("half-noise", 0.5),
-        ("no-noise", 0.0),
-    )
+    worlds: tuple[tuple[WorldName, float], ...] = (AS_CLAIMED, HALF, ("no-noise", 0.0))
 
 
 @dataclass(frozen=True)

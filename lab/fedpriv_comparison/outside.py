@@ -72,13 +72,10 @@ def check_counts(config: JobConfig, worker: Worker, counts: Sequence[int]) -> No
         units = {drawn_for(record, unit, "new site 0") for record in site.records.training}
         there = len(units - {1.0})
         if there < max(counts):
-            raise ConfigError(
-                f"asks for {max(counts)} units of {name}, which has {there} beside those that it"
-                " holds out",
-                key="--new-sites",
-                value=",".join(map(str, counts)),
-                fix="Ask for fewer, or name a file of held-out records there.",
-            )
+            asked, wanted = ",".join(map(str, counts)), f"asks for {max(counts)} units of {name}"
+            problem = f"{wanted}, which has {there} beside those that it holds out"
+            fix = "Ask for fewer, or name a file of held-out records there."
+            raise ConfigError(problem, key="--new-sites", value=asked, fix=fix)
 
 
 def draw(records: OwnRecords, count: int, unit: str, seed: int) -> OwnRecords:

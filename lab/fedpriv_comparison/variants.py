@@ -111,25 +111,17 @@ def _parse_name(name: str) -> tuple[str, Place, bool, Settings]:
         method = f"{BASE}+{PERSONAL}"
     method, _, way = method.partition("+")
     if way not in ("", PERSONAL):
-        raise ConfigError(
-            "is no way for a site to go on by itself",
-            key="--methods",
-            value=name,
-            fix=f"Use +{PERSONAL}. What several models are worth together, fedpriv simulate"
-            " --personal says.",
-        )
+        several = "What several models are worth together, fedpriv simulate --personal says."
+        problem, fix = "is no way for a site to go on by itself", f"Use +{PERSONAL}. {several}"
+        raise ConfigError(problem, key="--methods", value=name, fix=fix)
     if method.endswith("-pooled"):
         method, place = method.removesuffix("-pooled"), "pooled"
     elif method.endswith("-local"):
         method, place = method.removesuffix("-local"), "local"
     if method not in _known() or (place != "federated" and (method in PUBLIC or way)):
-        raise ConfigError(
-            "is no method that can be compared",
-            key="--methods",
-            value=name,
-            fix=f"Use {ALONE}, {', '.join(_known())}; each also with +personal, a private one with"
-            " -pooled or -local.",
-        )
+        ways = "each also with +personal, a private one with -pooled or -local."
+        fix = f"Use {ALONE}, {', '.join(_known())}; {ways}"
+        raise ConfigError("is no method that can be compared", key="--methods", value=name, fix=fix)
     for setting in settings:
         if "=" not in setting:
             raise ConfigError("expected KEY=VALUE", key=f"--methods {name}", value=setting)
@@ -145,9 +137,8 @@ def _parse_grids(grids: Sequence[str], names: Sequence[str]) -> dict[str, dict[s
         key, equals, text = _long(rest).partition("=")
         values = listed(text)
         if not equals or not values:
-            raise ConfigError(
-                "is an empty grid", key="--grid", value=grid, fix="Such as --grid lr=1e-3,1e-2"
-            )
+            fix = "Such as --grid lr=1e-3,1e-2"
+            raise ConfigError("is an empty grid", key="--grid", value=grid, fix=fix)
         if owner and owner not in names:
             problem = f"is for {owner!r}, which is not compared"
             fix = f"Use one of {', '.join(names)}."

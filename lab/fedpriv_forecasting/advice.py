@@ -145,12 +145,10 @@ def forecast(
     basis = _basis_of(job, table, name)
     curves = {way: found for way in WAYS if (found := basis.reading(federation, way))}
     if not curves:
-        raise ConfigError(
-            f"has too few measured federations of kind {name!r} for a curve: it takes three that"
-            " differ in sites or records, or another kind of the task",
-            key="points",
-            fix="Measure more, or name another table with --table.",
-        )
+        lacking = f"has too few measured federations of kind {name!r} for a curve"
+        takes = "it takes three that differ in sites or records, or another kind of the task"
+        fix = "Measure more, or name another table with --table."
+        raise ConfigError(f"{lacking}: {takes}", key="points", fix=fix)
     points = table.of(name)
     unlike = tuple(unlike_measured(job, federation, described, points))
     over_two = {way: basis.reading(federation, way, TWO_ALONE) for way in curves}

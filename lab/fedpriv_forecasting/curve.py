@@ -353,9 +353,8 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
         if (curve := fit_curve(others, terms)) is None:
             return None
         usual = float(np.mean([one.mean for one in others]))
-        for one in known:
-            if one.setting.group == group:
-                tried += [(curve.predict(one.setting), gain, usual) for gain in one.means]
+        left = (one for one in known if one.setting.group == group)
+        tried += [(curve.predict(one.setting), gain, usual) for one in left for gain in one.means]
     return left_out_of(len(groups), tried)
 
 

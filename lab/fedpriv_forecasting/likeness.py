@@ -30,15 +30,11 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
         problem = "none has the task of the federation file"
         fix = "Name a table that has, with --table, such as benchmarks/joining.py writes."
         raise ConfigError(problem, key="kinds", value=job.model.task, fix=fix)
+    if wanted is not None and wanted not in fitting:
+        tasks = f"{table.kinds[wanted].task}, and the federation {job.model.task}"
+        problem = f"has the task {tasks}: their losses can't be compared"
+        raise ConfigError(problem, key="--kind", value=wanted, fix=f"Use {', '.join(fitting)}.")
     if wanted is not None:
-        if wanted not in fitting:
-            raise ConfigError(
-                f"has the task {table.kinds[wanted].task}, and the federation {job.model.task}:"
-                " their losses can't be compared",
-                key="--kind",
-                value=wanted,
-                fix=f"Use {', '.join(fitting)}.",
-            )
         return wanted
     here = federation.setting
 

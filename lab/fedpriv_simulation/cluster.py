@@ -97,16 +97,12 @@ class Cluster:
             try:
                 found = self.ray.get(answer, timeout=within)
             except self.ray.exceptions.RayTaskError as error:
-                raise UnreachableError(
-                    f"{KEY}: node {node.name} failed at what it was asked:"
-                    f" {type(error.cause).__name__}: {error.cause}"
-                ) from None
+                what = f"failed at what it was asked: {type(error.cause).__name__}: {error.cause}"
+                raise UnreachableError(f"{KEY}: node {node.name} {what}") from None
             except self.ray.exceptions.RayError as error:
-                raise UnreachableError(
-                    f"{KEY}: node {node.name} does not answer within {within:g} s"
-                    f" ({type(error).__name__}). Look at ray status; restart that node or take it"
-                    " out."
-                ) from None
+                what = f"does not answer within {within:g} s ({type(error).__name__})"
+                fix = "Look at ray status; restart that node or take it out."
+                raise UnreachableError(f"{KEY}: node {node.name} {what}. {fix}") from None
             yield node, found
 
 
@@ -168,14 +164,9 @@ def reach(address: str, within: float = REACH) -> None:
             socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
         except OSError as error:
             raise _unreachable(address, f"nobody listens there ({error})") from None
+    command, quiet = [sys.executable, "-c", _TRY, address], subprocess.DEVNULL
     try:
-        tried = subprocess.run(
-            [sys.executable, "-c", _TRY, address],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=within,
-        )
+        tried = subprocess.run(command, stdin=quiet, capture_output=True, text=True, timeout=within)
     except subprocess.TimeoutExpired:
         raise _unreachable(address, f"no Ray cluster took us within {within:g} s") from None
     try:
@@ -190,12 +181,9 @@ def reach(address: str, within: float = REACH) -> None:
 def _refused(address: str, kind: str, text: str) -> Exception:
     said = " ".join(text.split())
     if "version mismatch" in said.lower():
-        return ConfigError(
-            f"has another Ray or Python than this process: {said}",
-            key=KEY,
-            value=address,
-            fix="Install the same on all machines, and start the cluster from there.",
-        )
+        problem = f"has another Ray or Python than this process: {said}"
+        fix = "Install the same on all machines, and start the cluster from there."
+        return ConfigError(problem, key=KEY, value=address, fix=fix)
     return _unreachable(address, f"Ray says {kind}: {said}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -113,13 +114,12 @@ def _check_personal(config: JobConfig, source: Path) -> None:
         fix = "Use public records, or fedpriv-client personalise at each site."
         raise ConfigError(problem, file=source, key="job.data_is_public", value=False, fix=fix)
     if all(site.held_out is None for site in config.sites):
-        raise ConfigError(
-            "is missing at every site, and --personal tests a site's models on its own records",
-            file=source,
-            key="sites.held_out",
-            fix="Keep a share of units apart, such as held_out = 0.2, or name a file, at the sites"
-            " that are to be tested.",
+        problem = (
+            "is missing at every site, and --personal tests a site's models on its own records"
         )
+        apart = "Keep a share of units apart, such as held_out = 0.2, or name a file"
+        fix = f"{apart}, at the sites that are to be tested."
+        raise ConfigError(problem, file=source, key="sites.held_out", fix=fix)
 
 
 def _personalise(
@@ -205,8 +205,7 @@ def _stopped(out: Path, source: Path) -> str:
 
 def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
     privacy, job = config.privacy, config.job
-    proposed = privacy.epsilon
-    most = max(min(proposed, proposed if s.epsilon is None else s.epsilon) for s in config.sites)
+    most = max(min(privacy.epsilon, site.epsilon or math.inf) for site in config.sites)
     steps = "" if job.sync == 1 else f"{job.sync} steps of "
     lines = (
         f"{len(config.sites)} sites, {job.rounds} rounds of {steps}{job.method}, at most"
@@ -264,11 +263,10 @@ def _spent(report: BudgetReport) -> dict[str, float]:
 
 
 def _last_scores(outcome: Outcome) -> dict[str, float]:
+    scored = [row for row in outcome.rounds if row["eval_loss"] is not None]
     keys = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest")
-    for row in reversed(outcome.rounds):
-        if row["eval_loss"] is not None:
-            return {key: row[key] for key in keys if row.get(key) is not None}
-    return outcome.baseline.as_dict()
+    last = {key: scored[-1][key] for key in keys if scored and scored[-1].get(key) is not None}
+    return last or outcome.baseline.as_dict()
 
 
 def show(outcome: Outcome, console: Console) -> None:

@@ -148,8 +148,6 @@ def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten a row to one level of names, joined by dots."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
+        named = {prefix + key: value}
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else named
     return flat

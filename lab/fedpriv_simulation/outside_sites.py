@@ -60,12 +60,10 @@ def check_apart(config: JobConfig, cache: Path) -> None:
         units = held[site.name]
         count = len(units & held[inside.name])
         if site.name != inside.name and count > share * len(units):
-            raise ConfigError(
-                f"holds {count} of {len(units)} units that are also at {inside.name}, which takes"
-                " part: a model knows them already",
-                key=f"outside.{site.name}.data",
-                fix="Take them out of one of the two.",
-            )
+            held_too = f"holds {count} of {len(units)} units that are also at {inside.name}"
+            problem = f"{held_too}, which takes part: a model knows them already"
+            fix = "Take them out of one of the two."
+            raise ConfigError(problem, key=f"outside.{site.name}.data", fix=fix)
 
 
 def _units(config: JobConfig, site: SiteRecords, cache: Path) -> Iterator[bytes]:

@@ -156,13 +156,9 @@ def _check(config: JobConfig, source: Path, insecure_seed: int | None, grid: Gri
         fix = f"Run it with: fedpriv-server --config {source}"
         raise ConfigError(problem, file=source, key="job.engine", value=config.job.engine, fix=fix)
     if grid is not None and config.max_colluding is not None:
-        raise ConfigError(
-            "needs sites that stay open during a round, which this runtime closes",
-            file=source,
-            key="privacy.trust",
-            value=config.privacy.trust,
-            fix="Run it with fedpriv simulate.",
-        )
+        problem = "needs sites that stay open during a round, which this runtime closes"
+        trust, fix = config.privacy.trust, "Run it with fedpriv simulate."
+        raise ConfigError(problem, file=source, key="privacy.trust", value=trust, fix=fix)
     for key, path in config.files().items():
         if not path.exists():
             raise ConfigError("no such file or folder", file=source, key=key, value=str(path))
