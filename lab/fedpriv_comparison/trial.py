@@ -225,12 +225,14 @@ def _as_new_sites(
 ) -> dict[str, dict[str, Home]]:
     """Score a new site at each outside site, from what each site has after training, (P,)."""
     starts = list({id(one): one for one in values.values()}.values())
-    given: dict[str, Any] = {"spec": spec_of(trial.config), "seed": trial.seed, "kind": trial.kind}
+    config, spec, seed = trial.config, spec_of(trial.config), trial.seed
     found: dict[str, dict[str, Home]] = {}
-    for name, site in outside_examples(trial.config, worker).items():
+    for name, site in outside_examples(config, worker).items():
         best = min(starts, key=lambda one: as_it_is(worker, one)(site.tuning).eval_loss)
         for count in trial.counts:
-            made = new_site(worker, best, site, count, trial.config.personal, **given)
+            made = new_site(
+                worker, best, site, count, config.personal, spec=spec, seed=seed, kind=trial.kind
+            )
             scores = home_scores(as_it_is(worker, made), site.reported, site.tuning)
             found.setdefault(name, {})[str(count)] = scores
     return found
@@ -251,14 +253,12 @@ def _trained(trial: Trial, work: Path, pool: WorkerPool) -> tuple[Result, dict[s
             configs = [pooled(config, work)]
         case "local":
             configs = [alone(config, name) for name in names]
-    parts, vectors = zip(
-        *(_simulated(part, trial.seed, work / str(n), pool) for n, part in enumerate(configs)),
-        strict=True,
-    )
-    if len(parts) == 1:
-        return parts[0], dict.fromkeys(names, vectors[0])
+    made = [_simulated(part, trial.seed, work / str(n), pool) for n, part in enumerate(configs)]
+    parts = [result for result, _ in made]
+    if len(made) == 1:
+        return parts[0], dict.fromkeys(names, made[0][1])
     result = _joined(parts, sum(part.bytes_up for part in parts))
-    return result, dict(zip(names, vectors, strict=True))
+    return result, dict(zip(names, (values for _, values in made), strict=True))
 
 
 def _joined(parts: Sequence[Result], bytes_up: int) -> Result:
