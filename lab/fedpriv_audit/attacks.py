@@ -19,6 +19,7 @@ from fedpriv_audit.canaries import Canary
 from fedpriv_audit.membership import Coins, Scores
 from fedpriv_audit.one_run import OneRun, audit
 from fedpriv_audit.training import TIMES, Trained
+from fedpriv_audit.two_worlds import CONFIDENCE
 from fedpriv_audit.units import AuditedUnit, canary_row, examples_of
 
 LOW_RATE = 0.05  # of false accusations
@@ -49,50 +50,42 @@ class Attacker:
         """Return the mean loss of each unit's records, (N,)."""
         losses = losses_of(self._worker, self._examples, values).numpy()
         total = np.bincount(self._owner, losses, minlength=len(self._counts))
-        found: Scores = total / np.maximum(1, self._counts)
-        return found
+        return np.asarray(total / np.maximum(1, self._counts))
 
     def fallen(self, values: Sequence[Vector]) -> Scores:
         """Return how far the losses of models fell from the base model's, (K, N)."""
-        found: Scores = self.base - np.stack([self.losses(one) for one in values])
-        return found
+        return np.asarray(self.base - np.stack([self.losses(one) for one in values]))
 
     def secrets(self, values: Vector, canaries: Sequence[Canary]) -> list[tuple[int, float, float]]:
         """Return how often each canary was inserted, its exposure, and its likeness (Jaccard)."""
         spec, tokenizer = self._spec, self._worker.base.tokenizer
-        texts = [
-            canary_row(spec, canary.prompt, secret)
+        examples = [
+            example
             for canary in canaries
             for secret in (canary.secret, *canary.others)
+            for example in examples_of(spec, [canary_row(spec, canary.prompt, secret)], tokenizer)
         ]
-        examples = [example for row in texts for example in examples_of(spec, [row], tokenizer)]
         before = losses_of(self._worker, examples, self._worker.initial)
         falls = (before - losses_of(self._worker, examples, values)).numpy()
-        told = self._told(values, canaries)
+        parts, told = falls.reshape(len(canaries), -1), self._told(values, canaries)
         return [
             (canary.times, exposure.exposure(part), exposure.jaccard(canary.secret, text))
-            for canary, part, text in zip(
-                canaries, falls.reshape(len(canaries), -1), told, strict=True
-            )
+            for canary, part, text in zip(canaries, parts, told, strict=True)
         ]
 
     def _told(self, values: Vector, canaries: Sequence[Canary]) -> list[str]:
         """Let the model go on after each canary's prompt, and return its texts."""
-        length = min(64, self._spec.max_length)
+        length, tokenizer = min(64, self._spec.max_length), self._worker.base.tokenizer
         prompts = [
             example
-            for canary in canaries
-            for example in encode_completion(
-                canary.prompt, f" {canary.secret}.", self._worker.base.tokenizer, length
-            )
+            for one in canaries
+            for example in encode_completion(one.prompt, f" {one.secret}.", tokenizer, length)
         ]
         self._worker.vector.write(values)
         return completions(self._worker, prompts, self._worker.model)
 
 
-def membership_world(
-    name: WorldName, trained: Trained, fallen: Scores, delta: float, confidence: float
-) -> World:
+def membership_world(name: WorldName, trained: Trained, fallen: Scores, delta: float) -> World:
     """Measure what the models of one world give away of who is in their halves.
 
     The bound on ε is that of the one-run audit: each model has coins of its own. It is the best
@@ -103,10 +96,10 @@ def membership_world(
     """
     inside, count = trained.inside, len(trained.values)
     scores = membership.against_references(fallen, inside)
-    each = 1 - (1 - confidence) / count
+    each = 1 - (1 - CONFIDENCE) / count
     bounds = [audit(one, coins, delta, each) for one, coins in zip(scores, inside, strict=True)]
     best: OneRun = max(bounds, key=lambda one: one.epsilon_lower)
-    area = _area("AUC", scores, inside, confidence)
+    area = _area("AUC", scores, inside)
     return World(
         name=name,
         private=trained.epsilon is not None,
@@ -117,15 +110,13 @@ def membership_world(
         trials={"models": count, "units": inside.shape[1], "members": int(inside.sum())},
         measures=(
             area,
-            _area("AUC by the base model alone", fallen, inside, confidence),
-            _found(scores, inside, confidence),
+            _area("AUC by the base model alone", fallen, inside),
+            _found(scores, inside),
         ),
     )
 
 
-def run_world(
-    scores: Scores, plain: Scores, inside: Coins, epsilon: float, confidence: float
-) -> World:
+def run_world(scores: Scores, plain: Scores, inside: Coins, epsilon: float) -> World:
     """Measure what a run's adapter gives away: its sites' records against records it never saw.
 
     These other records are of another source, so the base model may tell the two apart. How well
@@ -136,7 +127,8 @@ def run_world(
         plain: (N,) losses of the base model.
         epsilon: the run's own claim.
     """
-    area = _area("AUC", scores, inside, confidence)
+    area = _area("AUC", scores, inside)
+    plainly = _area("AUC of the untrained base model", -plain, inside)
     return World(
         name="run",
         private=True,
@@ -145,11 +137,7 @@ def run_world(
         found=area.low is not None and area.low > 0.5,
         wanted=False,
         trials={"units": inside.size, "members": int(inside.sum())},
-        measures=(
-            area,
-            _found(scores, inside, confidence),
-            _area("AUC of the untrained base model", -plain, inside, confidence),
-        ),
+        measures=(area, _found(scores, inside), plainly),
     )
 
 
@@ -162,39 +150,32 @@ def exposure_world(
         found: figures of all canaries of all models, see `Attacker.secrets`.
     """
     expected = exposure.expected_by_chance(candidates)
-    bits, chances, likeness = list[Measure](), list[Measure](), list[Measure]()
+    bits, chances, likeness = [], [], []
     for times in OFTEN:
-        ranked = [one for often, one, _ in found if often == times]
-        alike = [one for often, _, one in found if often == times]
-        mean = statistics.fmean(ranked)
+        _, ranked, alike = zip(*(one for one in found if one[0] == times), strict=True)
+        mean, like = statistics.fmean(ranked), statistics.fmean(alike)
         chance = exposure.by_chance(mean, len(ranked), candidates)
         bits.append(Measure(name=f"bits, inserted ×{times}", value=mean, by_chance=expected))
         chances.append(Measure(name=f"chance of as many, ×{times}", value=chance))
-        likeness.append(
-            Measure(name=f"Jaccard, ×{times}", value=statistics.fmean(alike), by_chance=0.0)
-        )
-    above = any(one.value < CHANCE / len(OFTEN) for one in chances)
-    measures = (*bits, *chances, *likeness)
+        likeness.append(Measure(name=f"Jaccard, ×{times}", value=like, by_chance=0.0))
     return World(
         name=name,
         private=trained.epsilon is not None,
         epsilon=trained.epsilon,
-        found=above,
+        found=any(one.value < CHANCE / len(OFTEN) for one in chances),
         wanted=name == "no-noise",
         trials={"models": len(trained.values), "canaries": len(found), "candidates": candidates},
-        measures=measures,
+        measures=(*bits, *chances, *likeness),
     )
 
 
-def _area(name: str, scores: Scores, inside: Coins, confidence: float) -> Measure:
-    low, high = membership.interval(membership.area, scores, inside, confidence)
+def _area(name: str, scores: Scores, inside: Coins) -> Measure:
+    low, high = membership.interval(membership.area, scores, inside)
     value = membership.area(scores.ravel(), inside.ravel())
     return Measure(name=name, value=value, low=low, high=high, by_chance=0.5)
 
 
-def _found(scores: Scores, inside: Coins, confidence: float) -> Measure:
-    value, low, high = membership.true_positives(
-        scores.ravel(), inside.ravel(), LOW_RATE, confidence
-    )
+def _found(scores: Scores, inside: Coins) -> Measure:
+    value, low, high = membership.true_positives(scores.ravel(), inside.ravel(), LOW_RATE)
     name = f"true positives at {LOW_RATE:.0%} false"
     return Measure(name=name, value=value, low=low, high=high, by_chance=LOW_RATE)

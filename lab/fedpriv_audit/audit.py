@@ -11,6 +11,7 @@ import json
 import math
 import tempfile
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import __version__
-from fedpriv.auditing.result import Audit, Part, PartName, Refused
+from fedpriv.auditing.result import TITLES, Audit, Part, PartName, Refused
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import HOSPITALS, digest, load_job
 from fedpriv.errors import ConfigError, RunError, naming
@@ -134,82 +135,13 @@ class Subject:
         if info.get("status") != "finished":
             raise RunError(f"{path}: the run is not finished. Audit it when it is.")
         sites = tuple(site.model_copy(update={"data": _file(site.data)}) for site in config.sites)
-        return cls(
-            config.model_copy(update={"sites": sites, "outside": ()}), RunDirectory(path, info)
-        )
+        config = config.model_copy(update={"sites": sites, "outside": ()})
+        return cls(config, RunDirectory(path, info))
 
 
 def _file(data: Path | str | None) -> Path | str | None:
     """Return a site's records as a federation file gives them; JSON has no paths, only texts."""
     return Path(data) if data is not None and Path(data).is_absolute() else data
-
-
-class Auditor:
-    """Runs the parts of an audit.
-
-    Args:
-        folder: where `audit.json` will be, and the run on private records.
-        tell: what is being done, for whoever waits.
-    """
-
-    def __init__(
-        self, subject: Subject, size: AuditSize, folder: Path, tell: Tell = lambda text: None
-    ) -> None:
-        self._subject, self._size, self._folder, self._tell = subject, size, folder, tell
-        self._config = for_audit(subject.config, size.training)
-        self._pool = SharedBasePool(workers_of(self._config))
-
-    def run(self, parts: Collection[PartName], command: str) -> Audit:
-        """Run the audit of these parts.
-
-        Raises:
-            FedprivError: a part can't be run, for example because a ledger can't pay.
-        """
-        started, found = datetime.now(UTC), list[Part]()
-        refused = list[Refused]()
-        subject, size, sync = self._subject, self._size, self._subject.config.job.sync
-        try:
-            with tempfile.TemporaryDirectory(dir=scratch()) as made_up:
-                if "pipeline" in parts:
-                    plan = size.pipeline.plan.in_rounds_of(sync)
-                    server = Server(subject.config, plan, self._pool)
-                    folder = Path(made_up, "pipeline")
-                    found.append(audit_pipeline(server, folder, size.pipeline, self._tell))
-                if "one-run" in parts:
-                    plan = one_run_plan(size.one_run.canaries).in_rounds_of(sync)
-                    server = Server(subject.config, plan, self._pool)
-                    folder = Path(made_up, "one-run")
-                    if server.has_few_values:
-                        refused.append(Refused(what="one-run", why=FEW_VALUES))
-                    else:
-                        found.append(audit_one_run(server, folder, size.one_run, self._tell))
-            records = RecordsAudit(self._config, subject.run, size.training, self._pool, self._tell)
-            found += records.parts(parts, self._folder)
-            with self._pool.borrow(job_recipe(self._config)) as worker:
-                base = worker.base.digest
-        finally:
-            self._pool.close()
-        return Audit(
-            command=command,
-            started=started,
-            seconds=math.fsum(part.seconds or 0 for part in found),
-            versions={"fedpriv": __version__} | {name: version(name) for name in SHOWN},
-            job=subject.config.job.name,
-            job_id=None if subject.run is None else subject.run.info["job_id"],
-            method=subject.config.job.method,
-            base_digest=base,
-            config_digest=digest(subject.config),
-            data_is_public=subject.config.job.data_is_public,
-            not_private=records.trained_without_noise,
-            charged=records.charged,
-            seeds={
-                "canaries, coins and halves": str(size.training.seed),
-                "sampling and noise": "operating system",
-                "sampling where there is no noise": "the number of the model",
-            },
-            parts=tuple(found),
-            refused=(*refused, *records.refused),
-        )
 
 
 def check_parts(names: str) -> list[PartName]:
@@ -218,13 +150,11 @@ def check_parts(names: str) -> list[PartName]:
     Raises:
         ConfigError: there is no such part.
     """
-    known: tuple[PartName, ...] = ("pipeline", "one-run", "membership", "exposure")
     asked = {name.strip() for name in names.split(",")}
-    if unknown := sorted(asked - set(known)):
-        raise ConfigError(
-            "no such part", key="--parts", value=unknown[0], fix=f"Choose among {', '.join(known)}."
-        )
-    return [name for name in known if name in asked]
+    if unknown := sorted(asked - set(TITLES)):
+        fix = f"Choose among {', '.join(TITLES)}."
+        raise ConfigError("no such part", key="--parts", value=unknown[0], fix=fix)
+    return [name for name in TITLES if name in asked]
 
 
 def run_audit(
@@ -240,20 +170,61 @@ def run_audit(
     """Audit, and keep what was found in a folder; of a run that is the run's, with its page anew.
 
     Args:
+        folder: where `audit.json` will be, and the run on private records.
         source: for messages.
         command: what was asked, as the result states it.
+        tell: what is being done, for whoever waits.
 
     Raises:
-        FedprivError: as `Auditor.run`. A folder that was made for it is not left behind.
+        FedprivError: a part can't be run, for example because a ledger can't pay. A folder that
+            was made for it is not left behind.
     """
+    started, config, parts_found = datetime.now(UTC), subject.config, list[Part]()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with naming(source):
-            found = Auditor(subject, size, folder, tell).run(parts, command)
+        with naming(source), tempfile.TemporaryDirectory(dir=scratch()) as made_up:
+            as_audited = for_audit(config, size.training)
+            with closing(SharedBasePool(workers_of(as_audited))) as pool:
+                records = RecordsAudit(as_audited, subject.run, size.training, pool, tell)
+                if "pipeline" in parts:
+                    plan = size.pipeline.plan.in_rounds_of(config.job.sync)
+                    server, place = Server(config, plan, pool), Path(made_up, "pipeline")
+                    parts_found.append(audit_pipeline(server, place, size.pipeline, tell))
+                if "one-run" in parts:
+                    plan = one_run_plan(size.one_run.canaries).in_rounds_of(config.job.sync)
+                    server, place = Server(config, plan, pool), Path(made_up, "one-run")
+                    if server.change is None:
+                        parts_found.append(audit_one_run(server, place, size.one_run, tell))
+                    else:
+                        records.refused.append(Refused(what="one-run", why=FEW_VALUES))
+                parts_found += records.parts(parts, folder)
+                with pool.borrow(job_recipe(as_audited)) as worker:
+                    base = worker.base.digest
     except BaseException:
         if not any(folder.iterdir()):
             folder.rmdir()
         raise
+    found = Audit(
+        command=command,
+        started=started,
+        seconds=math.fsum(part.seconds or 0 for part in parts_found),
+        versions={"fedpriv": __version__} | {name: version(name) for name in SHOWN},
+        job=config.job.name,
+        job_id=None if subject.run is None else subject.run.info["job_id"],
+        method=config.job.method,
+        base_digest=base,
+        config_digest=digest(config),
+        data_is_public=config.job.data_is_public,
+        not_private=records.trained_without_noise,
+        charged=records.charged,
+        seeds={
+            "canaries, coins and halves": str(size.training.seed),
+            "sampling and noise": "operating system",
+            "sampling where there is no noise": "the number of the model",
+        },
+        parts=tuple(parts_found),
+        refused=tuple(records.refused),
+    )
     found.write(folder)
     if subject.run is not None:
         write_report(folder)

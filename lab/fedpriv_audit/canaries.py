@@ -19,11 +19,6 @@ class Canary:
     others: list[str]
     times: int
 
-    @property
-    def records(self) -> list[str]:
-        """The one that is inserted, and the others."""
-        return [f"{self.prompt} {secret}." for secret in (self.secret, *self.others)]
-
 
 def canaries(candidates: int, times: Sequence[int], seed: str = "canaries") -> list[Canary]:
     """Make canaries, each with so many secrets, its own among them; a seed makes the same ones.

@@ -13,8 +13,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from fedpriv.auditing.result import FILE, Audit, conclusion
+from fedpriv.auditing.result import FILE, TITLES, WORLDS, Audit, Part, conclusion, shown, verdict
+
+MOST = 2  # figures of a world in a table; audit.json has all
 
 
 def audit(
@@ -94,13 +97,25 @@ def audit(
 
 
 def _show(found: Audit, console: Console, say: Callable[[str], None]) -> None:
-    from fedpriv_audit import present
-
     if found.not_private:
         console.print("[bold red]NOT PRIVATE[/] (twins with less noise on public records)")
     for part in found.parts:
-        console.print(present.table(part))
+        console.print(_table(part))
     for refused in found.refused:
         say(f"not run  {refused.what}: {refused.why}")
     for site, epsilon in found.charged.items():
         say(f"charged  {site}: its ledger has spent ε = {epsilon:.3g}")
+
+
+def _table(part: Part) -> Table:
+    """Show one part: a row for each world."""
+    title = f"{TITLES[part.name]}: claimed ε = {part.epsilon:.3g} at δ = {part.delta:.2g}"
+    made = Table(title=title, title_justify="left")
+    for name in ("world", "its ε", "ε at least", "found", ""):
+        made.add_column(name, justify="left" if name in ("world", "found", "") else "right")
+    for world in part.worlds:
+        proved = "" if world.epsilon_lower is None else f"{world.epsilon_lower:.2f}"
+        cost = "none" if world.epsilon is None else f"{world.epsilon:.3g}"
+        figures = "\n".join(map(shown, world.measures[:MOST]))
+        made.add_row(WORLDS[world.name], cost, proved, figures, verdict(part, world))
+    return made

@@ -83,6 +83,10 @@ class Server:
 
     Args:
         config: the federation's: its model, method, numerics and wire format are audited.
+
+    Attributes:
+        change: the synthetic set, for a method that has one. A release is then coefficients in a
+            small set, which can't tell many records apart.
     """
 
     def __init__(self, config: JobConfig, plan: AuditPlan, pool: WorkerPool) -> None:
@@ -98,6 +102,7 @@ class Server:
         columns = self.config.data.columns
         records = [self.record(text) for text in PUBLIC]
         self._set = SyntheticSet(records) if find_method(config.job.method).needs_set else None
+        self.change = None if self._set is None else SetChange.between(None, self._set)
         self._spec = DataSpec.of(columns, self.config.model, max_records_per_unit=1)
 
     def record(self, text: str) -> dict[str, str]:
@@ -112,19 +117,10 @@ class Server:
         asked = self.config.model_copy(update={"privacy": privacy})
         return propose(asked, job_id=job, base=self.base, begin=self.begin, vector=self._vector)
 
-    @property
-    def has_few_values(self) -> bool:
-        """Whether a release is coefficients in a small set, which can't tell many records apart."""
-        return self._set is not None
-
-    def change(self) -> SetChange | None:
-        """Return the synthetic set, for a method that has one."""
-        return None if self._set is None else SetChange.between(None, self._set)
-
     def vectors(self, texts: list[str]) -> Values:
         """Return what each record adds to a sum if sampled, (len(texts), K), before the noise."""
         proposal = self.proposal("known", 1.0)
-        found: list[Values] = []
+        found = []
         with self.pool.borrow(self.recipe) as worker:
             tokenizer = worker.base.tokenizer
             public = () if self._set is None else self._set.examples(self._spec, tokenizer)
@@ -140,42 +136,30 @@ class Server:
                 found.append(total.value.double().cpu().numpy() * step)
         return np.stack(found)
 
+    def releases(self, site: Site, job: str, noise_share: float) -> tuple[list[Values], float]:
+        """Return what a whole job of a new name releases, and σ of the plan it was committed to.
 
-class MadeUpSite:
-    """A site that holds these records; use `made_up_site`."""
-
-    def __init__(self, server: Server, site: Site) -> None:
-        self._server, self.site = server, site
-
-    def releases(self, job: str, noise_share: float = 1.0) -> list[Values]:
-        """Return everything that a whole job of a new name releases, round by round, as a sum.
-
-        The move of a round with several steps is taken back to the sum of all of them.
+        That is a sum for each round; the move of a round with several steps is taken back to the
+        sum of all of them.
 
         Args:
             noise_share: share of the claim's noise; the site grants it.
         """
-        server = self._server
-        proposal = server.proposal(job, noise_share)
-        self.site.consider(proposal)
-        change = server.change()
+        proposal, change = self.proposal(job, noise_share), self.change
+        site.consider(proposal)
         digest = None if change is None else change.digest
-        terms, found = self.site.ledger.terms, []
+        terms, found = site.ledger.terms, []
         for slot in range(0, proposal.training_steps, proposal.round_steps):
             asked = StepRequest(job_id=job, slot=slot, set_digest=digest)
-            answer = self.site.step(asked, server.values, change)
+            answer = site.step(asked, self.values, change)
             assert isinstance(answer, tuple)  # no job of the audit is a secure sum
             values = answer[1].values.astype(np.float64)
             if proposal.local is not None:  # each step moved by its sum over what it expected
                 values *= proposal.privacy.sample_rate * terms.declared_size
             found.append(values)
-        return found
-
-    def noise_multiplier(self, job: str) -> float:
-        """Return σ of the plan that the site committed to."""
-        plan = self.site.ledger.plan(job)
+        plan = site.ledger.plan(job)
         assert plan is not None
-        return plan.noise_multiplier
+        return found, plan.noise_multiplier
 
 
 def scratch() -> Path | None:
@@ -190,9 +174,7 @@ def scratch() -> Path | None:
 
 
 @contextmanager
-def made_up_site(
-    server: Server, folder: Path, texts: list[str], declared: int
-) -> Iterator[MadeUpSite]:
+def made_up_site(server: Server, folder: Path, texts: list[str], declared: int) -> Iterator[Site]:
     """Open a site with these texts as its records, in a new folder.
 
     Args:
@@ -232,7 +214,7 @@ def made_up_site(
     )
     site = Site(settings, server.pool, lambda job, slot: SystemCsprng())
     try:
-        yield MadeUpSite(server, site)
+        yield site
     finally:
         site.close()
 
@@ -240,10 +222,8 @@ def made_up_site(
 def _with_plan(config: JobConfig, plan: AuditPlan) -> JobConfig:
     """Return the federation's job with the records, steps and claim of the audit."""
     columns = {"text": "text"} | ({"label": "label"} if config.model.labels else {})
-    synthetic = config.synthetic
-    if synthetic is not None:
-        size = {"size": len(PUBLIC), "warm_start": 0}
-        synthetic = synthetic.model_copy(update=size)
+    few = {"size": len(PUBLIC), "warm_start": 0}
+    synthetic = config.synthetic and config.synthetic.model_copy(update=few)
     job = {"rounds": plan.steps // plan.local, "sync": plan.local, "wire": "float32"}
     privacy = {
         "epsilon": plan.epsilon,

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from fedpriv_audit.two_worlds import clopper_pearson
+from fedpriv_audit.two_worlds import CONFIDENCE, clopper_pearson
 
 Scores = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]
@@ -63,13 +63,9 @@ def area(scores: Scores, inside: Coins) -> float:
 
 
 def interval(
-    measure: Callable[[Scores, Coins], float],
-    scores: Scores,
-    inside: Coins,
-    confidence: float = 0.95,
-    seed: int = 0,
+    measure: Callable[[Scores, Coins], float], scores: Scores, inside: Coins
 ) -> tuple[float, float]:
-    """Bound a measure by drawing records again, with all models' scores of a record at once.
+    """Bound a measure, with `CONFIDENCE`, by drawing records again, with all scores of each.
 
     The percentile bootstrap over records, because scores of one record under several models
     depend on each other.
@@ -84,29 +80,28 @@ def interval(
     scores, inside = np.atleast_2d(scores), np.atleast_2d(inside)
     if inside.all() or not inside.any():
         raise ValueError("Expected members and others.")
-    rng, found = np.random.default_rng(seed), list[float]()
+    rng, found = np.random.default_rng(0), list[float]()
     while len(found) < RESAMPLES:
         drawn = rng.integers(0, scores.shape[1], scores.shape[1])
         members = inside[:, drawn].ravel()
         if 0 < members.sum() < members.size:
             found.append(measure(scores[:, drawn].ravel(), members))
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
     return float(low), float(high)
 
 
-def true_positives(
-    scores: Scores, inside: Coins, false_rate: float, confidence: float = 0.95
-) -> tuple[float, float, float]:
+def true_positives(scores: Scores, inside: Coins, false_rate: float) -> tuple[float, float, float]:
     """Return the share of members found when at most `false_rate` of the others is accused.
 
     Returns:
-        The share, and bounds of Clopper and Pearson on it at the threshold that was used.
+        The share, and bounds of Clopper and Pearson on it at the threshold that was used, with
+        `CONFIDENCE`.
     """
     others = np.sort(scores[~inside])
     allowed = math.floor(false_rate * len(others))
     threshold = others[len(others) - 1 - allowed]  # so many are beyond it, or fewer
     members = scores[inside]
     hits = int((members > threshold).sum())
-    low, high = clopper_pearson(hits, len(members), (1 - confidence) / 2)
+    low, high = clopper_pearson(hits, len(members), (1 - CONFIDENCE) / 2)
     return hits / len(members), float(low), float(high)

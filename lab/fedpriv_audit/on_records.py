@@ -8,15 +8,16 @@ Privacy
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fedpriv.auditing.result import Part, Refused, World, WorldName
+from fedpriv.auditing.result import Part, PartName, Refused, World, WorldName
 from fedpriv.config.job import JobConfig
 from fedpriv.data.read import read_records
 from fedpriv.errors import RunError
@@ -27,15 +28,16 @@ from fedpriv.private_training.worker import Worker
 from fedpriv.report.rundir import read_run
 from fedpriv_audit import membership
 from fedpriv_audit.attacks import Attacker, exposure_world, membership_world, run_world
-from fedpriv_audit.pipeline import CONFIDENCE, Tell
+from fedpriv_audit.pipeline import Tell
 from fedpriv_audit.training import (
     Trained,
     TrainingSize,
     trained_on_all,
     trained_on_halves,
-    trained_values,
 )
+from fedpriv_audit.two_worlds import CONFIDENCE
 from fedpriv_audit.units import AuditedUnit, can_hold_canaries, chosen, read_units
+from fedpriv_comparison.trial import trained_values
 from fedpriv_server.own_records import spec_of
 from fedpriv_server.run_directory import RunDirectory
 
@@ -48,33 +50,27 @@ NOT_PUBLIC = (
 )
 
 
+@dataclass
 class RecordsAudit:
     """Trains models, as far as the records allow it, and attacks them.
 
-    Args:
+    Attributes:
         config: of `for_audit`.
         run: whose adapter is attacked, too, if one is.
-
-    Attributes:
         refused: what was not run, and why.
         charged: what each site's ledger has spent on the run on private records.
         trained_without_noise: whether any model was trained with less noise than is claimed.
     """
 
-    def __init__(
-        self,
-        config: JobConfig,
-        run: RunDirectory | None,
-        size: TrainingSize,
-        pool: WorkerPool,
-        tell: Tell,
-    ) -> None:
-        self._config, self._run, self._size, self._pool = config, run, size, pool
-        self._tell = tell
-        self.refused: list[Refused] = []
-        self.charged: dict[str, float] = {}
-        self.trained_without_noise = False
-        self._worlds: dict[str, list[World]] = {}
+    config: JobConfig
+    run: RunDirectory | None
+    size: TrainingSize
+    pool: WorkerPool
+    tell: Tell
+    refused: list[Refused] = field(default_factory=list)
+    charged: Mapping[str, float] = field(default_factory=dict)
+    trained_without_noise: bool = False
+    _worlds: dict[PartName, list[World]] = field(default_factory=dict)
 
     def parts(self, wanted: Collection[str], folder: Path) -> list[Part]:
         """Run those of membership and exposure that are wanted and may be run, on the same models.
@@ -85,24 +81,43 @@ class RecordsAudit:
         Raises:
             FedprivError: as `simulate`; a ledger can't pay, or did for an earlier audit there.
         """
-        names = [name for name in ("membership", "exposure") if name in wanted]
-        self._worlds = {name: [] for name in names if self._may(name)}
+        names: tuple[PartName, ...] = ("membership", "exposure")
+        self._worlds = {name: [] for name in names if name in wanted and self._may(name)}
         if not self._worlds:
             return []
         clock = time.monotonic()
-        units = read_units(self._config.sites, spec_of(self._config))
-        if self._config.job.data_is_public:
-            claim, count = self._on_public(units), min(len(units), self._size.records)
+        units = read_units(self.config.sites, spec_of(self.config))
+        if self.config.job.data_is_public:
+            claim, count = self._on_public(units), min(len(units), self.size.records)
         else:
             claim, count = self._on_private(units, folder), None
         # How long private records took depends on who was sampled (law 19).
         took = time.monotonic() - clock
-        seconds = None if count is None else round(took / len(self._worlds), 1)
-        return [self._part(name, claim, count, seconds) for name in self._worlds]
+        size, privacy = self.size, self.config.privacy
+        settings = {
+            "units": count,
+            "rounds": self.config.job.rounds,
+            "sample_rate": privacy.sample_rate,
+            "times_the_rounds_without_noise": size.longer,
+            "candidates": size.candidates,
+            "seed": size.seed,
+        }
+        return [
+            Part(
+                name=name,
+                epsilon=claim,
+                delta=privacy.delta,
+                confidence=CONFIDENCE,
+                settings=settings,
+                worlds=tuple(worlds),
+                seconds=None if count is None else round(took / len(self._worlds), 1),
+            )
+            for name, worlds in self._worlds.items()
+        ]
 
     def _may(self, name: str) -> bool:
         """Tell whether a part may be run; note why not."""
-        config, why = self._config, None
+        config, why = self.config, None
         if any(site.data is None for site in config.sites):
             why = AWAY
         elif name == "membership" and not config.job.data_is_public:
@@ -115,12 +130,12 @@ class RecordsAudit:
 
     def _on_public(self, units: list[AuditedUnit]) -> float:
         """Train and attack models of halves of some units, in all worlds; return the claim."""
-        config, size, claim = self._config, self._size, 0.0
+        config, size, claim = self.config, self.size, 0.0
         some = chosen(units, size.records, size.seed)
         for name, share in size.worlds:
-            self._tell(f"{size.models} models of halves of {len(some)} units, {name}")
+            self.tell(f"{size.models} models of halves of {len(some)} units, {name}")
             with tempfile.TemporaryDirectory() as work:
-                trained = trained_on_halves(config, some, size, name, share, Path(work), self._pool)
+                trained = trained_on_halves(config, some, size, name, share, Path(work), self.pool)
             if trained.epsilon is not None and share == 1:
                 claim = trained.epsilon
             self.trained_without_noise |= share < 1
@@ -129,76 +144,54 @@ class RecordsAudit:
 
     def _on_private(self, units: list[AuditedUnit], folder: Path) -> float:
         """Make and attack one run on all records, which ledgers pay for; return the claim."""
-        for twin in (name for name, share in self._size.worlds if share != 1):
+        for twin in (name for name, share in self.size.worlds if share != 1):
             self.refused.append(Refused(what=f"exposure, {twin}", why=NOT_PUBLIC))
         place = folder / RUN
         if place.exists():
             raise RunError(
                 f"{place}: is of an earlier audit, whose ledgers paid for it. Give another --out."
             )
-        self._tell("one run on all records, with canaries, paid for by the sites' ledgers")
-        trained = trained_on_all(self._config, units, self._size, private_folder(place), self._pool)
+        self.tell("one run on all records, with canaries, paid for by the sites' ledgers")
+        trained = trained_on_all(self.config, units, self.size, private_folder(place), self.pool)
         assert trained.epsilon is not None
-        self.charged = dict(trained.charged)
+        self.charged = trained.charged
         self._attack("as-claimed", trained, [])
         return trained.epsilon
 
-    def _part(self, name: Any, claim: float, units: int | None, seconds: float | None) -> Part:
-        size, privacy = self._size, self._config.privacy
-        return Part(
-            name=name,
-            epsilon=claim,
-            delta=privacy.delta,
-            confidence=CONFIDENCE,
-            settings={
-                "units": units,
-                "rounds": self._config.job.rounds,
-                "sample_rate": privacy.sample_rate,
-                "times_the_rounds_without_noise": size.longer,
-                "candidates": size.candidates,
-                "seed": size.seed,
-            },
-            worlds=tuple(self._worlds[name]),
-            seconds=seconds,
-        )
-
     def _attack(self, name: WorldName, trained: Trained, units: list[AuditedUnit]) -> None:
         """Run all wanted attacks on the models of one world."""
-        config, worlds = self._config, self._worlds
-        with self._pool.borrow(job_recipe(config)) as worker:
+        config, worlds = self.config, self._worlds
+        with self.pool.borrow(job_recipe(config)) as worker:
             attacker = Attacker(worker, spec_of(config), units)
             if "membership" in worlds:
-                fallen, delta = attacker.fallen(trained.values), config.privacy.delta
-                found = membership_world(name, trained, fallen, delta, CONFIDENCE)
-                worlds["membership"].append(found)
-                if name == "as-claimed" and self._run is not None:
-                    own = self._of_the_run(self._run, worker, trained, units)
-                    worlds["membership"].append(own)
+                found, delta = worlds["membership"], config.privacy.delta
+                fallen = attacker.fallen(trained.values)
+                found.append(membership_world(name, trained, fallen, delta))
+                if name == "as-claimed" and self.run is not None:
+                    found.append(self._of_the_run(self.run, worker, trained, units))
             if "exposure" in worlds:
                 pairs = zip(trained.values, trained.canaries, strict=True)
-                told = [
-                    one for values, planted in pairs for one in attacker.secrets(values, planted)
-                ]
-                found = exposure_world(name, trained, told, self._size.candidates)
-                worlds["exposure"].append(found)
+                told = list(itertools.chain(*(attacker.secrets(*pair) for pair in pairs)))
+                exposed = exposure_world(name, trained, told, self.size.candidates)
+                worlds["exposure"].append(exposed)
 
     def _of_the_run(
         self, run: RunDirectory, worker: Worker, references: Trained, units: list[AuditedUnit]
     ) -> World:
         """Attack a run's adapter: its training units against the records it was evaluated on."""
         others = self._evaluated_on()
-        attacker = Attacker(worker, spec_of(self._config), [*units, *others])
+        attacker = Attacker(worker, spec_of(self.config), [*units, *others])
         fallen = attacker.fallen([*references.values, trained_values(run)])
         strangers = np.zeros((len(references.values), len(others)), dtype=bool)
         members = np.arange(len(units) + len(others)) < len(units)
         inside = np.vstack([np.hstack([references.inside, strangers]), members])
         scores = membership.against_references(fallen, inside)[-1]
         epsilon = max(report.epsilon_committed for report in read_run(run.path).reports)
-        return run_world(scores, attacker.base, members, epsilon, CONFIDENCE)
+        return run_world(scores, attacker.base, members, epsilon)
 
     def _evaluated_on(self) -> list[AuditedUnit]:
         """Read the records by which the coordinator evaluates, each as a unit."""
-        config = self._config
+        config = self.config
         with tempfile.TemporaryDirectory() as cache:
             records = read_records(
                 config.evaluation.data,

@@ -20,6 +20,8 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import binom
 
+from fedpriv_audit.two_worlds import CONFIDENCE
+
 Scores = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]
 MOST = 50.0  # beyond, no number of guesses tells one ε from the next
@@ -81,7 +83,7 @@ def audit(
     scores: Scores,
     inside: Coins,
     delta: float,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     shares: Sequence[float] = SHARES,
 ) -> OneRun:
     """Return the best bound over several shares of guesses, which share the error among them.

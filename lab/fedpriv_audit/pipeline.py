@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +18,14 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, World, WorldName
+from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, PartName, World, WorldName
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
-from fedpriv_audit.two_worlds import Scores, epsilon_lower
+from fedpriv_audit.two_worlds import CONFIDENCE, Scores, epsilon_lower
 
 CANARY, UNITS = "fever of unknown origin", 24
-CONFIDENCE = 0.95
 AT_ONCE = 50  # jobs of one site
 PLAN = AuditPlan(epsilon=2.0, delta=0.03, sample_rate=0.25, steps=4)
+TENTH: tuple[WorldName, float, int] = ("tenth-noise", 0.1, 200)
 Tell = Callable[[str], None]
 
 
@@ -42,12 +42,7 @@ class PipelineSize:
     @classmethod
     def of(cls, jobs: int) -> PipelineSize:
         """So many as claimed, and twins to go with them."""
-        worlds: tuple[tuple[WorldName, float, int], ...] = (
-            ("as-claimed", 1.0, jobs),
-            ("half-noise", 0.5, 2 * jobs),
-            ("tenth-noise", 0.1, 200),
-        )
-        return cls(worlds=worlds)
+        return cls((("as-claimed", 1.0, jobs), ("half-noise", 0.5, 2 * jobs), TENTH))
 
 
 def two_worlds(
@@ -67,9 +62,8 @@ def two_worlds(
             place = folder / f"{world}-{len(scores)}"
             with made_up_site(server, place, [first, *blank], UNITS) as site:
                 for number in range(min(AT_ONCE, jobs - len(scores))):
-                    released = site.releases(f"job-{number}", noise_share)
-                    spread = site.noise_multiplier(f"job-{number}") * CLIP
-                    scores.append(log_ratio(released, canary, server.plan, spread))
+                    released, noise = server.releases(site, f"job-{number}", noise_share)
+                    scores.append(log_ratio(released, canary, server.plan, noise * CLIP))
             shutil.rmtree(place)
         found.append(np.array(scores))
     return found[0], found[1]
@@ -108,7 +102,7 @@ def audit_pipeline(
     for name, share, jobs in size.worlds:
         tell(f"{TITLES['pipeline']}, {WORLDS[name]}: {2 * jobs} jobs")
         inside, outside = two_worlds(server, folder / name, canary, jobs, share)
-        bound, _ = epsilon_lower(inside, outside, plan.delta, CONFIDENCE)
+        bound, _ = epsilon_lower(inside, outside, plan.delta)
         worlds.append(
             World(
                 name=name,
@@ -121,19 +115,27 @@ def audit_pipeline(
                 measures=(_distance(inside, outside),),
             )
         )
+    norm = float(np.linalg.norm(canary) / CLIP)
+    said = {"local_steps": plan.local, "records": UNITS, "canary_norm": norm}
+    return part_of("pipeline", plan, worlds, started, **said)
+
+
+def part_of(
+    name: PartName, plan: AuditPlan, worlds: Sequence[World], started: float, **settings: float
+) -> Part:
+    """Return the part that held worlds to the claim of a plan.
+
+    Args:
+        started: by the monotonic clock.
+        settings: besides those of the plan.
+    """
+    of_plan = {name: getattr(plan, name) for name in ("sample_rate", "steps", "noise_multiplier")}
     return Part(
-        name="pipeline",
+        name=name,
         epsilon=plan.epsilon,
         delta=plan.delta,
         confidence=CONFIDENCE,
-        settings={
-            "sample_rate": plan.sample_rate,
-            "steps": plan.steps,
-            "local_steps": plan.local,
-            "noise_multiplier": plan.noise_multiplier,
-            "records": UNITS,
-            "canary_norm": float(np.linalg.norm(canary) / CLIP),
-        },
+        settings=of_plan | settings,
         worlds=tuple(worlds),
         seconds=round(time.monotonic() - started, 1),
     )

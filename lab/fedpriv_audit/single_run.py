@@ -20,8 +20,11 @@ from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, World, WorldN
 from fedpriv_audit.canaries import random_texts
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
 from fedpriv_audit.one_run import Coins, audit
-from fedpriv_audit.pipeline import CONFIDENCE, Tell
+from fedpriv_audit.pipeline import Tell, part_of
 
+# Worlds by their share of the noise.
+AS_CLAIMED: tuple[WorldName, float] = ("as-claimed", 1.0)
+HALF: tuple[WorldName, float] = ("half-noise", 0.5)
 WORDS = 4  # of a canary
 
 
@@ -40,11 +43,7 @@ class OneRunSize:
 
     canaries: int = 1000
     seed: int = 0
-    worlds: tuple[tuple[WorldName, float], ...] = (
-        ("as-claimed", 1.0),
-        ("half-noise", 0.5),
-        ("tenth-noise", 0.1),
-    )
+    worlds: tuple[tuple[WorldName, float], ...] = (AS_CLAIMED, HALF, ("tenth-noise", 0.1))
 
 
 def audit_one_run(
@@ -64,27 +63,13 @@ def audit_one_run(
         coins = np.random.default_rng([size.seed, number]).random(size.canaries) < 0.5
         chosen = [text for text, there in zip(texts, coins, strict=True) if there]
         with made_up_site(server, folder / name, chosen, size.canaries) as site:
-            releases = site.releases(name, share)
-            noise = site.noise_multiplier(name)
+            releases, noise = server.releases(site, name, share)
         each = plan.sample_rate * plan.steps
         mean = np.sum(releases, 0) / (CLIP * each)
         scores = estimate(vectors, gram, mean, noise * plan.steps**0.5 / each)
         worlds.append(_world(name, plan, share, scores, coins))
-    return Part(
-        name="one-run",
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-        confidence=CONFIDENCE,
-        settings={
-            "sample_rate": plan.sample_rate,
-            "steps": plan.steps,
-            "noise_multiplier": plan.noise_multiplier,
-            "canaries": size.canaries,
-            "seed": size.seed,
-        },
-        worlds=tuple(worlds),
-        seconds=round(time.monotonic() - started, 1),
-    )
+    said = {"canaries": size.canaries, "seed": size.seed}
+    return part_of("one-run", plan, worlds, started, **said)
 
 
 def estimate(vectors: Values, gram: Values, mean: Values, deviation: float) -> Values:
@@ -104,7 +89,8 @@ def estimate(vectors: Values, gram: Values, mean: Values, deviation: float) -> V
 
 
 def _world(name: WorldName, plan: AuditPlan, share: float, scores: Values, coins: Coins) -> World:
-    found = audit(scores, coins, plan.delta, CONFIDENCE)
+    found = audit(scores, coins, plan.delta)
+    right = found.correct / found.guesses
     return World(
         name=name,
         private=True,
@@ -113,11 +99,5 @@ def _world(name: WorldName, plan: AuditPlan, share: float, scores: Values, coins
         found=found.epsilon_lower > plan.epsilon,
         wanted=name == "tenth-noise",
         trials={"canaries": len(coins), "guesses": found.guesses, "correct": found.correct},
-        measures=(
-            Measure(
-                name="guesses that are right",
-                value=found.correct / found.guesses,
-                by_chance=0.5,
-            ),
-        ),
+        measures=(Measure(name="guesses that are right", value=right, by_chance=0.5),),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +14,17 @@ from fedpriv.auditing.result import WorldName
 from fedpriv.config.job import JobConfig
 from fedpriv.config.sites import SiteSection
 from fedpriv.config.tracking import TrackingSection
-from fedpriv.errors import RunError
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv_audit.canaries import Canary, canaries
+from fedpriv_audit.made_up_site import AuditPlan
 from fedpriv_audit.membership import Coins
+from fedpriv_audit.single_run import AS_CLAIMED, HALF
 from fedpriv_audit.units import AuditedUnit, Row, can_hold_canaries, canary_rows, write_site
 from fedpriv_comparison.public_training import train
+from fedpriv_comparison.trial import trained_values
 from fedpriv_server.own_records import spec_of
-from fedpriv_server.run_directory import RunDirectory
-from fedpriv_simulation.simulate import Outcome, simulate
+from fedpriv_simulation.simulate import simulate
 
 TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # that each canary is inserted
 EVALUATED = 8  # records, by which nobody looks at the models of an audit
@@ -50,11 +50,7 @@ class TrainingSize:
     candidates: int = 64
     longer: int = 3
     seed: int = 0
-    worlds: tuple[tuple[WorldName, float], ...] = (
-        ("as-claimed", 1.0),
-        ("half-noise", 0.5),
-        ("no-noise", 0.0),
-    )
+    worlds: tuple[tuple[WorldName, float], ...] = (AS_CLAIMED, HALF, ("no-noise", 0.0))
 
 
 @dataclass(frozen=True)
@@ -66,14 +62,14 @@ class Trained:
         inside: (K, N) which unit each was trained on.
         canaries: of each model.
         epsilon: the largest that a site committed to for a model; None without noise.
-        charged: what each site's ledger paid for the last of them.
+        charged: what each site's ledger has spent, where ledgers outlive the audit.
     """
 
     values: list[Vector]
     inside: Coins
     canaries: list[list[Canary]]
     epsilon: float | None
-    charged: Mapping[str, float]
+    charged: Mapping[str, float] = field(default_factory=dict)
 
 
 def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
@@ -92,19 +88,17 @@ def with_noise(config: JobConfig, share: float) -> JobConfig:
         return config
     privacy = config.privacy
 
-    def weaker(epsilon: float) -> float:
-        noise = calibrate_noise(epsilon, privacy.delta, privacy.sample_rate, config.slots)
-        event = Event(privacy.sample_rate, share * noise, config.slots)
-        return epsilon_upper([event], privacy.delta)
+    def weaker(epsilon: float) -> dict[str, float]:
+        plan = AuditPlan(epsilon, privacy.delta, privacy.sample_rate, config.slots)
+        return {"epsilon": plan.epsilon_with(share)}
 
-    proposed = weaker(privacy.epsilon)
     sites = tuple(
         site
         if site.epsilon is None
-        else site.model_copy(update={"epsilon": weaker(min(site.epsilon, privacy.epsilon))})
+        else site.model_copy(update=weaker(min(site.epsilon, privacy.epsilon)))
         for site in config.sites
     )
-    changed = privacy.model_copy(update={"epsilon": proposed})
+    changed = privacy.model_copy(update=weaker(privacy.epsilon))
     return config.model_copy(update={"privacy": changed, "sites": sites})
 
 
@@ -131,7 +125,7 @@ def trained_on_halves(
     assert config.job.data_is_public
     number = sum(world.encode())
     inside = np.random.default_rng([size.seed, number]).random((size.models, len(units))) < 0.5
-    values, planted, epsilons, charged = [], [], [], dict[str, float]()
+    values, planted, epsilons = [], [], []
     sizes = _half_sizes(config, units)
     for model in range(size.models):
         work = folder / f"{world}-{model}"
@@ -141,14 +135,13 @@ def trained_on_halves(
         job = _with_records(config, _by_site(config, members, secrets), work, sizes)
         if share:
             outcome = simulate(with_noise(job, share), work / "run", source=work, pool=pool)
-            charged = paid(outcome)
             epsilons.append(max(one.epsilon_committed for one in outcome.budgets.values()))
             values.append(trained_values(outcome.run))
         else:
             values.append(_without_noise(job, size, model, pool))
         planted.append(secrets)
         shutil.rmtree(work)
-    return Trained(values, inside, planted, max(epsilons, default=None), charged)
+    return Trained(values, inside, planted, max(epsilons, default=None))
 
 
 def trained_on_all(
@@ -176,25 +169,8 @@ def trained_on_all(
         shutil.rmtree(records)
     epsilon = max(one.epsilon_committed for one in outcome.budgets.values())
     everyone = np.ones((1, len(units)), dtype=bool)
-    return Trained([trained_values(outcome.run)], everyone, [secrets], epsilon, paid(outcome))
-
-
-def paid(outcome: Outcome) -> dict[str, float]:
-    """Return the ε that each site's ledger has spent."""
-    return {name: report.epsilon_spent for name, report in outcome.budgets.items()}
-
-
-def trained_values(run: RunDirectory) -> Vector:
-    """Return the values (P,) after the last round.
-
-    Raises:
-        RunError: the run keeps none.
-    """
-    kept = run.checkpoint()
-    if kept is None:
-        raise RunError(f"{run.path}: keeps no trained values.")
-    values: Vector = kept.tensors.value["vector"].numpy()
-    return values
+    charged = {name: report.epsilon_spent for name, report in outcome.budgets.items()}
+    return Trained([trained_values(outcome.run)], everyone, [secrets], epsilon, charged)
 
 
 def _canaries(config: JobConfig, size: TrainingSize, seed: str) -> list[Canary]:
@@ -208,11 +184,10 @@ def _by_site(
     found: dict[str, list[Row]] = {site.name: [] for site in config.sites}
     for unit in members:
         found[unit.site] += unit.rows
-    names = list(found)
     spec = spec_of(config)
-    inserted = [row for canary in secrets for row in canary_rows(spec, canary)]
-    for place, row in enumerate(inserted):
-        found[names[place % len(names)]].append(row)
+    inserted = (row for canary in secrets for row in canary_rows(spec, canary))
+    for name, row in zip(itertools.cycle(list(found)), inserted, strict=False):
+        found[name].append(row)
     return found
 
 

@@ -14,6 +14,7 @@ from scipy.stats import beta
 
 Scores = npt.NDArray[np.float64]
 Counts = int | npt.NDArray[np.int64]
+CONFIDENCE = 0.95  # of every bound and interval of an audit
 THRESHOLDS = 200  # that are tried on the first half
 LEAST = 1e-12  # of a rate, so that its logarithm is finite
 
@@ -35,7 +36,7 @@ def clopper_pearson(hits: Counts, trials: int, error: float) -> tuple[Scores, Sc
 
 
 def epsilon_lower(
-    inside: Scores, outside: Scores, delta: float, confidence: float = 0.95
+    inside: Scores, outside: Scores, delta: float, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
     """Return a lower bound on ε at δ, and the threshold of the test that gave it.
 

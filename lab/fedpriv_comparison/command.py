@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from contextlib import nullcontext
@@ -120,10 +121,6 @@ def compare(
 
 def _numbers(text: str) -> list[int]:
     """Read numbers of units, separated by commas."""
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = [-1]
-    if min(found) < 0:
+    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text):
         raise typer.BadParameter(f"{text!r}: expected numbers of units, such as 4,16,64")
-    return found
+    return [int(part) for part in text.split(",")]

@@ -15,11 +15,11 @@ from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method
 from fedpriv.names import MAX_SEED
 from fedpriv.synthetic.config import SyntheticSection
-from fedpriv_comparison.inputs import Inputs
+from fedpriv_comparison.inputs import add_digests
 from fedpriv_comparison.records import without
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Result, Trial, kept, over_folds
-from fedpriv_comparison.variants import PUBLIC, Settings, Variant
+from fedpriv_comparison.variants import BASE, PUBLIC, Settings, Variant
 
 T = TypeVar("T")
 TUNING_SHARE = 0.5  # of the evaluation records, where the file names none to choose settings by
@@ -70,20 +70,18 @@ class Comparison:
         Raises:
             ConfigError: a run of it is not possible, or would be charged to private records.
         """
-        configs = {}
-        inputs = Inputs()
-        for variant in variants:
-            for settings in variant.grid:
-                config = _job(source, overrides, variant, settings, held_out)
-                inputs.add(config)
-                configs[variant, settings] = config
+        configs, inputs = {}, dict[str, str]()
+        for variant, settings in ((one, settings) for one in variants for settings in one.grid):
+            config = _job(source, overrides, variant, settings, held_out)
+            add_digests(inputs, config)
+            configs[variant, settings] = config
         counts = _counts(config, source, new_sites, leave_one_site_out)
         left_out: tuple[str | None, ...] = (None,)
         if leave_one_site_out:
             left_out = tuple(site.name for site in config.sites)
             for config in configs.values():  # what can't be a job is refused at once
                 without(config, config.sites[0].name)
-        return cls(tuple(variants), configs, inputs.digests, seeds, tuning_seeds, counts, left_out)
+        return cls(tuple(variants), configs, inputs, seeds, tuning_seeds, counts, left_out)
 
     def config(
         self, variant: Variant, settings: Settings, seed: int, left_out: str | None = None
@@ -107,11 +105,6 @@ class Comparison:
         seeds = [-number % (MAX_SEED + 1) for number in range(self.tuning_seeds)]
         return [self.trial(variant, settings, seed) for settings in variant.grid for seed in seeds]
 
-    def by_settings(self, results: Sequence[T]) -> list[Sequence[T]]:
-        """Group the results of `choices` by their settings."""
-        count = self.tuning_seeds
-        return [results[i : i + count] for i in range(0, len(results), count)]
-
     def reported(self, variant: Variant, settings: Settings) -> list[Trial]:
         """Return the runs with the chosen settings; those of one seed are next to each other."""
         return [
@@ -127,24 +120,20 @@ class Comparison:
     @property
     def runs(self) -> int:
         """How many runs it takes in all."""
-        return sum(len(self.choices(one)) + self._reported for one in self.variants)
-
-    @property
-    def _reported(self) -> int:
-        return self.seeds * len(self.left_out)
+        reported = self.seeds * len(self.left_out)
+        return sum(len(self.choices(one)) + reported for one in self.variants)
 
     def left(self, folder: Path) -> dict[Variant, int]:
         """Return how many runs of each variant are not kept in a folder."""
         counts = {}
         for variant in self.variants:
             tuned = [kept(trial, folder) for trial in self.choices(variant)]
-            missing = sum(result is None for result in tuned)
-            settings = _best(variant, list(map(tuning_loss, self.by_settings(tuned))))
-            if missing or settings is None:
-                counts[variant] = missing + self._reported
-            else:
-                trials = self.reported(variant, settings)
-                counts[variant] = sum(kept(trial, folder) is None for trial in trials)
+            settings = _best(variant, _in_parts(tuned, self.tuning_seeds))
+            # Those of any settings are as many, and of settings to be chosen none is kept.
+            trials = self.reported(variant, settings or variant.grid[0])
+            chosen = settings is not None and None not in tuned
+            reported = [kept(trial, folder) if chosen else None for trial in trials]
+            counts[variant] = [*tuned, *reported].count(None)
         return counts
 
 
@@ -158,43 +147,52 @@ def _job(
     method = [] if variant.method in PUBLIC else [f"job.method={variant.method}"]
     job = load_job(source, [*overrides, *method, *variant.settings, *settings])
     if not job.job.data_is_public:
-        raise ConfigError(
-            "every run would be charged to the records, and paired noise protects nobody",
-            file=source,
-            key="job.data_is_public",
-            value=False,
-            fix="Compare on public records that are like yours.",
-        )
-    job = _keeping_apart(job, held_out)
-    if variant.personal:
-        _check_held_out(job, source)
-    if variant.method == "synthetic" and job.synthetic is None:
-        raise ConfigError(
-            "is missing", file=source, key="synthetic", fix="Describe the set to train on."
-        )
-    if variant.method == "warm-start" and not _is_warm(job):
-        fix = "Say how many passes over the set everybody begins with."
-        raise ConfigError("is missing", file=source, key="synthetic.warm_start", fix=fix)
-    job = job.model_copy(update={"synthetic": _set_of(job, variant)})
-    evaluation = job.evaluation.model_copy(update={"sites": None})  # all is public: nobody pays
-    if evaluation.tuning is None and not evaluation.tuning_share:
-        evaluation = evaluation.model_copy(update={"tuning_share": TUNING_SHARE})
+        problem = "every run would be charged to the records, and paired noise protects nobody"
+        fix = "Compare on public records that are like yours."
+        raise ConfigError(problem, file=source, key="job.data_is_public", value=False, fix=fix)
     # Seeded runs pay nobody: each begins a ledger of its own, and no lasting one is touched.
-    sites = [site.model_copy(update={"ledger": None, "witness": None}) for site in job.sites]
-    changed = {"evaluation": evaluation, "sites": tuple(sites), "tracking": TrackingSection()}
-    return job.model_copy(update=changed)
-
-
-def _keeping_apart(job: JobConfig, share: float | None) -> JobConfig:
-    """Return the job in which each site without held-out records of its own keeps a share apart."""
+    alone = {"ledger": None, "witness": None}
+    sites = tuple(
+        site.model_copy(update={**alone, "held_out": site.held_out or held_out})
+        for site in job.sites
+    )
+    outside = tuple(
+        site.model_copy(update={"held_out": site.held_out or held_out}) for site in job.outside
+    )
+    if variant.personal and all(site.held_out is None for site in sites):
+        problem = "is missing at every site, and a site's own training is tested on its own records"
+        fix = "Add it to those that are to be tested, or --held-out 0.2 for every site."
+        raise ConfigError(problem, file=source, key="sites.held_out", fix=fix)
+    evaluation: dict[str, object] = {"sites": None}  # all is public: nobody pays
+    if job.evaluation.tuning is None and not job.evaluation.tuning_share:
+        evaluation["tuning_share"] = TUNING_SHARE
     changed = {
-        table: tuple(
-            site if site.held_out else site.model_copy(update={"held_out": share})
-            for site in getattr(job, table)
-        )
-        for table in ("sites", "outside")
+        "evaluation": job.evaluation.model_copy(update=evaluation),
+        "outside": outside,
+        "sites": sites,
+        "synthetic": _set_of(job, source, variant.method),
+        "tracking": TrackingSection(),
     }
     return job.model_copy(update=changed)
+
+
+def _set_of(job: JobConfig, source: Path | None, method: str) -> SyntheticSection | None:
+    """Return a file's synthetic set, for methods that use it.
+
+    Raises:
+        ConfigError: there is none, or no warm start, and the method is nothing else.
+    """
+    made_up = job.synthetic
+    warm = made_up is not None and made_up.warm_start > 0
+    if method == "synthetic" and made_up is None:
+        fix = "Describe the set to train on."
+        raise ConfigError("is missing", file=source, key="synthetic", fix=fix)
+    if method == "warm-start" and not warm:
+        fix = "Say how many passes over the set everybody begins with."
+        raise ConfigError("is missing", file=source, key="synthetic.warm_start", fix=fix)
+    if method in (BASE, "synthetic"):
+        return made_up if method == "synthetic" else None
+    return made_up if warm or (method not in PUBLIC and find_method(method).needs_set) else None
 
 
 def _counts(
@@ -207,58 +205,16 @@ def _counts(
     """
     if in_turn and (job.outside or len(job.sites) < 2):
         has = f"names {len(job.outside)}" if job.outside else "has one site"
-        raise ConfigError(
-            f"has each site be an outside site in turn, and the file {has}",
-            key="--leave-one-site-out",
-            value=True,
-            fix="Leave the option out, or give a file of two sites or more and no [[outside]].",
-        )
+        problem = f"has each site be an outside site in turn, and the file {has}"
+        fix = "Leave the option out, or give a file of two sites or more and no [[outside]]."
+        raise ConfigError(problem, key="--leave-one-site-out", value=True, fix=fix)
     if not (in_turn or job.outside):
         if new_sites:
-            raise ConfigError(
-                "is missing, and a new site begins at one",
-                file=source,
-                key="outside",
-                fix="Name outside sites, or give --leave-one-site-out.",
-            )
+            problem = "is missing, and a new site begins at one"
+            fix = "Name outside sites, or give --leave-one-site-out."
+            raise ConfigError(problem, file=source, key="outside", fix=fix)
         return ()
     return tuple(sorted({0, *(new_sites or ())}))
-
-
-def _check_held_out(job: JobConfig, source: Path | None) -> None:
-    """Refuse to let sites train on by themselves where there is nothing to test it on.
-
-    Sites that keep nothing apart only take part.
-
-    Raises:
-        ConfigError: no site keeps records apart.
-    """
-    if all(site.held_out is None for site in job.sites):
-        raise ConfigError(
-            "is missing at every site, and a site's own training is tested on its own records",
-            file=source,
-            key="sites.held_out",
-            fix="Add it to those that are to be tested, or --held-out 0.2 for every site.",
-        )
-
-
-def _set_of(job: JobConfig, variant: Variant) -> SyntheticSection | None:
-    """Return a file's synthetic set, for variants that use it."""
-    warm = _is_warm(job)
-    match variant.method:
-        case "base":
-            used = False
-        case "synthetic":
-            used = True
-        case "lora" | "lora-clipped" | "warm-start":
-            used = warm
-        case method:
-            used = warm or find_method(method).needs_set
-    return job.synthetic if used else None
-
-
-def _is_warm(job: JobConfig) -> bool:
-    return job.synthetic is not None and job.synthetic.warm_start > 0
 
 
 @dataclass(frozen=True)
@@ -280,12 +236,11 @@ class Row:
     def at_the_edge(self) -> list[str]:
         """Chosen settings beyond which the grid did not look, though there are numbers there."""
         edges = []
-        for index, setting in enumerate(self.settings or ()):
-            key, _, value = setting.partition("=")
-            tried = {settings[index].partition("=")[2] for settings in self.variant.grid}
-            numbers = [number for number in map(_number, tried) if number is not None]
-            chosen = _number(value)
-            if len(numbers) > 1 and chosen in (min(numbers), max(numbers)):
+        for chosen, *tried in zip(self.settings or (), *self.variant.grid, strict=False):
+            key, _, value = chosen.partition("=")
+            values = {setting.partition("=")[2] for setting in tried}
+            numbers = [number for number in map(_number, values) if number is not None]
+            if len(numbers) > 1 and _number(value) in (min(numbers), max(numbers)):
                 edges.append(key)
         return edges
 
@@ -298,10 +253,8 @@ def compare(comparison: Comparison, runner: Runner) -> list[Row]:
     """
     variants = comparison.variants
     found = _by_variant(runner, {variant: comparison.choices(variant) for variant in variants})
-    tuned = {variant: comparison.by_settings(found[variant]) for variant in variants}
-    chosen = {
-        variant: _best(variant, list(map(tuning_loss, tuned[variant]))) for variant in variants
-    }
+    tuned = {one: _in_parts(found[one], comparison.tuning_seeds) for one in variants}
+    chosen = {variant: _best(variant, tuned[variant]) for variant in variants}
     wanted = {
         variant: [] if settings is None else comparison.reported(variant, settings)
         for variant, settings in chosen.items()
@@ -312,13 +265,14 @@ def compare(comparison: Comparison, runner: Runner) -> list[Row]:
             variant,
             tuple(zip(variant.grid, tuned[variant], strict=True)) if tuned[variant] else (),
             chosen[variant],
-            tuple(
-                over_folds(results[variant][first : first + folds])
-                for first in range(0, len(results[variant]), folds)
-            ),
+            tuple(map(over_folds, _in_parts(results[variant], folds))),
         )
         for variant in variants
     ]
+
+
+def _in_parts(results: Sequence[T], count: int) -> list[Sequence[T]]:
+    return [results[first : first + count] for first in range(0, len(results), count)]
 
 
 def _by_variant(
@@ -349,10 +303,10 @@ def tuning_loss(results: Sequence[Result | None]) -> float | None:
     return math.fsum(finite) / len(losses) if len(finite) == len(losses) else None
 
 
-def _best(variant: Variant, losses: Sequence[float | None]) -> Settings | None:
-    if not losses:
+def _best(variant: Variant, tuned: Sequence[Sequence[Result | None]]) -> Settings | None:
+    if not tuned:
         return variant.grid[0]
-    pairs = zip(losses, variant.grid, strict=True)
+    pairs = zip(map(tuning_loss, tuned), variant.grid, strict=True)
     usable = [(loss, settings) for loss, settings in pairs if loss is not None]
     return min(usable)[1] if usable else None
 

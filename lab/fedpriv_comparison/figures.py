@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from scipy.special import stdtrit
@@ -138,10 +138,6 @@ class Figures:
     tuned: list[tuple[tuple[str, ...], float | None]]
     worse: bool
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the figures for JSON."""
-        return asdict(self)
-
 
 def figures(comparison: Comparison, rows: Sequence[Row], baseline: str) -> list[Figures]:
     """Return the figures of every variant, against the one that is named `baseline`."""
@@ -155,12 +151,7 @@ def _figures(
     comparison: Comparison, row: Row, base: Row, alone: Row | None, untrained: Sequence[Result]
 ) -> Figures:
     good = [result for result in row.results if not result.error]
-    scores = {}
-    for key in SCORES:
-        values = [value for result in good if (value := result.last(key)) is not None]
-        spread = Spread.of(values)
-        if spread is not None:
-            scores[key] = spread
+    last = {key: [score for one in good if (score := one.last(key)) is not None] for key in SCORES}
     pairs = [
         (mine, theirs)
         for mine, theirs in zip(row.results, base.results, strict=False)
@@ -182,8 +173,8 @@ def _figures(
     rounds = comparison.config(base.variant, base.settings or base.variant.grid[0], 1).steps
     # Neither a model that is not trained nor what is held against it takes rounds to get anywhere.
     trained = {row.variant.method, base.variant.method}.isdisjoint(UNTRAINED)
-    is_other = row is not base and trained
-    is_other &= not (row.variant.personal or base.variant.personal)
+    personal = row.variant.personal or base.variant.personal
+    is_other = row is not base and trained and not personal
     return Figures(
         name=row.variant.name,
         settings=row.settings or (),
@@ -191,7 +182,7 @@ def _figures(
         runs=len(good),
         rounds=config.steps,
         delta=config.privacy.delta,
-        scores=scores,
+        scores={key: _spread(values) for key, values in last.items() if values},
         difference=None if row is base else Spread.of(differences),
         home=held_out_gains(
             row.results, () if alone is None or row is alone else alone.results, untrained
@@ -228,36 +219,34 @@ def held_out_gains(
             statistics.fmean(s[key] for s in each) for each in sites if all(key in s for s in each)
         ]
 
-    differences, pays = [], []
-    gained: dict[str, list[float]] = {}
-    for index, (mine, theirs) in enumerate(zip(results, alone, strict=False)):
-        if mine.error or theirs.error:
+    differences, gains = [], []
+    for mine, theirs, untrained in zip_longest(results, alone, base):
+        if mine is None or theirs is None or mine.error or theirs.error:
             continue
-        usual = {name: scores["eval_loss"] for name, scores in theirs.home.items()}
-        own = {name: scores["eval_loss"] for name, scores in mine.home.items()}
+        own, usual = _losses(mine), _losses(theirs)
         differences.append(statistics.fmean(own[name] - usual[name] for name in own))
-        least = dict(usual)
-        if index < len(base) and not base[index].error:
-            home = base[index].home
-            least = {name: min(usual[name], home[name]["eval_loss"]) for name in usual}
-        pays.append(statistics.fmean(least[name] - own[name] > TIE for name in own))
-        for name in own:
-            gained.setdefault(name, []).append(least[name] - own[name])
-    loss, accuracy = Spread.of(over_sites("eval_loss")), Spread.of(over_sites("eval_accuracy"))
-    worst = Spread.of([max(site["eval_loss"] for site in r.home.values()) for r in good])
-    assert loss and accuracy and worst
-    by_site = {name: Spread.of([r.home[name]["eval_loss"] for r in good]) for name in good[0].home}
+        least = usual if untrained is None else usual | _losses(untrained)
+        gains.append({name: min(usual[name], least[name]) - own[name] for name in own})
+    by_site = {name: [_losses(result)[name] for result in good] for name in good[0].home}
+    pays = [statistics.fmean(gain > TIE for gain in at.values()) for at in gains]
     return AtHome(
-        loss=loss,
-        accuracy=accuracy,
+        loss=_spread(over_sites("eval_loss")),
+        accuracy=_spread(over_sites("eval_accuracy")),
         auc=Spread.of(over_sites("eval_auc")),
         difference=Spread.of(differences),
-        worst=worst,
+        worst=_spread([max(_losses(result).values()) for result in good]),
         pays=Spread.of(pays),
-        verdict=verdict([statistics.fmean(gains) for gains in gained.values()]),
-        by_site={name: spread for name, spread in by_site.items() if spread},
+        verdict=verdict(
+            [statistics.fmean(at) for at in zip(*map(dict.values, gains), strict=True)]
+        ),
+        by_site={name: _spread(losses) for name, losses in by_site.items()},
         trained={name: [result.own[name] for result in good] for name in good[0].own},
     )
+
+
+def _losses(result: Result) -> dict[str, float]:
+    """Return the loss on each site's own records; nothing of a run that failed."""
+    return {name: scores["eval_loss"] for name, scores in result.home.items()}
 
 
 def outside_gains(
@@ -272,14 +261,12 @@ def outside_gains(
     good = [result.outside for result in results if not result.error and result.outside]
     if not good:
         return None
-    counts = {count: None for at in good for found in at.values() for count in found}
-    loss, by_site = {}, {}
-    gain: dict[str, float] = {}
-    verdicts: dict[str, str | None] = {}
-    for count in counts:
+    found = Outside({}, {}, against, {}, {})
+    for count in dict.fromkeys(count for at in good for scores in at.values() for count in scores):
         sites = {name: [at[name][count]["eval_loss"] for at in good] for name in good[0]}
-        by_site[count] = {name: _spread(found) for name, found in sites.items()}
-        loss[count] = _spread([statistics.fmean(at) for at in zip(*sites.values(), strict=True)])
+        means = [statistics.fmean(at) for at in zip(*sites.values(), strict=True)]
+        found.by_site[count] = {name: _spread(losses) for name, losses in sites.items()}
+        found.loss[count] = _spread(means)
         gains = [
             statistics.fmean(
                 mine.outside[name][count]["eval_loss"] - theirs.outside[name][count]["eval_loss"]
@@ -289,8 +276,8 @@ def outside_gains(
             if pairs and all(theirs.outside and mine is not theirs for mine, theirs in pairs)
         ]
         if gains:
-            gain[count], verdicts[count] = statistics.fmean(gains), verdict(gains)
-    return Outside(loss, by_site, against, gain, verdicts)
+            found.gain[count], found.verdict[count] = statistics.fmean(gains), verdict(gains)
+    return found
 
 
 def _spread(values: Sequence[float]) -> Spread:
@@ -359,46 +346,35 @@ def reached(pairs: Sequence[tuple[Result, Result]], rounds: int) -> Reached | No
         return None
     steps, usual = [], []
     for mine, theirs in pairs:
-        level = loss_at(theirs.rounds, rounds)
-        if level is None:
-            continue
-        usual.append(steps_to(theirs.rounds, level) or 0.0)
-        found = steps_to(mine.rounds, level)
-        if found is not None:
-            steps.append(found)
+        if (level := loss_at(theirs.rounds, rounds)) is not None:
+            usual.append(steps_to(theirs.rounds, level) or 0.0)
+            if (found := steps_to(mine.rounds, level)) is not None:
+                steps.append(found)
     mean = statistics.fmean(steps) if len(steps) == len(pairs) else None
-    return Reached(
-        rounds,
-        mean,
-        len(steps),
-        len(pairs),
-        None if mean is None or not sum(usual) else 1 - mean / statistics.fmean(usual),
-    )
+    saved = None if mean is None or not sum(usual) else 1 - mean / statistics.fmean(usual)
+    return Reached(rounds, mean, len(steps), len(pairs), saved)
 
 
 def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:
     """Interpolate the loss after a round between evaluations, linearly; None if not finite."""
     for before, after in pairwise(rounds):
+        start, end = before["eval_loss"], after["eval_loss"]
         if number == after["round"]:
-            return _finite(after["eval_loss"])
+            return float(end) if math.isfinite(end) else None
         if before["round"] <= number < after["round"]:
             share = (number - before["round"]) / (after["round"] - before["round"])
-            return _finite(before["eval_loss"] + share * (after["eval_loss"] - before["eval_loss"]))
+            found = start + share * (end - start)
+            return float(found) if math.isfinite(found) else None
     return None
 
 
 def steps_to(rounds: Sequence[dict[str, Any]], level: float) -> float | None:
     """Return when the loss is first at a level or below, linearly interpolated; None if never."""
     for before, after in pairwise(rounds):
-        if before["eval_loss"] <= level:
+        start, end = before["eval_loss"], after["eval_loss"]
+        if start <= level:
             return float(before["round"])
-        if after["eval_loss"] <= level and not math.isfinite(before["eval_loss"]):
-            return float(after["round"])
-        if after["eval_loss"] <= level:
-            share = (before["eval_loss"] - level) / (before["eval_loss"] - after["eval_loss"])
+        if end <= level:
+            share = (start - level) / (start - end) if math.isfinite(start) else 1.0
             return float(before["round"] + share * (after["round"] - before["round"]))
     return None
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -65,12 +65,9 @@ def halves(
     """
     reported, tuning = records_of(own.held_out, spec, tokenizer, parts=2, purpose=TUNING)
     if not (reported and tuning):
-        raise DataError(
-            f"holds {len(reported)} examples to report on and {len(tuning)} to choose settings by",
-            key=f"{site.table}.{site.name}.held_out",
-            value=site.held_out,
-            fix="Hold out more records.",
-        )
+        two = f"{len(reported)} examples to report on and {len(tuning)} to choose settings by"
+        key, fix = f"{site.table}.{site.name}.held_out", "Hold out more records."
+        raise DataError(f"holds {two}", key=key, value=site.held_out, fix=fix)
     return reported, tuning
 
 

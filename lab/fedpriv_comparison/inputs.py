@@ -11,40 +11,31 @@ from fedpriv.models.stored import digest_of
 from fedpriv.stored_adapter import find_adapter
 
 
-class Inputs:
-    """Digests of files, folders and base models, each computed once.
+def add_digests(known: dict[str, str], config: JobConfig) -> None:
+    """Add the digest of everything that a job reads, by its name in the federation file.
 
-    Attributes:
-        digests: what is named in a federation file → its digest.
+    Args:
+        known: those of earlier jobs, which are not computed again.
+
+    Raises:
+        ConfigError: a file can't be read.
+        ModelError: there is no such base.
     """
-
-    def __init__(self) -> None:
-        self.digests: dict[str, str] = {}
-
-    def add(self, config: JobConfig) -> None:
-        """Add everything that a job reads.
-
-        Raises:
-            ConfigError: a file can't be read.
-            ModelError: there is no such base.
-        """
-        for key, path in config.files().items():
-            if str(path) in self.digests:
-                continue
-            try:
-                self.digests[str(path)] = _digest(path)
-            except OSError as error:
-                problem = f"can't be read: {error.strerror}"
-                raise ConfigError(problem, key=key, value=str(path)) from None
-        models = [config.model.name]
-        if config.synthetic and config.synthetic.generator:
-            made_by = config.synthetic.generator
-            models += [made_by.model] if made_by.kind == "local" and made_by.model else []
-        for name in models:
-            if name not in self.digests:
-                self.digests[name] = digest_of(name)
-        if config.model.begin is not None:
-            self.digests[config.model.begin] = find_adapter(config.model.begin).digest
+    for key, path in config.files().items():
+        if str(path) in known:
+            continue
+        try:
+            known[str(path)] = _digest(path)
+        except OSError as error:
+            problem = f"can't be read: {error.strerror}"
+            raise ConfigError(problem, key=key, value=str(path)) from None
+    made_by = config.synthetic and config.synthetic.generator
+    local = made_by.model if made_by and made_by.kind == "local" else None
+    for name in (config.model.name, local):
+        if name and name not in known:
+            known[name] = digest_of(name)
+    if config.model.begin is not None:
+        known[config.model.begin] = find_adapter(config.model.begin).digest
 
 
 def _digest(path: Path) -> str:

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.personal import PersonalSection
@@ -73,13 +72,10 @@ def check_counts(config: JobConfig, worker: Worker, counts: Sequence[int]) -> No
         units = {drawn_for(record, unit, "new site 0") for record in site.records.training}
         there = len(units - {1.0})
         if there < max(counts):
-            raise ConfigError(
-                f"asks for {max(counts)} units of {name}, which has {there} beside those that it"
-                " holds out",
-                key="--new-sites",
-                value=",".join(map(str, counts)),
-                fix="Ask for fewer, or name a file of held-out records there.",
-            )
+            asked, wanted = ",".join(map(str, counts)), f"asks for {max(counts)} units of {name}"
+            problem = f"{wanted}, which has {there} beside those that it holds out"
+            fix = "Ask for fewer, or name a file of held-out records there."
+            raise ConfigError(problem, key="--new-sites", value=asked, fix=fix)
 
 
 def draw(records: OwnRecords, count: int, unit: str, seed: int) -> OwnRecords:
@@ -102,7 +98,6 @@ def new_site(
     settings: PersonalSection,
     *,
     spec: DataSpec,
-    tokenizer: Any,
     seed: int,
     kind: OwnKind,
 ) -> Vector:
@@ -120,7 +115,7 @@ def new_site(
     """
     if not count:
         return start
-    own = draw(site.records, count, spec.unit, seed)
+    own, tokenizer = draw(site.records, count, spec.unit, seed), worker.base.tokenizer
     try:
         parts = to_train_on(own, spec, tokenizer, settings)
     except DataError:

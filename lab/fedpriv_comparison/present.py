@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,8 @@ MEANING = (
 )
 
 
-def parts(rows: Sequence[Figures]) -> dict[str, Sequence[str]]:
-    """Return the title of each table for the terminal → its columns."""
+def _parts(rows: Sequence[Figures]) -> dict[str, Sequence[str]]:
+    """Return the title of each table for the terminal → its columns, besides the method."""
     counts = next((row.outside.loss for row in rows if row.outside is not None), ())
     return {
         "How good": GOOD,
@@ -65,68 +67,45 @@ def _new(count: str) -> str:
     return "outside" if count == "0" else f"new {count}"
 
 
-def columns(rows: Sequence[Figures]) -> list[str]:
-    """Return all columns, the method first."""
-    return ["method", *(name for part in parts(rows).values() for name in part)]
-
-
-def cells(figures: Figures, seeds: int, outside: Sequence[str] = ()) -> list[str]:
-    """Write a row of the table as text.
-
-    Args:
-        outside: the columns of outside sites.
-    """
+def _cells(figures: Figures, seeds: int) -> dict[str, str]:
+    """Write a row of the table as text, by column; what is not in it is empty."""
     scores = figures.scores
     if not scores:
         first = figures.failed[0] if figures.failed else "not run"
-        rest = len((*GOOD, *HOME, *outside, *COST)) - 1
-        return [figures.name, f"failed: {first}"] + [""] * rest
+        return {"method": figures.name, "settings": f"failed: {first}"}
     losses = {} if figures.outside is None else figures.outside.loss
-    found = {_new(count): loss for count, loss in losses.items()}
     missing = f" ({figures.runs} of {seeds} runs)" if figures.runs < seeds else ""
-    return [
-        figures.name,
-        _settings(figures),
-        _spread(scores.get("eval_loss"), ".3f") + missing,
-        _spread(figures.difference, "+.3f"),
-        _spread(scores.get("eval_accuracy"), ".1%"),
-        _spread(scores.get("eval_auc"), ".3f"),
-        _spread(scores.get("eval_hardest"), ".3f"),
-        *_home(figures.home),
-        *(_spread(found.get(name), ".3f") for name in outside),
-        _reached(figures.half),
-        _reached(figures.full),
-        "" if figures.epsilon is None else f"{figures.epsilon:.2f}",
-        amount(figures.bytes_up) if figures.bytes_up else "",
-        f"{figures.seconds:.0f}",
-    ]
+    return {
+        "method": figures.name,
+        "settings": _settings(figures),
+        "loss": _spread(scores.get("eval_loss"), ".3f") + missing,
+        "Δ": _spread(figures.difference, "+.3f"),
+        "accuracy": _spread(scores.get("eval_accuracy"), ".1%"),
+        "AUC": _spread(scores.get("eval_auc"), ".3f"),
+        "hardest": _spread(scores.get("eval_hardest"), ".3f"),
+        **({} if figures.home is None else _home(figures.home)),
+        **{_new(count): _spread(loss, ".3f") for count, loss in losses.items()},
+        "½T": _reached(figures.half),
+        "T": _reached(figures.full),
+        "ε": "" if figures.epsilon is None else f"{figures.epsilon:.2f}",
+        "up": amount(figures.bytes_up) if figures.bytes_up else "",
+        "s": f"{figures.seconds:.0f}",
+    }
 
 
-def _home(home: AtHome | None) -> list[str]:
-    """Write the cells of `HOME`."""
-    if home is None:
-        return [""] * len(HOME)
-    return [
-        _spread(home.loss, ".3f"),
-        _spread(home.difference, "+.3f"),
-        _pays(home),
-        _spread(home.worst, ".3f"),
-        _spread(home.accuracy, ".1%"),
-        _spread(home.auc, ".3f"),
-        _trained(home),
-    ]
-
-
-def _pays(home: AtHome) -> str:
-    if home.pays is None:
-        return ""
-    return f"{home.pays.mean:.0%}" + (f", {home.verdict}" if home.verdict else "")
-
-
-def _trained(home: AtHome) -> str:
-    """Write the sites' choice if it is the same for all; else the number of listed choices."""
-    found = list(dict.fromkeys(text for texts in home.trained.values() for text in texts))
-    return f"{len(found)} choices" if len(found) > 1 else "".join(found)
+def _home(home: AtHome) -> dict[str, str]:
+    """Write the cells of `HOME`; the sites' choice if it is the same for all, else their number."""
+    trained = list(dict.fromkeys(text for texts in home.trained.values() for text in texts))
+    pays = [] if home.pays is None else [f"{home.pays.mean:.0%}", home.verdict or ""]
+    return {
+        "own loss": _spread(home.loss, ".3f"),
+        "Δ alone": _spread(home.difference, "+.3f"),
+        "pays": ", ".join(filter(None, pays)),
+        "worst site": _spread(home.worst, ".3f"),
+        "own accuracy": _spread(home.accuracy, ".1%"),
+        "own AUC": _spread(home.auc, ".3f"),
+        "rate × passes": f"{len(trained)} choices" if len(trained) > 1 else "".join(trained),
+    }
 
 
 def remarks(rows: Sequence[Figures]) -> list[str]:
@@ -147,27 +126,20 @@ def remarks(rows: Sequence[Figures]) -> list[str]:
 
 def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
     """Make the terminal's tables, without empty columns: how good, and how soon at what cost."""
-    named, found = columns(rows), []
-    texts = _texts(rows, seeds)
-    for title, part in parts(rows).items():
-        shown = _shown(texts, [named.index(name) for name in part])
-        if part is not GOOD and part is not COST and len(shown) == 1:
-            continue
-        made = Table(*(named[i] for i in shown), title=title, title_justify="left")
-        for text in texts:
-            made.add_row(*(Text(text[i]) for i in shown))
-        found.append(made)
+    texts, found = [_cells(row, seeds) for row in rows], []
+    for title, part in _parts(rows).items():
+        shown = _shown(texts, part)
+        if part in (GOOD, COST) or len(shown) > 1:
+            made = Table(*shown, title=title, title_justify="left")
+            for text in texts:
+                made.add_row(*(Text(text.get(name, "")) for name in shown))
+            found.append(made)
     return found
 
 
-def _texts(rows: Sequence[Figures], seeds: int) -> list[list[str]]:
-    outside = parts(rows)["How good for outside sites"]
-    return [cells(row, seeds, outside) for row in rows]
-
-
-def _shown(texts: Sequence[Sequence[str]], columns: Iterable[int]) -> list[int]:
-    """Return the first column, and those of the others that are not empty."""
-    return [0, *(i for i in columns if any(text[i] for text in texts))]
+def _shown(texts: Sequence[Mapping[str, str]], columns: Iterable[str]) -> list[str]:
+    """Return the method's column, and those of the others that are not empty."""
+    return ["method", *(name for name in columns if any(text.get(name) for text in texts))]
 
 
 def failures(rows: Sequence[Figures]) -> list[str]:
@@ -177,22 +149,18 @@ def failures(rows: Sequence[Figures]) -> list[str]:
 
 def markdown(comparison: Comparison, rows: Sequence[Figures], title: str, command: str) -> str:
     """Write the same table in Markdown, with what is needed to make it again."""
-    texts, named = _texts(rows, comparison.seeds), columns(rows)
-    shown = _shown(texts, range(1, len(named)))
-    lines = [f"# {title}", ""]
-    lines.append("| " + " | ".join(named[i] for i in shown) + " |")
-    lines.append("|" + "---|" * len(shown))
-    lines += [
-        "| " + " | ".join(text[i].replace("|", "\\|") for i in shown) + " |" for text in texts
-    ]
+    texts = [_cells(row, comparison.seeds) for row in rows]
+    shown = _shown(texts, itertools.chain(*_parts(rows).values()))
+    lines = [f"# {title}", "", f"| {' | '.join(shown)} |", "|" + "---|" * len(shown)]
+    for text in texts:
+        cells = (text.get(name, "").replace("|", "\\|") for name in shown)
+        lines.append(f"| {' | '.join(cells)} |")
     for remark in remarks(rows):
         lines += ["", remark]
     lines += ["", MEANING, "", "NOT PRIVATE: samples and noise were drawn from seeds."]
-    failed = failures(rows)
-    if failed:
+    if failed := failures(rows):
         lines += ["", "Failed:", "", *(f"- {line}" for line in failed)]
-    tuned = [row for row in rows if row.tuned]
-    if tuned:
+    if tuned := [row for row in rows if row.tuned]:
         count = comparison.tuning_seeds
         other = "one seed that is" if count == 1 else f"mean of {count} seeds that are"
         lines += ["", f"Loss on the tuning records, {other} not reported:", ""]
@@ -220,7 +188,7 @@ def as_json(
         "seeds": comparison.seeds,
         "tuning_seeds": comparison.tuning_seeds,
         "inputs": {Path(name).name: digest for name, digest in comparison.inputs.items()},
-        "rows": finite_json([row.as_dict() for row in rows]),
+        "rows": finite_json(list(map(asdict, rows))),
         "remarks": remarks(rows),
     }
 
@@ -228,6 +196,7 @@ def as_json(
 def chart(rows: Sequence[Row]) -> str:
     """Draw the mean loss of each variant by round, as an SVG file."""
     lines = []
+    ends = [one.rounds[-1]["round"] for row in rows for one in row.results if one.rounds]
     for index, row in enumerate(rows):
         curves = [result.rounds for result in row.results if not result.error]
         points = [
@@ -235,11 +204,10 @@ def chart(rows: Sequence[Row]) -> str:
             for at in zip(*curves, strict=False)
         ]
         points = [point for point in points if math.isfinite(point[1])]
-        if row.variant.method in UNTRAINED and points:
-            points = [points[0], (_last_round(rows), points[0][1])]
         if points:
-            dashed = row.variant.method in UNTRAINED
-            colour = f"series-{index % PALETTE}"
+            dashed, colour = row.variant.method in UNTRAINED, f"series-{index % PALETTE}"
+            if dashed:
+                points = [points[0], (float(max(ends)), points[0][1])]
             lines.append(Line(_beside(row.variant.name), points, colour, dashed=dashed))
     if not lines:
         return ""
@@ -253,11 +221,6 @@ def _beside(name: str) -> str:
     """Shorten a name to its beginning and its end, so that it leaves room for its line."""
     half = LABEL // 2
     return name if len(name) <= LABEL else f"{name[:half]}…{name[-half:]}"
-
-
-def _last_round(rows: Sequence[Row]) -> float:
-    results = [result for row in rows for result in row.results if result.rounds]
-    return float(max(result.rounds[-1]["round"] for result in results))
 
 
 def _settings(figures: Figures) -> str:

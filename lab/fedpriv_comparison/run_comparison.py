@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.files import write_atomic, write_json
@@ -28,6 +27,7 @@ from fedpriv_comparison.records import outside_in_turn
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.variants import ALONE, BASE, listed, parse_variants
 from fedpriv_simulation.outside_sites import check_apart
+from fedpriv_simulation.watching import bar_on
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,7 @@ def run_comparison(
         file, overrides, variants, seeds, tuning_seeds, held_out, new_sites, leave_one_site_out
     )
     folder = _folder(out)
-    bar = Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not is_watched(console),
-        transient=True,
-    )
+    bar = bar_on(console)
     task = bar.add_task("Runs", total=asked.runs)
     print_plain = partial(console.print, markup=False, soft_wrap=True)
 
@@ -133,28 +125,23 @@ def _check_records(asked: running.Comparison, folder: Path) -> None:
     if not any(asked.left(folder).values()):
         return
     variant = asked.variants[0]
-    config, pool = asked.config(variant, variant.grid[0], 1), WorkerPool(1)
-    try:
-        with pool.borrow(job_recipe(config)) as worker:
-            check_records(config, worker)
-            if asked.counts:
-                in_turn = asked.left_out != (None,)
-                config = outside_in_turn(config) if in_turn else config
-                check_counts(config, worker, asked.counts)
-                with tempfile.TemporaryDirectory() as cache:
-                    check_apart(config, Path(cache))
-    finally:
-        pool.close()
+    config = asked.config(variant, variant.grid[0], 1)
+    with closing(WorkerPool(1)) as pool, pool.borrow(job_recipe(config)) as worker:
+        check_records(config, worker)
+        if asked.counts:
+            config = config if asked.left_out == (None,) else outside_in_turn(config)
+            check_counts(config, worker, asked.counts)
+            with tempfile.TemporaryDirectory() as cache:
+                check_apart(config, Path(cache))
 
 
 def _baseline(names: list[str], wanted: str | None) -> str:
     if wanted is None:
-        trained = [name for name in names if name != "base"]
+        trained = [name for name in names if name != BASE]
         return "dp-lora" if "dp-lora" in names else (trained or names)[-1]
     if wanted not in names:
-        raise ConfigError(
-            "is not compared", key="--baseline", value=wanted, fix=f"Use one of {', '.join(names)}."
-        )
+        fix = f"Use one of {', '.join(names)}."
+        raise ConfigError("is not compared", key="--baseline", value=wanted, fix=fix)
     return wanted
 
 
@@ -162,7 +149,7 @@ def _folder(out: Path) -> Path:
     """Return the folder of a comparison, new or begun."""
     known = {"runs", "compare.json", "compare.md", "compare.svg"}
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    others = {name for name in names - known if not name.startswith(".")}
+    others = any(not name.startswith(".") for name in names - known)
     if out.exists() and (not out.is_dir() or others):
         raise RunError(f"{out}: holds something that is no comparison. Give another --out.")
     out.mkdir(parents=True, exist_ok=True)

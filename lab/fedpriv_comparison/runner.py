@@ -92,8 +92,9 @@ class Runner:
         return found
 
     def _start(self, trial: Trial) -> BaseProcess:
+        share = max(1, cores.usable() // self._parallel)
         process = multiprocessing.get_context("spawn").Process(
-            target=_run_apart, args=(trial, self._folder, threads_of(self._parallel)), daemon=True
+            target=_run_apart, args=(trial, self._folder, share), daemon=True
         )
         # Ctrl-C goes to all processes of a terminal; what is ignored here, the new one ignores.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -102,11 +103,6 @@ class Runner:
         finally:
             signal.signal(signal.SIGINT, before)
         return process
-
-
-def threads_of(parallel: int) -> int:
-    """Return the share of this process's cores that one of several runs gets."""
-    return max(1, cores.usable() // parallel)
 
 
 @contextmanager

@@ -30,12 +30,14 @@ from fedpriv_comparison.held_out_scores import Home, as_it_is, home_scores, own_
 from fedpriv_comparison.outside import new_site, outside_examples
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
-from fedpriv_comparison.variants import PUBLIC, Place
+from fedpriv_comparison.variants import BASE, PUBLIC, Place
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.own_records import spec_of
+from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.simulate import simulate
 
 log = logging.getLogger(__name__)
+SCORES = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest", "tuning_loss")
 Scores = dict[str, Any]  # of one evaluation, and the private steps before it ("round")
 
 
@@ -63,6 +65,11 @@ class Trial:
     def before(self) -> Trial:
         """The run that made what each site goes on with."""
         return replace(self, personal=False)
+
+    @property
+    def kind(self) -> OwnKind:
+        """What a site that goes on by itself begins at."""
+        return "alone" if self.method == BASE else "personal"
 
     @property
     def key(self) -> str:
@@ -173,8 +180,9 @@ def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
         "config": settings_of(trial.config),
         "inputs": dict(trial.inputs),
         "version": __version__,
+        "result": vars(result),
     }
-    write_json(_path(trial, folder), {**made, "result": vars(result)})
+    write_json(_path(trial, folder), made)
     return result
 
 
@@ -217,21 +225,13 @@ def _as_new_sites(
 ) -> dict[str, dict[str, Home]]:
     """Score a new site at each outside site, from what each site has after training, (P,)."""
     starts = list({id(one): one for one in values.values()}.values())
-    kind: OwnKind = "alone" if trial.method == "base" else "personal"
+    config, spec, seed = trial.config, spec_of(trial.config), trial.seed
     found: dict[str, dict[str, Home]] = {}
-    for name, site in outside_examples(trial.config, worker).items():
+    for name, site in outside_examples(config, worker).items():
         best = min(starts, key=lambda one: as_it_is(worker, one)(site.tuning).eval_loss)
         for count in trial.counts:
             made = new_site(
-                worker,
-                best,
-                site,
-                count,
-                trial.config.personal,
-                spec=spec_of(trial.config),
-                tokenizer=worker.base.tokenizer,
-                seed=trial.seed,
-                kind=kind,
+                worker, best, site, count, config.personal, spec=spec, seed=seed, kind=trial.kind
             )
             scores = home_scores(as_it_is(worker, made), site.reported, site.tuning)
             found.setdefault(name, {})[str(count)] = scores
@@ -253,22 +253,22 @@ def _trained(trial: Trial, work: Path, pool: WorkerPool) -> tuple[Result, dict[s
             configs = [pooled(config, work)]
         case "local":
             configs = [alone(config, name) for name in names]
-    made = [
-        _simulated(part, trial.seed, work / str(index), pool) for index, part in enumerate(configs)
-    ]
-    if len(made) == 1:
-        return made[0][0], dict.fromkeys(names, made[0][1])
+    made = [_simulated(part, trial.seed, work / str(n), pool) for n, part in enumerate(configs)]
     parts = [result for result, _ in made]
-    worst = max(parts, key=lambda part: part.epsilon or 0.0)
-    result = Result(
-        _mean([part.rounds for part in parts]),
-        worst.epsilon,
-        worst.noise_multiplier,
-        sum(part.bytes_up for part in parts),
-        sum(part.seconds for part in parts),
-        epsilon_committed=worst.epsilon_committed,
-    )
+    if len(made) == 1:
+        return parts[0], dict.fromkeys(names, made[0][1])
+    result = _joined(parts, sum(part.bytes_up for part in parts))
     return result, dict(zip(names, (values for _, values in made), strict=True))
+
+
+def _joined(parts: Sequence[Result], bytes_up: int) -> Result:
+    """Join runs of parts of the federation: mean scores, all seconds, and ε where it is largest."""
+    return replace(
+        max(parts, key=lambda part: part.epsilon or 0.0),
+        rounds=_mean([part.rounds for part in parts]),
+        bytes_up=bytes_up,
+        seconds=sum(part.seconds for part in parts),
+    )
 
 
 def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
@@ -283,7 +283,7 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     if before.error:
         raise RunError(before.error)
     values = np.load(values_path(trial.before, folder))
-    settings = config.personal.beginning("alone" if trial.method == "base" else "personal")
+    settings = config.personal.beginning(trial.kind)
     home, everyone, made, own = {}, [], {}, {}
     with pool.borrow(job_recipe(config)) as worker:
         reported, tuning = evaluation_records(config, worker.base.tokenizer)
@@ -296,12 +296,10 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
             everyone.append([{**row, "tuning_loss": model(tuning).eval_loss}])
     with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
         np.save(stream, np.stack(list(made.values())))
-    seconds = before.seconds + time.monotonic() - started
-    rounds = [before.rounds[0], *_mean(everyone)]
     return replace(
         before,
-        rounds=rounds,
-        seconds=round(seconds, 2),
+        rounds=[before.rounds[0], *_mean(everyone)],
+        seconds=round(before.seconds + time.monotonic() - started, 2),
         home=home,
         own=own,
         outside={},  # nobody hands on what it trained for itself
@@ -313,38 +311,39 @@ def _simulated(
 ) -> tuple[Result, Vector]:
     config = config.model_copy(update={"outside": ()})
     outcome = simulate(config, folder, source=folder, insecure_seed=seed, pool=pool)
+    rounds: list[Scores] = [{"round": 0, **outcome.baseline.as_dict()}]
     for row in outcome.rounds:
         for site in config.sites:
             status = row["sites"].get(site.name, {}).get("status", "did not answer")
             if status != "ok":
                 raise RunError(f"Round {row['round']}: {site.name}: {status}.")
-    scored = [
-        {**row, "round": row["round"] * config.job.sync}
-        for row in outcome.rounds
-        if row["eval_loss"] is not None
-    ]
-    keys = ("round", "eval_loss", "eval_accuracy", "eval_auc", "eval_hardest", "tuning_loss")
-    rounds: list[Scores] = [{"round": 0, **outcome.baseline.as_dict()}]
-    rounds += [{key: row[key] for key in keys if row.get(key) is not None} for row in scored]
-    reports = outcome.budgets.values()
-    worst = max(reports, key=lambda report: report.epsilon_spent)
+        if row["eval_loss"] is not None:
+            scores = {key: row[key] for key in SCORES if row.get(key) is not None}
+            rounds.append({"round": row["round"] * config.job.sync, **scores})
+    worst = max(outcome.budgets.values(), key=lambda report: report.epsilon_spent)
+    noises = {event.noise_multiplier for event in worst.events}
     result = Result(
         rounds,
         worst.epsilon_spent,
-        _one_noise(worst.events),
+        noises.pop() if len(noises) == 1 else None,  # None if steps had several
         sum(row["bytes_up"] for row in outcome.rounds),
         round(sum(row["seconds"] for row in outcome.rounds), 2),
         epsilon_committed=worst.epsilon_committed,
     )
-    kept = outcome.run.checkpoint()
-    assert kept is not None  # every round ends in one
-    return _checked(result, config, pool), kept.tensors.value["vector"].numpy()
+    return _checked(result, config, pool), trained_values(outcome.run)
 
 
-def _one_noise(events: Sequence[Any]) -> float | None:
-    """Return the noise multiplier of all steps; None if the steps had several."""
-    found = {event.noise_multiplier for event in events}
-    return found.pop() if len(found) == 1 else None
+def trained_values(run: RunDirectory) -> Vector:
+    """Return the values (P,) after the last round.
+
+    Raises:
+        RunError: the run keeps none.
+    """
+    kept = run.checkpoint()
+    if kept is None:
+        raise RunError(f"{run.path}: keeps no trained values.")
+    values: Vector = kept.tensors.value["vector"].numpy()
+    return values
 
 
 def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:
@@ -378,16 +377,12 @@ def over_folds(results: Sequence[Result]) -> Result:
     failed = next((result for result in results if result.error), None)
     if failed is not None or len(results) == 1:
         return failed or results[0]
-    worst = max(results, key=lambda result: result.epsilon or 0.0)
     homes: dict[str, list[list[Scores]]] = {}
     for result in results:
         for name, scores in result.home.items():
             homes.setdefault(name, []).append([scores])
     return replace(
-        worst,
-        rounds=_mean([result.rounds for result in results]),
-        bytes_up=round(statistics.fmean(result.bytes_up for result in results)),
-        seconds=sum(result.seconds for result in results),
+        _joined(results, round(statistics.fmean(result.bytes_up for result in results))),
         home={name: _mean(found)[0] for name, found in homes.items()},
         own={name: said for result in results for name, said in result.own.items()},
         outside={name: found for result in results for name, found in result.outside.items()},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,25 +34,13 @@ SHORT = {
 }
 # What would change on what, or on which terms, a row is measured. The second kind may differ from
 # row to row, for everyone to see, but is nothing to choose by a loss.
-SAME = (
-    "data.",
-    "evaluation.",
-    "sites",
-    "outside",
-    "job.data_is_public",
-    "job.engine",
-    "job.method",
-    "job.seed",
-)
+OF_JOB = ("job.data_is_public", "job.engine", "job.method", "job.seed")
+SAME = ("data.", "evaluation.", "sites", "outside", *OF_JOB)
 TERMS = ("privacy.epsilon", "privacy.delta", "privacy.unit", "privacy.max_records_per_unit")
-OF_RELEASES = (
-    "denoise.",
-    "controller.",
-    "server_optimizer.",
-)  # what a method without noise has none of
+# What a method without noise has none of.
+OF_RELEASES = ("denoise.", "controller.", "server_optimizer.")
 OF_SETS, OF_WARMTH = "synthetic.", "synthetic.warm_start"
 Settings = tuple[str, ...]  # KEY=VALUE overrides of the federation file
-Grid = Mapping[str, Sequence[str]]  # key → values to try
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside of a list
 
 
@@ -95,20 +83,22 @@ def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError("comes twice", key="--methods", value=name, fix="Leave one out.")
-    general, special = _parse_grids(grids, names)
-    found = []
+    special = _parse_grids(grids, names)
+    general, found = special.get("", {}), []
     for name in names:
         method, place, personal, settings = _parse_name(name)
-        for key in special.get(name, {}):
+        own = special.get(name, {})
+        for key in own:
             if not _matters(method, personal, key):
                 raise ConfigError(f"changes nothing for {method}", key="--grid", value=key)
         fixed = {setting.partition("=")[0] for setting in settings}
-        wanted = {
-            key: values
-            for key, values in {**general, **special.get(name, {})}.items()
+        tried = [
+            [f"{key}={value}" for value in values]
+            for key, values in {**general, **own}.items()
             if key not in fixed and _matters(method, personal, key)
-        }
-        found.append(Variant(name, method, place, personal, settings, _combinations(wanted)))
+        ]
+        grid = tuple(itertools.product(*tried))
+        found.append(Variant(name, method, place, personal, settings, grid))
     if not found:
         raise ConfigError("names no method", key="--methods", fix=f"Such as {', '.join(_known())}.")
     return found
@@ -121,25 +111,17 @@ def _parse_name(name: str) -> tuple[str, Place, bool, Settings]:
         method = f"{BASE}+{PERSONAL}"
     method, _, way = method.partition("+")
     if way not in ("", PERSONAL):
-        raise ConfigError(
-            "is no way for a site to go on by itself",
-            key="--methods",
-            value=name,
-            fix=f"Use +{PERSONAL}. What several models are worth together, fedpriv simulate"
-            " --personal says.",
-        )
+        several = "What several models are worth together, fedpriv simulate --personal says."
+        problem, fix = "is no way for a site to go on by itself", f"Use +{PERSONAL}. {several}"
+        raise ConfigError(problem, key="--methods", value=name, fix=fix)
     if method.endswith("-pooled"):
         method, place = method.removesuffix("-pooled"), "pooled"
     elif method.endswith("-local"):
         method, place = method.removesuffix("-local"), "local"
     if method not in _known() or (place != "federated" and (method in PUBLIC or way)):
-        raise ConfigError(
-            "is no method that can be compared",
-            key="--methods",
-            value=name,
-            fix=f"Use {ALONE}, {', '.join(_known())}; each also with +personal, a private one with"
-            " -pooled or -local.",
-        )
+        ways = "each also with +personal, a private one with -pooled or -local."
+        fix = f"Use {ALONE}, {', '.join(_known())}; {ways}"
+        raise ConfigError("is no method that can be compared", key="--methods", value=name, fix=fix)
     for setting in settings:
         if "=" not in setting:
             raise ConfigError("expected KEY=VALUE", key=f"--methods {name}", value=setting)
@@ -147,40 +129,30 @@ def _parse_name(name: str) -> tuple[str, Place, bool, Settings]:
     return method, place, bool(way), tuple(_long(setting) for setting in settings)
 
 
-def _parse_grids(
-    grids: Sequence[str], names: Sequence[str]
-) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
-    general: dict[str, list[str]] = {}
-    special: dict[str, dict[str, list[str]]] = {}
+def _parse_grids(grids: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """Return the values to try of each key by the row's name; the empty name is for all rows."""
+    found: dict[str, dict[str, list[str]]] = {}
     for grid in grids:
         owner, _, rest = grid.rpartition(":")
         key, equals, text = _long(rest).partition("=")
         values = listed(text)
         if not equals or not values:
-            raise ConfigError(
-                "is an empty grid", key="--grid", value=grid, fix="Such as --grid lr=1e-3,1e-2"
-            )
+            fix = "Such as --grid lr=1e-3,1e-2"
+            raise ConfigError("is an empty grid", key="--grid", value=grid, fix=fix)
         if owner and owner not in names:
-            raise ConfigError(
-                f"is for {owner!r}, which is not compared",
-                key="--grid",
-                value=grid,
-                fix=f"Use one of {', '.join(names)}.",
-            )
+            problem = f"is for {owner!r}, which is not compared"
+            fix = f"Use one of {', '.join(names)}."
+            raise ConfigError(problem, key="--grid", value=grid, fix=fix)
         _check(key, SAME + TERMS, "--grid")
-        own = special.setdefault(owner, {}) if owner else general
+        own = found.setdefault(owner, {})
         own[key] = list(dict.fromkeys([*own.get(key, []), *values]))
-    return general, special
+    return found
 
 
 def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
     if setting.startswith(refused):
-        raise ConfigError(
-            "would compare what is not alike",
-            key=option,
-            value=setting,
-            fix="For all rows alike, use --set.",
-        )
+        fix = "For all rows alike, use --set."
+        raise ConfigError("would compare what is not alike", key=option, value=setting, fix=fix)
 
 
 def _matters(method: str, personal: bool, key: str) -> bool:
@@ -198,11 +170,6 @@ def _matters(method: str, personal: bool, key: str) -> bool:
     if method in PUBLIC and key.startswith(OF_SETS):
         return key.startswith(OF_WARMTH)
     return not (method == "lora" and key == "privacy.clip_norm")
-
-
-def _combinations(grid: Grid) -> tuple[Settings, ...]:
-    pairs = [[f"{key}={value}" for value in values] for key, values in grid.items()]
-    return tuple(itertools.product(*pairs))
 
 
 def _long(setting: str) -> str:

@@ -145,12 +145,10 @@ def forecast(
     basis = _basis_of(job, table, name)
     curves = {way: found for way in WAYS if (found := basis.reading(federation, way))}
     if not curves:
-        raise ConfigError(
-            f"has too few measured federations of kind {name!r} for a curve: it takes three that"
-            " differ in sites or records, or another kind of the task",
-            key="points",
-            fix="Measure more, or name another table with --table.",
-        )
+        lacking = f"has too few measured federations of kind {name!r} for a curve"
+        takes = "it takes three that differ in sites or records, or another kind of the task"
+        fix = "Measure more, or name another table with --table."
+        raise ConfigError(f"{lacking}: {takes}", key="points", fix=fix)
     points = table.of(name)
     unlike = tuple(unlike_measured(job, federation, described, points))
     over_two = {way: basis.reading(federation, way, TWO_ALONE) for way in curves}
@@ -159,14 +157,14 @@ def forecast(
         for way, curve in curves.items()
         if curve.warm or not federation.warm_start
     )
-    best = min(ways, key=_rank).way if ways else None
-    of_sites: tuple[OfSite, ...] = ()
-    changed: tuple[Changed, ...] = ()
+    ranked = sorted(ways, key=lambda one: (RANKS.index(one.verdict), -one.over_alone.gain))
+    best = ranked[0].way if ranked else None
+    of_sites = list[OfSite]()
+    changed = list[Changed]()
     if best is not None:
-        pair = curves[best], over_two[best]
-        of_sites = tuple(_of_sites(job, federation, *pair, unlike))
+        of_sites += _of_sites(job, federation, curves[best], over_two[best], unlike)
         if curves[best].sloped:
-            changed = tuple(_changed(federation, curves[best], points, unlike))
+            changed += _changed(federation, curves[best], points, unlike)
     sigmas = federation.noise_multipliers
     own = answer(basis, federation, unlike, OWN, best or next(iter(curves)), ALONE)
     return Forecast(
@@ -185,8 +183,8 @@ def forecast(
         price=_price(job, federation, described, unlike),
         ways=ways,
         best=best,
-        of_sites=of_sites,
-        changes=changed,
+        of_sites=tuple(of_sites),
+        changes=tuple(changed),
         warm_start_measured=any(curve.warm for curve in curves.values()),
         two_own=_two_own(points, federation.warm_start),
     )
@@ -208,10 +206,6 @@ def _price(job: JobConfig, federation: Federation, kind: Kind, unlike: tuple[str
     known = same_model(job, kind) and not any(words.startswith("lora.") for words in unlike)
     megabytes = 4e-6 * kind.trained * federation.rounds if known else None
     return Price(max(federation.epsilons), federation.epsilon_alone, megabytes)
-
-
-def _rank(one: Outlook) -> tuple[int, float]:
-    return RANKS.index(one.verdict), -one.over_alone.gain
 
 
 def verdict(over_alone: Interval, over_two: Interval | None) -> str:

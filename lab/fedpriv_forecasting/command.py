@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from fedpriv.models.config import ModelSection
@@ -104,11 +104,9 @@ def show(
 def _facts(
     model: ModelSection, rank: int, federation: Federation, found: Forecast
 ) -> Iterator[tuple[str, str]]:
-    smallest, largest = min(federation.sizes), max(federation.sizes)
-    sizes = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
+    sizes = _range(federation.sizes, "d")
     yield "sites", f"{federation.sites}, with {sizes} units each to train on"
-    low, high = min(federation.epsilons), max(federation.epsilons)
-    epsilon = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    epsilon = _range(federation.epsilons, "g")
     yield "ε", f"{epsilon} for each site, at δ = {federation.delta:g}"
     trust = "each site adds all of its noise (local)"
     if federation.max_colluding is not None:
@@ -116,20 +114,23 @@ def _facts(
     yield "trust", trust
     yield "model", f"{model.name}, {model.task}, LoRA of rank {rank}"
     yield "plan", f"{federation.rounds} steps at a sample rate of {federation.sample_rate:g}"
-    least, most = found.noise_multipliers
-    sigma = f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
+    sigma = _range(found.noise_multipliers, ".4g")
     yield "noise multiplier", f"{sigma}; {found.noise:.3g} for each trained value, in clip norms"
     kinds = f" of {found.kinds} kinds" if found.kinds > 1 else ""
     yield "measured", f"{found.kind}: {found.says}; {found.settings} federations{kinds}"
     yield "measured with", f"{found.model}, {found.trained} trained values"
 
 
+def _range(values: Sequence[float], form: str) -> str:
+    low, high = format(min(values), form), format(max(values), form)
+    return low if min(values) == max(values) else f"{low} to {high}"
+
+
 def _ways(found: Forecast) -> Table:
     second = any(one.over_two is not None for one in found.ways)
-    table = Table(box=None, pad_edge=False, header_style="")
-    columns = ("way", "over training alone", *(["over two own models"] if second else []))
-    for column in (*columns, "joining"):
-        table.add_column(column, overflow="fold")
+    names = ["way", "over training alone", *(["over two own models"] if second else []), "joining"]
+    columns = (Column(name, overflow="fold") for name in names)
+    table = Table(*columns, box=None, pad_edge=False, header_style="")
     for one in found.ways:
         gains = [_interval(one.over_alone)]
         if second:
@@ -145,11 +146,8 @@ def _answers(found: Forecast) -> Iterator[tuple[str, str]]:
 
     own, others = found.answers[0], found.answers[1:]
     yield "Own patients", _told(f"With {own.way}, over a model trained alone", {"": own})
-    headings = (
-        ("Other hospitals' patients", "Over", True),
-        ("A new hospital that begins with the adapter", "Over one that begins with", False),
-    )
-    for heading, over, outside in headings:
+    begins = "A new hospital that begins with the adapter", "Over one that begins with", False
+    for heading, over, outside in (("Other hospitals' patients", "Over", True), begins):
         said = []
         for start, words in STARTS.items():
             of_start = {
@@ -159,10 +157,8 @@ def _answers(found: Forecast) -> Iterator[tuple[str, str]]:
             }
             if any(one.federations for one in of_start.values()):
                 said.append(_told(f"{over} {words}", of_start))
-        yield (
-            heading,
-            " ".join(said) or "This table has no such measurement: nothing is said of it.",
-        )
+        nothing = "This table has no such measurement: nothing is said of it."
+        yield heading, " ".join(said) or nothing
     yield "The price", _price(found.price)
 
 
@@ -225,9 +221,8 @@ def _sentences(model: ModelSection, found: Forecast) -> Iterator[str]:
 
 def _sites(found: Forecast) -> Iterator[str]:
     ordered = sorted(found.of_sites, key=lambda site: site.size)
-    shown = ordered
-    if len(ordered) > ALL_SITES:
-        shown = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
+    few = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
+    shown = ordered if len(ordered) <= ALL_SITES else few
     names = max(len(site.name) for site in shown)
     for site in shown:
         own = [words for words in site.outside if words not in found.unlike]
@@ -241,10 +236,9 @@ def _sites(found: Forecast) -> Iterator[str]:
 
 
 def _changes(found: Forecast) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="")
-    table.add_column("", overflow="fold")
-    for column in ("σ", "gain", "more than now, 90%"):
-        table.add_column(column, no_wrap=True)
+    figures = (Column(name, no_wrap=True) for name in ("σ", "gain", "more than now, 90%"))
+    what = Column("", overflow="fold")
+    table = Table(what, *figures, box=None, pad_edge=False, header_style="")
     for one in found.changes:
         mark = "*" if one.outside else ""
         more = f"{one.more.gain:+.3f} ± {one.more.high - one.more.gain:.3f}"

@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,35 +161,30 @@ class Curve:
         return interval(*self.gain(setting, one_site=one_site), self.freedom)
 
     def more(self, setting: Setting, other: Setting) -> tuple[float, float]:
-        """Return how much more the gain is at the other, and the variance of the curve alone."""
+        """Return how much more the gain is at the other, and the variance of the curve alone.
+
+        The scatter of single federations is not in it.
+        """
         step = self.row(other) - self.row(setting)
         return float(step @ self.coefficients), float(step @ self.moves @ step)
 
-    def difference(self, setting: Setting, other: Setting) -> Interval:
-        """Return the gain of `more` and its bounds, without the scatter of single federations."""
-        return interval(*self.more(setting, other), self.freedom)
-
     def outside(self, setting: Setting) -> list[str]:
         """Say in which figures a setting is outside what was measured; none if in none."""
-        if found := self.out_of_range(setting):
-            return found
-        known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
-        if found := far_from(known, setting):
-            return found
-        if self._lever_is_long(setting):
+        found = self.out_of_range(setting) or far_from(self._like(setting), setting)
+        longest = max(self.leverage(one.setting) for one in self.runs)
+        if not found and self.leverage(setting) > longest * (1 + 1e-9):
             return ["records and noise together: each was measured, but not so at the same time"]
-        return []
+        return found
 
     def out_of_range(self, setting: Setting) -> list[str]:
         """Say in which figures, each by itself, a setting is outside what was measured."""
         if setting.warm_start and not self.warm:
             return ["a public warm start, of which too little was measured"]
-        alike = (r.setting for r in self.runs if r.setting.warm_start == setting.warm_start)
-        return out_of_range(list(alike), setting)
+        return out_of_range(self._like(setting), setting)
 
-    def _lever_is_long(self, setting: Setting) -> bool:
-        longest = max(self.leverage(one.setting) for one in self.runs)
-        return self.leverage(setting) > longest * (1 + 1e-9)
+    def _like(self, setting: Setting) -> list[Setting]:
+        """Return the measured settings that begin as this one does."""
+        return [one.setting for one in self.runs if one.setting.warm_start == setting.warm_start]
 
 
 def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
@@ -207,7 +203,9 @@ def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
 def far_from(known: Sequence[Setting], setting: Setting) -> list[str]:
     """Say so if none of these is near in records and noise together."""
     nearest = min(setting.distance(one) for one in known)
-    if nearest <= max(1.0, _widest_gap(known)):
+    # The longest way from a measured setting to its nearest neighbour elsewhere.
+    ways = [[way for other in known if (way := one.distance(other)) > 0] for one in known]
+    if nearest <= max(1.0, *(min(to_others, default=0.0) for to_others in ways)):
         return []
     return [
         f"records and noise together: the nearest federation that was measured has them"
@@ -223,15 +221,6 @@ def measured_range(values: Sequence[float]) -> str:
     return f"measured were {least:.3g} to {most:.3g}"
 
 
-def _widest_gap(known: Sequence[Setting]) -> float:
-    """Return the longest way from a measured setting to its nearest neighbour elsewhere."""
-    gaps = []
-    for one in known:
-        others = [one.distance(other) for other in known if other.distance(one) > 0]
-        gaps.extend([min(others)] if others else [])
-    return max(gaps, default=0.0)
-
-
 def _row(setting: Setting, terms: Terms, warm: bool) -> Array:
     return np.array([*terms(setting), *([float(setting.warm_start)] if warm else [])])
 
@@ -245,12 +234,10 @@ def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
         terms: the curve's terms; by default those above, or fewer where they can't be told.
     """
     cold = [one for one in runs if not one.setting.warm_start]
-    for kept, warm in ((runs, True), (cold, False)):
-        if warm and len(cold) == len(runs):
-            continue
-        for tried in (joint, plain, flat) if terms is None else (terms,):
-            if (curve := _fit(kept, tried, warm)) is not None:
-                return curve
+    ways = [(cold, False)] if len(cold) == len(runs) else [(list(runs), True), (cold, False)]
+    for (kept, warm), tried in product(ways, (joint, plain, flat) if terms is None else (terms,)):
+        if (curve := _fit(kept, tried, warm)) is not None:
+            return curve
     return None
 
 
@@ -363,13 +350,11 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
     groups = dict.fromkeys(one.setting.group for one in known)
     for group in groups:
         others = [one for one in known if one.setting.group != group]
-        curve = fit_curve(others, terms)
-        if curve is None:
+        if (curve := fit_curve(others, terms)) is None:
             return None
         usual = float(np.mean([one.mean for one in others]))
-        for one in known:
-            if one.setting.group == group:
-                tried += [(curve.predict(one.setting), gain, usual) for gain in one.means]
+        left = (one for one in known if one.setting.group == group)
+        tried += [(curve.predict(one.setting), gain, usual) for one in left for gain in one.means]
     return left_out_of(len(groups), tried)
 
 

@@ -133,9 +133,8 @@ def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
     """
     privacy, made_up = job.privacy, job.synthetic
     if len(job.sites) < 2:
-        raise ConfigError(
-            "has a single site, which can join nobody", key="sites", fix="Name all sites."
-        )
+        problem = "has a single site, which can join nobody"
+        raise ConfigError(problem, key="sites", fix="Name all sites.")
     stated = _stated(sizes, job)
     return Federation(
         sizes=tuple(_trained_on(site, stated) for site in job.sites),
@@ -160,38 +159,27 @@ def _stated(sizes: Sequence[str], job: JobConfig) -> dict[str, int]:
         name, _, size = text.rpartition("=")
         if name in known or (not name and len(known) == len(job.sites)):
             changed = f"sites.{name or job.sites[0].name}.size=250"
-            raise ConfigError(
-                f"the file has a size for {name or 'every site'}",
-                key="--size",
-                value=text,
-                fix=f"Change it in the file, or for this time with --set {changed}.",
-            )
+            problem = f"the file has a size for {name or 'every site'}"
+            fix = f"Change it in the file, or for this time with --set {changed}."
+            raise ConfigError(problem, key="--size", value=text, fix=fix)
         if name not in names or not re.fullmatch("[1-9][0-9]{0,9}", size):
-            raise ConfigError(
-                "expected a number of units, or NAME=UNITS with the name of a site",
-                key="--size",
-                value=text,
-                fix=f"Such as --size 250 or --size {job.sites[0].name}=250.",
-            )
+            problem = "expected a number of units, or NAME=UNITS with the name of a site"
+            fix = f"Such as --size 250 or --size {job.sites[0].name}=250."
+            raise ConfigError(problem, key="--size", value=text, fix=fix)
         found[name] = int(size)
         if job.privacy.delta >= 1 / found[name]:
-            raise ConfigError(
-                f"is not below 1 / {found[name]}, the size of a site",
-                key="privacy.delta",
-                value=job.privacy.delta,
-                fix="Make it smaller.",
-            )
+            problem = f"is not below 1 / {found[name]}, the size of a site"
+            fix = "Make it smaller."
+            raise ConfigError(problem, key="privacy.delta", value=job.privacy.delta, fix=fix)
     return found
 
 
 def _trained_on(site: SiteSection, stated: Mapping[str, int]) -> int:
     declared = stated.get(site.name, stated.get("")) if site.size is None else site.size
     if declared is None:
-        raise ConfigError(
-            "is not known, and what a site gains depends on how many units it has",
-            key=f"sites.{site.name}.size",
-            fix=f"Give it as --size {site.name}=250, or one for all sites as --size 250.",
-        )
+        problem = "is not known, and what a site gains depends on how many units it has"
+        fix = f"Give it as --size {site.name}=250, or one for all sites as --size 250."
+        raise ConfigError(problem, key=f"sites.{site.name}.size", fix=fix)
     if not isinstance(site.held_out, float):  # a file holds further records
         return declared
     return max(1, declared - (held_out_units(site.held_out, declared, None) or 0))
@@ -200,13 +188,10 @@ def _trained_on(site: SiteSection, stated: Mapping[str, int]) -> int:
 def _granted(site: SiteSection, job: JobConfig) -> float:
     proposed, cap = job.privacy.epsilon, site.epsilon
     if cap is not None and cap < proposed and job.privacy.trust == "secure-sum":
-        raise ConfigError(
-            f"is less than the job's {proposed:g}, and a secure sum has one noise for all sites,"
-            " so this one would refuse",
-            key=f"sites.{site.name}.epsilon",
-            value=cap,
-            fix="Make privacy.epsilon smaller, or leave the site out.",
-        )
+        why = "a secure sum has one noise for all sites, so this one would refuse"
+        problem = f"is less than the job's {proposed:g}, and {why}"
+        fix = "Make privacy.epsilon smaller, or leave the site out."
+        raise ConfigError(problem, key=f"sites.{site.name}.epsilon", value=cap, fix=fix)
     return proposed if cap is None else min(cap, proposed)
 
 

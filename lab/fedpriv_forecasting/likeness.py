@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import PurePath
 
 from fedpriv.config.job import JobConfig
@@ -26,21 +27,14 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
         raise ConfigError("is no kind in it", key="--kind", value=wanted, fix=f"Use {known}.")
     fitting = [name for name in measured if table.kinds[name].task == job.model.task]
     if not fitting:
-        raise ConfigError(
-            "none has the task of the federation file",
-            key="kinds",
-            value=job.model.task,
-            fix="Name a table that has, with --table, such as benchmarks/joining.py writes.",
-        )
+        problem = "none has the task of the federation file"
+        fix = "Name a table that has, with --table, such as benchmarks/joining.py writes."
+        raise ConfigError(problem, key="kinds", value=job.model.task, fix=fix)
+    if wanted is not None and wanted not in fitting:
+        tasks = f"{table.kinds[wanted].task}, and the federation {job.model.task}"
+        problem = f"has the task {tasks}: their losses can't be compared"
+        raise ConfigError(problem, key="--kind", value=wanted, fix=f"Use {', '.join(fitting)}.")
     if wanted is not None:
-        if wanted not in fitting:
-            raise ConfigError(
-                f"has the task {table.kinds[wanted].task}, and the federation {job.model.task}:"
-                " their losses can't be compared",
-                key="--kind",
-                value=wanted,
-                fix=f"Use {', '.join(fitting)}.",
-            )
         return wanted
     here = federation.setting
 
@@ -93,10 +87,7 @@ def unlike_measured(
 
 def setting_of(job: JobConfig, key: str) -> object:
     """Return the value of a federation file at ``table.key``."""
-    found: object = job
-    for part in key.split("."):
-        found = getattr(found, part)
-    return found
+    return reduce(getattr, key.split("."), job)
 
 
 def _other(key: str, value: object, measured: float | str | tuple[str, ...]) -> Iterator[str]:

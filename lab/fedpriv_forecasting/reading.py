@@ -154,13 +154,12 @@ def leave_kinds_out(curves: Sequence[Curve]) -> LeftOut | None:
     if len(curves) < 3:
         return None
     tried = []
-    for index, curve in enumerate(curves):
-        others = [other for other in curves if other is not curves[index]]
+    for curve in curves:
+        others = [other for other in curves if other is not curve]
         reading = Reading(tuple(others), "another")
         usual = statistics.fmean(one.mean for other in others for one in other.runs)
-        for one in curve.runs:
-            if not one.setting.warm_start:
-                tried += [(reading.predict(one.setting), gain, usual) for gain in one.means]
+        left = (one for one in curve.runs if not one.setting.warm_start)
+        tried += [(reading.predict(one.setting), gain, usual) for one in left for gain in one.means]
     return left_out_of(len(curves), tried)
 
 

@@ -115,24 +115,18 @@ class Point(Entry):
         """Where it is on the curve."""
         return Setting(self.sites, self.records, self.noise, self.warm_start)
 
-    def losses(self, question: str) -> Mapping[str, tuple[float, ...]]:
-        """Return the losses by row: `OWN`, `OUTSIDE`, or one of `OWN_RECORDS`, of a new site."""
-        if question == OWN:
-            return self.own
-        if question == OUTSIDE:
-            return dict(self.outside.items())
-        return {
-            start: losses
-            for start, of_sizes in self.new.items()
-            for size, losses in of_sizes.items()
-            if size == question
-        }
-
     def gains(
         self, way: str, baseline: str = ALONE, question: str = OWN
     ) -> tuple[float, ...] | None:
-        """Return how much lower the loss at each site is; None where either was not run."""
-        rows = self.losses(question)
+        """Return how much lower the loss at each site is; None where either was not run.
+
+        Args:
+            question: `OWN`, `OUTSIDE`, or one of `OWN_RECORDS`, of a new site.
+        """
+        new: Mapping[Any, Mapping[Any, Losses]] = self.new
+        rows: Mapping[Any, Losses] = {at: of[question] for at, of in new.items() if question in of}
+        if question in (OWN, OUTSIDE):
+            rows = self.own if question == OWN else self.outside
         if way not in rows or baseline not in rows:
             return None
         return tuple(b - w for b, w in zip(rows[baseline], rows[way], strict=True))
@@ -145,11 +139,10 @@ class Point(Entry):
             if len(losses) != self.scored:
                 raise ValueError(f"own.{row}: {len(losses)} losses of {self.scored} scored sites")
         for name, starts in (("outside", self.outside), ("new", self.new)):
-            for start in (BASE, FEDERATED) if starts else ():
-                if start not in starts:
-                    raise ValueError(
-                        f"{name}: has no row {start!r}, which others are compared with"
-                    )
+            if starts and (lacking := [one for one in (BASE, FEDERATED) if one not in starts]):
+                raise ValueError(
+                    f"{name}: has no row {lacking[0]!r}, which others are compared with"
+                )
         rows = [(f"outside.{start}", losses) for start, losses in self.outside.items()]
         for start, of_sizes in self.new.items():
             rows += [(f"new.{start}.{size}", losses) for size, losses in of_sizes.items()]
@@ -179,15 +172,12 @@ class Table(Entry):
 
     def of(self, kind: str, unit: Unit | None = None) -> list[Point]:
         """Return the runs of a kind, all of them or those of a unit."""
-        return [
-            point
-            for point in self.points
-            if point.kind == kind and unit in (None, self._unit(point))
-        ]
-
-    def _unit(self, point: Point) -> Unit:
-        stated = self.kinds[point.kind].settings.get("privacy.unit", "record")
-        return point.unit or ("record" if stated == "record" else "patient")
+        points = [point for point in self.points if point.kind == kind]
+        if unit is None or not points:
+            return points
+        stated = self.kinds[kind].settings.get("privacy.unit", "record")
+        usual = "record" if stated == "record" else "patient"
+        return [point for point in points if (point.unit or usual) == unit]
 
 
 def read_table(path: Path | None = None) -> Table:
@@ -201,7 +191,9 @@ def read_table(path: Path | None = None) -> Table:
     """
     file = SHIPPED if path is None else path
     try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
+        return Table.model_validate(json.loads(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise config_error(error, file, Table) from None
     except FileNotFoundError:
         if path is not None:
             raise ConfigError("no such file", key="--table", value=str(path)) from None
@@ -214,7 +206,3 @@ def read_table(path: Path | None = None) -> Table:
         raise ConfigError(f"can't be read: {error}", file=file) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"is not JSON: {error}", file=file) from None
-    try:
-        return Table.model_validate(found)
-    except ValidationError as error:
-        raise config_error(error, file, Table) from None

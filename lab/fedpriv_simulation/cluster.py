@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.errors import ConfigError, UnreachableError
@@ -97,16 +97,12 @@ class Cluster:
             try:
                 found = self.ray.get(answer, timeout=within)
             except self.ray.exceptions.RayTaskError as error:
-                raise UnreachableError(
-                    f"{KEY}: node {node.name} failed at what it was asked:"
-                    f" {type(error.cause).__name__}: {error.cause}"
-                ) from None
+                what = f"failed at what it was asked: {type(error.cause).__name__}: {error.cause}"
+                raise UnreachableError(f"{KEY}: node {node.name} {what}") from None
             except self.ray.exceptions.RayError as error:
-                raise UnreachableError(
-                    f"{KEY}: node {node.name} does not answer within {within:g} s"
-                    f" ({type(error).__name__}). Look at ray status; restart that node or take it"
-                    " out."
-                ) from None
+                what = f"does not answer within {within:g} s ({type(error).__name__})"
+                fix = "Look at ray status; restart that node or take it out."
+                raise UnreachableError(f"{KEY}: node {node.name} {what}. {fix}") from None
             yield node, found
 
 
@@ -121,22 +117,16 @@ def connected(address: str) -> Iterator[Cluster]:
         UnreachableError: nobody there answers, or they don't take us, within `REACH` seconds.
         ConfigError: it has another Ray or Python; or Ray is not installed, or no CPU is free.
     """
-    ray = import_ray()
+    import_ray()
     reach(address)
-    ray.init(address=address, configure_logging=False, log_to_driver=False)
-    try:
-        nodes = tuple(_node(found) for found in ray.nodes() if found["Alive"])
+    with _initialised(address=address) as cluster:
+        nodes = (_node(found) for found in cluster.ray.nodes() if found["Alive"])
         usable = tuple(sorted((n for n in nodes if n.cpus), key=lambda node: node.id))
         if not usable:
-            raise ConfigError(
-                "has no node with a CPU to give away",
-                key=KEY,
-                value=address,
-                fix="Start one with ray start --address=… --num-cpus=N.",
-            )
-        yield Cluster(ray, ray.get_runtime_context().get_node_id(), usable)
-    finally:
-        ray.shutdown()
+            problem = "has no node with a CPU to give away"
+            fix = "Start one with ray start --address=… --num-cpus=N."
+            raise ConfigError(problem, key=KEY, value=address, fix=fix)
+        yield replace(cluster, nodes=usable)
 
 
 @contextmanager
@@ -147,14 +137,14 @@ def started(count: int) -> Iterator[Cluster]:
         ConfigError: it is not installed.
     """
     guard_ray()
+    with _initialised(address="local", num_cpus=count, include_dashboard=False) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _initialised(**options: Any) -> Iterator[Cluster]:
     ray = import_ray()
-    ray.init(
-        address="local",
-        num_cpus=count,
-        include_dashboard=False,
-        configure_logging=False,
-        log_to_driver=False,
-    )
+    ray.init(configure_logging=False, log_to_driver=False, **options)
     try:
         yield Cluster(ray, ray.get_runtime_context().get_node_id(), ())
     finally:
@@ -174,14 +164,9 @@ def reach(address: str, within: float = REACH) -> None:
             socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
         except OSError as error:
             raise _unreachable(address, f"nobody listens there ({error})") from None
+    command, quiet = [sys.executable, "-c", _TRY, address], subprocess.DEVNULL
     try:
-        tried = subprocess.run(
-            [sys.executable, "-c", _TRY, address],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=within,
-        )
+        tried = subprocess.run(command, stdin=quiet, capture_output=True, text=True, timeout=within)
     except subprocess.TimeoutExpired:
         raise _unreachable(address, f"no Ray cluster took us within {within:g} s") from None
     try:
@@ -194,15 +179,11 @@ def reach(address: str, within: float = REACH) -> None:
 
 
 def _refused(address: str, kind: str, text: str) -> Exception:
-    """Return the error for what Ray says."""
     said = " ".join(text.split())
     if "version mismatch" in said.lower():
-        return ConfigError(
-            f"has another Ray or Python than this process: {said}",
-            key=KEY,
-            value=address,
-            fix="Install the same on all machines, and start the cluster from there.",
-        )
+        problem = f"has another Ray or Python than this process: {said}"
+        fix = "Install the same on all machines, and start the cluster from there."
+        return ConfigError(problem, key=KEY, value=address, fix=fix)
     return _unreachable(address, f"Ray says {kind}: {said}")
 
 
@@ -234,10 +215,6 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise ConfigError(
-            "is not installed",
-            key="job.engine",
-            value="ray",
-            fix="Type: pip install 'fedpriv[simulation]', or set engine = \"inline\".",
-        ) from None
+        fix = "Type: pip install 'fedpriv[simulation]', or set engine = \"inline\"."
+        raise ConfigError("is not installed", key="job.engine", value="ray", fix=fix) from None
     return ray

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -23,7 +24,7 @@ from fedpriv.report.alike import rows_of, said_together
 from fedpriv.report.figures import amount, look_line, worse
 from fedpriv.report.page_parts import score_names
 from fedpriv_simulation import first_run
-from fedpriv_simulation.watching import new_run, watched
+from fedpriv_simulation.watching import new_run, watching
 
 MODELS = ("base", "federated", "personal", "alone", "two alone", "all three")
 
@@ -85,7 +86,14 @@ def simulate(
     personal = personal or personal_sites is not None
     if personal:
         _check_personal(config, source)
-    outcome = _run(config, out, source, resume, insecure_seed, console)
+    logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
+    try:
+        with watching(config.job.rounds, _opening(config, out, insecure_seed), console) as run:
+            seed = insecure_seed
+            outcome = run(config, out, source=source, resume=resume, insecure_seed=seed)
+    except KeyboardInterrupt:
+        console.print(_stopped(out, source), soft_wrap=True)
+        raise
     if as_json:
         print(json.dumps(finite_json(summary(outcome)), indent=2))
     else:
@@ -102,21 +110,16 @@ def _check_personal(config: JobConfig, source: Path) -> None:
             settings by it, which nobody paid for (law 15). Or no site keeps any apart.
     """
     if not config.job.data_is_public:
-        raise ConfigError(
-            "--personal would show to one person what each site alone may see",
-            file=source,
-            key="job.data_is_public",
-            value=False,
-            fix="Use public records, or fedpriv-client personalise at each site.",
-        )
+        problem = "--personal would show to one person what each site alone may see"
+        fix = "Use public records, or fedpriv-client personalise at each site."
+        raise ConfigError(problem, file=source, key="job.data_is_public", value=False, fix=fix)
     if all(site.held_out is None for site in config.sites):
-        raise ConfigError(
-            "is missing at every site, and --personal tests a site's models on its own records",
-            file=source,
-            key="sites.held_out",
-            fix="Keep a share of units apart, such as held_out = 0.2, or name a file, at the sites"
-            " that are to be tested.",
+        problem = (
+            "is missing at every site, and --personal tests a site's models on its own records"
         )
+        apart = "Keep a share of units apart, such as held_out = 0.2, or name a file"
+        fix = f"{apart}, at the sites that are to be tested."
+        raise ConfigError(problem, file=source, key="sites.held_out", fix=fix)
 
 
 def _personalise(
@@ -136,9 +139,8 @@ def _personalise(
     columns = (Column(name, no_wrap=" " not in name) for name in ("site", *MODELS))
     table = Table(*columns, title=f"{title}; below it, rate × passes" if chosen else title)
     table.title_justify = "left"
-    losses = {}
+    losses = {name: evaluation.losses for name, evaluation in found.items()}
     for name, evaluation in found.items():
-        losses[name] = evaluation.losses
         said = {row.name: f"\n{row.trained.replace(' ', '')}" for row in evaluation.rows if chosen}
         table.add_row(name, *(f"{losses[name][m]:.3f}{said.get(m, '').rstrip()}" for m in MODELS))
     means = {m: statistics.fmean(row[m] for row in losses.values()) for m in MODELS}
@@ -191,36 +193,19 @@ def _in_words(
     )
 
 
-def _run(
-    config: JobConfig,
-    out: Path,
-    source: Path,
-    resume: bool,
-    insecure_seed: int | None,
-    console: Console,
-) -> Outcome:
-    """Run with a progress bar, or with a plain line a round where nobody watches."""
-    logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
-    opening = _opening(config, out, insecure_seed)
-    try:
-        return watched(config, out, source, resume, insecure_seed, opening, console)
-    except KeyboardInterrupt:
-        if (out / "run.json").exists():
-            given = "" if source == EMBEDDED else f" {source}"
-            console.print(
-                f"\nStopped; what was spent stays spent. To go on:\n"
-                f"  fedpriv simulate{given} --out {out} --resume  (with the same options)",
-                soft_wrap=True,
-            )
-        else:
-            console.print("\nStopped before the run began; nothing was spent.")
-        raise
+def _stopped(out: Path, source: Path) -> str:
+    if not (out / "run.json").exists():
+        return "\nStopped before the run began; nothing was spent."
+    given = "" if source == EMBEDDED else f" {source}"
+    return (
+        f"\nStopped; what was spent stays spent. To go on:\n"
+        f"  fedpriv simulate{given} --out {out} --resume  (with the same options)"
+    )
 
 
 def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
     privacy, job = config.privacy, config.job
-    proposed = privacy.epsilon
-    most = max(min(proposed, proposed if s.epsilon is None else s.epsilon) for s in config.sites)
+    most = max(min(privacy.epsilon, site.epsilon or math.inf) for site in config.sites)
     steps = "" if job.sync == 1 else f"{job.sync} steps of "
     lines = (
         f"{len(config.sites)} sites, {job.rounds} rounds of {steps}{job.method}, at most"
@@ -271,24 +256,17 @@ def _seconds(rounds: Sequence[Mapping[str, Any]]) -> float | None:
 
 def _spent(report: BudgetReport) -> dict[str, float]:
     """Return what a site has spent; in a secure sum, also ε alone and `max_colluding`."""
-    found = {
-        "epsilon_spent": report.epsilon_spent,
-        "epsilon_committed": report.epsilon_committed,
-        "budget": report.budget,
-        "delta": report.delta,
-    }
+    keys = ["epsilon_spent", "epsilon_committed", "budget", "delta"]
     if report.max_colluding is not None and report.epsilon_alone_committed is not None:
-        found["epsilon_alone_committed"] = report.epsilon_alone_committed
-        found["max_colluding"] = report.max_colluding
-    return found
+        keys += ["epsilon_alone_committed", "max_colluding"]
+    return {key: getattr(report, key) for key in keys}
 
 
 def _last_scores(outcome: Outcome) -> dict[str, float]:
+    scored = [row for row in outcome.rounds if row["eval_loss"] is not None]
     keys = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest")
-    for row in reversed(outcome.rounds):
-        if row["eval_loss"] is not None:
-            return {key: row[key] for key in keys if row.get(key) is not None}
-    return outcome.baseline.as_dict()
+    last = {key: scored[-1][key] for key in keys if scored and scored[-1].get(key) is not None}
+    return last or outcome.baseline.as_dict()
 
 
 def show(outcome: Outcome, console: Console) -> None:
@@ -312,28 +290,20 @@ def show(outcome: Outcome, console: Console) -> None:
         for name, losses in figures["outside"].items():
             outside.add_row(name, *(f"{losses[model]:.3f}" for model in ("base", "federated")))
         console.print(outside)
-    budget = Table(
-        "site",
-        "ε spent",
-        "ε committed / budget",
-        "δ",
-        title="Privacy, per site" + ("" if figures["private"] else "  [bold red]NOT PRIVATE[/]"),
-        title_justify="left",
-    )
+    title = "Privacy, per site" + ("" if figures["private"] else "  [bold red]NOT PRIVATE[/]")
+    columns = ["site", "ε spent", "ε committed / budget", "δ"]
     shared = any("max_colluding" in site for site in figures["sites"].values())
     if shared:
-        budget.add_column("ε alone")
+        columns.append("ε alone")
 
     def cells(name: str) -> tuple[str, ...]:
         site = figures["sites"][name]
         alone = site.get("epsilon_alone_committed")
-        return (
-            f"{site['epsilon_spent']:.2f}",
-            f"{site['epsilon_committed']:.2f} / {site['budget']:g}",
-            f"{site['delta']:g}",
-            *(["–" if alone is None else f"{alone:.2f}"] if shared else []),
-        )
+        committed = f"{site['epsilon_committed']:.2f} / {site['budget']:g}"
+        found = f"{site['epsilon_spent']:.2f}", committed, f"{site['delta']:g}"
+        return (*found, "–" if alone is None else f"{alone:.2f}") if shared else found
 
+    budget = Table(*columns, title=title, title_justify="left")
     for alike in rows_of(figures["sites"], cells):
         budget.add_row(said_together(alike), *cells(alike[0]))
     console.print(budget)

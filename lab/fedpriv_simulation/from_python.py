@@ -23,7 +23,7 @@ from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import last_loss, worse
 from fedpriv.terminal import use_readable_output
 from fedpriv_simulation import first_run
-from fedpriv_simulation.watching import new_run, watched
+from fedpriv_simulation.watching import new_run, watching
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,9 @@ def simulate(
     console.quiet = quiet or not is_watched(console)
     opening = f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {folder}"
     try:
-        found = watched(config, folder, source, resume, insecure_seed, opening, console)
+        with watching(config.job.rounds, opening, console) as run:
+            seed = insecure_seed
+            found = run(config, folder, source=source, resume=resume, insecure_seed=seed)
     except KeyboardInterrupt as stopped:
         if (folder / "run.json").exists():
             stopped.add_note(
@@ -137,20 +139,15 @@ def check_no_overrides(overrides: Sequence[str]) -> None:
         ConfigError: there are some.
     """
     if overrides:
-        raise ConfigError(
-            "are for the keys of a file",
-            key="overrides",
-            value=list(overrides),
-            fix="Give them to load_job.",
-        )
+        problem = "are for the keys of a file"
+        fix = "Give them to load_job."
+        raise ConfigError(problem, key="overrides", value=list(overrides), fix=fix)
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten a row to one level of names, joined by dots."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
+        named = {prefix + key: value}
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else named
     return flat

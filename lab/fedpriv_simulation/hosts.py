@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -24,7 +25,7 @@ from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
 from fedpriv_simulation.cluster import Cluster
 from fedpriv_simulation.handles import open_at_once
-from fedpriv_simulation.inline import RUN, set_identity
+from fedpriv_simulation.inline import context_of, set_identity
 from fedpriv_simulation.ledgers import AT_ONCE as LENT_AT_ONCE
 from fedpriv_simulation.ledgers import LedgerKeeper, Lending
 from fedpriv_simulation.placing import Place
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to close its sites
 BACK, PAUSE = 60.0, 0.5  # seconds that a process has to come back, and between two looks
 AT_ONCE = 2  # messages that a process has at once: the next one is there when one is answered
+NOWHERE = -1  # the process of a site that has none yet
 OPEN = 128  # sites that a process keeps open; all of its own where they hold shares of a sum
 Answer = Callable[[Message, Context], Message]
 
@@ -67,8 +69,7 @@ class Host:
         self._pool = WorkerPool(1, many_sites=True)
         self._most = open_at_once(most)
         self._open: OrderedDict[int, Site] = OrderedDict()
-        self._turns: dict[int, int] = {}  # the newest of each site
-        self._in_turn: dict[int, int] = {}  # in which each ledger that is open was lent
+        self._turns: dict[int, int] = {}  # the newest of each site, in which it is open if it is
         self._states: defaultdict[int, RecordDict] = defaultdict(RecordDict)
         self._closed = False
 
@@ -84,10 +85,9 @@ class Host:
         if self._closed:
             raise BusyError("The simulation has ended.")
         state = self._states[number]
-        context = Context(run_id=RUN, node_id=0, node_config={}, state=state, run_config={})
         try:
             make_whole(message, state)
-            return client_app(self._site(number, turn))(message, context)
+            return client_app(self._site(number, turn))(message, context_of(0, state))
         except Exception as error:
             return refusal(message, error)
 
@@ -98,34 +98,25 @@ class Host:
             self._open.popitem()[1].close()
 
     def _site(self, number: int, turn: int) -> Site:
-        if turn < self._turns.get(number, turn):
+        before = self._turns.get(number, turn)
+        if turn < before:
             raise BusyError("This was asked before the site's process may have changed.")
         self._turns[number] = turn
-        if number in self._open and self._in_turn[number] != turn:
+        if turn != before and number in self._open:
             self._open.pop(number).close()
         if number not in self._open:
             while len(self._open) >= self._most:
                 self._open.popitem(last=False)[1].close()
-            site = self._opened(number, turn)
+            lent = {} if self._lending is None else self._lending.of(number, turn)
+            site = self._sites.open(self._sites.config.sites[number], self._pool, **lent)
             try:
                 site.consider(self._proposal)
             except BaseException:
                 site.close()
                 raise
-            self._open[number], self._in_turn[number] = site, turn
+            self._open[number] = site
         self._open.move_to_end(number)
         return self._open[number]
-
-    def _opened(self, number: int, turn: int) -> Site:
-        section = self._sites.config.sites[number]
-        if self._lending is None:
-            return self._sites.open(section, self._pool)
-        return self._sites.open(
-            section,
-            self._pool,
-            open_ledger=self._lending.opener(number, turn),
-            claimed=self._lending.claimed[number],
-        )
 
 
 class Hosts:
@@ -135,7 +126,7 @@ class Hosts:
     number of records each. A process that ends on a machine that is there is started again by
     Ray; the sites of a machine that is lost go to the processes that are left. Each time a site's
     process may be another one, it is given its ledger in a newer turn, so that the earlier one can
-    no longer pay or release, should it still be there. Use it as a context manager.
+    no longer pay or release, should it still be there. Whoever makes them closes them.
 
     Args:
         claimed: of each site, as for `Site`, where one process has all ledgers; None where each
@@ -167,19 +158,13 @@ class Hosts:
             self._keeper = kept.options(scheduling_strategy=here).remote(sites)
             lending = Lending(self._keeper, claimed)
         kind = ray.remote(num_cpus=1, max_restarts=-1)(Host)
-        most = kept_open(proposal, len(self._sizes))
+        most = OPEN if proposal.shared is None else len(self._sizes)
         self._hosts = [
             kind.options(
                 scheduling_strategy=cluster.pinned(place.node), num_gpus=place.gpus
             ).remote(sites, proposal, place.threads, most, lending)
             for place in places
         ]
-
-    def __enter__(self) -> Hosts:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the sites' ledgers back. A process amid a step is killed, as a power cut would."""
@@ -202,32 +187,29 @@ class Hosts:
 
     def answers(self, first: int) -> dict[int, Answer]:
         """Return how each site is asked, by node id, from `first` on."""
-        return {first + number: self._asking(number) for number in range(len(self._of))}
+        return {first + n: partial(self._answer, n) for n in range(len(self._of))}
 
     def queue_of(self, first: int) -> Callable[[int], int]:
         """Return what gives a node's process, as a queue's number; nodes count from `first`."""
         return lambda node: self._of[node - first]
 
-    def _asking(self, number: int) -> Answer:
-        def answer(message: Message, context: Context) -> Message:
-            """Answer a message; one that is asked twice is paid once."""
-            until: float | None = None  # it has to be back, once it is known to be away
-            while True:
-                with self._lock:
-                    host, turn = self._of[number], self._turns[number]
-                try:
-                    asked = self._hosts[host].answer.remote(number, message, turn)
-                    reply: Message = self._ray.get(asked)
-                    return reply
-                except self._errors:
-                    now = time.monotonic()
-                    until = until or now + BACK
-                    if self._closing or not self._go_on(number, host, late=now >= until):
-                        raise
-                    until = None if now >= until else until
-                time.sleep(PAUSE)
-
-        return answer
+    def _answer(self, number: int, message: Message, context: Context) -> Message:
+        """Have a site answer a message; one that is asked twice is paid once."""
+        until: float | None = None  # it has to be back, once it is known to be away
+        while True:
+            with self._lock:
+                host, turn = self._of[number], self._turns[number]
+            try:
+                asked = self._hosts[host].answer.remote(number, message, turn)
+                reply: Message = self._ray.get(asked)
+                return reply
+            except self._errors:
+                now = time.monotonic()
+                until = until or now + BACK
+                if self._closing or not self._go_on(number, host, late=now >= until):
+                    raise
+                until = None if now >= until else until
+            time.sleep(PAUSE)
 
     def _go_on(self, number: int, host: int, *, late: bool) -> bool:
         """Give a site's ledger a new turn, and move the sites of a machine that is lost.
@@ -243,36 +225,27 @@ class Hosts:
             self._turns[number] += 1
             if host in self._left and (late or not self._cluster.is_alive(self._places[host].node)):
                 self._left.remove(host)
-                self._move(host)
+                moving = [n for n, of in enumerate(self._of) if of == host] if self._left else []
+                said = "A process on node %s is lost; %d sites of it go on in others."
+                log.warning(said, self._places[host].node[:8], len(moving))
+                for one in moving:
+                    _give(one, self._of, self._sizes, self._left)
+                    self._turns[one] += 1
             return bool(self._left)
-
-    def _move(self, lost: int) -> None:
-        """Deal the sites of a process to those that are left, each to the emptiest."""
-        moving = [number for number, host in enumerate(self._of) if host == lost]
-        log.warning(
-            "A process on node %s is lost; %d sites of it go on in others.",
-            self._places[lost].node[:8],
-            len(moving) if self._left else 0,
-        )
-        for number in moving if self._left else []:
-            held = dict.fromkeys(self._left, 0)
-            for other, host in enumerate(self._of):
-                if host in held:
-                    held[host] += self._sizes[other]
-            self._of[number] = min(self._left, key=lambda host: (held[host], host))
-            self._turns[number] += 1
-
-
-def kept_open(proposal: Proposal, sites: int) -> int:
-    """Return how many sites a process keeps open: all if they hold shares of a sum."""
-    return OPEN if proposal.shared is None else sites
 
 
 def shared_out(sizes: list[int], count: int) -> list[int]:
     """Return each site's process among `count`: the largest sites first, each to the emptiest."""
-    held = [0] * count
-    of = [0] * len(sizes)
+    of = [NOWHERE] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda n: (-sizes[n], n)):
-        of[number] = min(range(count), key=lambda host: (held[host], host))
-        held[of[number]] += sizes[number]
+        _give(number, of, sizes, range(count))
     return of
+
+
+def _give(number: int, of: list[int], sizes: list[int], hosts: Sequence[int]) -> None:
+    """Give a site to the emptiest of some processes."""
+    held = dict.fromkeys(hosts, 0)
+    for size, host in zip(sizes, of, strict=True):
+        if host in held:
+            held[host] += size
+    of[number] = min(hosts, key=lambda host: (held[host], host))

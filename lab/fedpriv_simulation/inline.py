@@ -23,6 +23,11 @@ def set_identity() -> None:
     flower.set_identity(RUN, RUN)
 
 
+def context_of(node: int, state: RecordDict) -> Context:
+    """Return what Flower hands to an app of a node."""
+    return Context(run_id=RUN, node_id=node, node_config={}, state=state, run_config={})
+
+
 class InlineGrid:
     """Runs the apps of `apps` (node id → ClientApp, or what answers like one) on `threads` threads.
 
@@ -45,12 +50,7 @@ class InlineGrid:
     ) -> None:
         set_identity()
         self._apps = dict(apps)
-        self._contexts = {
-            node: Context(
-                run_id=RUN, node_id=node, node_config={}, state=RecordDict(), run_config={}
-            )
-            for node in self._apps
-        }
+        self._contexts = {node: context_of(node, RecordDict()) for node in self._apps}
         self._queue_of = queue_of
         self._pools = {
             queue: ThreadPoolExecutor(threads, thread_name_prefix="site", initializer=begin)
@@ -82,7 +82,8 @@ class InlineGrid:
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies that are there by now; each is given out once."""
-        ready = [number for number in message_ids if self._is_ready(number)]
+        known = [number for number in message_ids if number in self._pending]
+        ready = [number for number in known if self._pending[number].done()]
         return [self._pending.pop(number).result() for number in ready]
 
     def send_and_receive(
@@ -107,20 +108,12 @@ class InlineGrid:
                     continue
                 yield self._pending.pop(number).result()
         finally:
-            for number in ids:
-                if number in self._pending:
-                    self._pending.pop(number).cancel()
-
-    def _is_ready(self, number: str) -> bool:
-        return number in self._pending and self._pending[number].done()
+            for number in self._pending.keys() & ids:
+                self._pending.pop(number).cancel()
 
     def _work(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         try:
-            reply = self._apps[node](message, self._contexts[node])
-            reply = copy.deepcopy(reply)
-        except Exception:
-            reply = Message(
-                Error(code=APP_FAILED), reply_to=message
-            )  # its text stays with the node
-        return reply
+            return copy.deepcopy(self._apps[node](message, self._contexts[node]))
+        except Exception:  # its text stays with the node
+            return Message(Error(code=APP_FAILED), reply_to=message)

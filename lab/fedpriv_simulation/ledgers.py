@@ -30,7 +30,6 @@ from fedpriv.privacy.ledger.ledger import (
     StoredReply,
 )
 from fedpriv_client.site_ledger import open_or_create_ledger
-from fedpriv_client.site_settings import SiteSettings
 from fedpriv_simulation.sites import Sites
 
 NEVER = 2**62  # a turn that no holder gets
@@ -146,9 +145,12 @@ class Lending:
     keeper: Any
     claimed: Sequence[list[tuple[str, str]]]
 
-    def opener(self, number: int, turn: int) -> Callable[[SiteSettings], Ledger]:
-        """Return what opens the ledger of a site for one turn."""
-        return lambda settings: LentLedger(self._ask, number, turn)
+    def of(self, number: int, turn: int) -> dict[str, Any]:
+        """Return the arguments of `Sites.open` with which a site has its ledger for one turn."""
+        return {
+            "open_ledger": lambda settings: LentLedger(self._ask, number, turn),
+            "claimed": self.claimed[number],
+        }
 
     def _ask(self, method: str, *given: Any, **named: Any) -> Any:
         import ray

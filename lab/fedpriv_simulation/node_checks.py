@@ -22,6 +22,7 @@ from fedpriv_simulation.cluster import KEY, Cluster, Node
 SEEN = 20.0  # seconds in which a shared folder shows on one machine what another wrote
 ANSWER, PAUSE = 300.0, 0.2  # seconds to start a process on a node, and between two looks
 READING = 3600.0  # seconds for a model and all records to be read there
+SAME_SOFTWARE = "Install the same there, and start its Ray from that environment."
 PACKAGES = ("ray", "torch", "transformers", "peft", "flwr", "numpy")
 
 
@@ -78,7 +79,9 @@ def check_nodes(cluster: Cluster, config: JobConfig, run: Path, base: str) -> No
     """
     check_versions(cluster)
     with _marker(run) as marker:
-        wanted = Wanted(marker, config.model.name, _files(config), _transforms(config))
+        named = {f"sites.{site.name}.transform": site.transform for site in config.sites}
+        transforms = {key: name for key, name in named.items() if name is not None}
+        wanted = Wanted(marker, config.model.name, _files(config), transforms)
         mine = Found(
             marker=sha256(marker.read_bytes()),
             answer="",
@@ -121,16 +124,13 @@ def check_versions(cluster: Cluster) -> None:
         other = [name for name in mine if found[name] != mine[name]]
         if other:
             told = ", ".join(f"{name} {found[name]} (here {mine[name]})" for name in other)
-            raise _error(
-                KEY,
-                node,
-                f"has other versions: {told}",
-                "Install the same there, and start its Ray from that environment.",
-            )
+            what = f"node {node.name} has other versions: {told}"
+            raise ConfigError(what, key=KEY, fix=SAME_SOFTWARE)
 
 
 def look(wanted: Wanted) -> Found:
     """Look for all of it, on the machine that this is called on."""
+    from fedpriv.data.transform import find_transform
     from fedpriv.models.stored import digest_of
 
     marker = _appeared(wanted.marker)
@@ -144,13 +144,19 @@ def look(wanted: Wanted) -> Found:
         base = digest_of(wanted.model)
     except (FedprivError, OSError) as error:
         base = str(error)
+    missing = {}
+    for key, name in wanted.transforms.items():
+        try:
+            find_transform(name, key)
+        except FedprivError as error:
+            missing[key] = str(error)
     return Found(
         marker=marker,
         answer=answer,
         ours=_source(),
         base=base,
         files={key: content_digest(path) for key, path in wanted.files.items()},
-        transforms=_missing(wanted.transforms),
+        transforms=missing,
     )
 
 
@@ -167,48 +173,31 @@ def content_digest(path: Path) -> str | None:
 
 
 def _compare(node: Node, wanted: Wanted, mine: Found, found: Found) -> None:
-    folder = wanted.marker.parent.parent
+    folder, fix = wanted.marker.parent.parent, SAME_SOFTWARE
+    other = (key for key, digest in mine.files.items() if found.files[key] != digest)
     if found.marker != mine.marker:
-        raise _error(
-            "--out",
-            node,
-            f"does not see what is written into {folder}",
-            "Put the run directory into a folder that all machines share under the same path.",
-        )
-    if _appeared(wanted.marker.with_name(found.answer)) is None:
-        raise _error(
-            "--out",
-            node,
-            f"can't write into {folder} as the driver sees it ({found.answer})",
-            "Mount the folder for writing there, for the user of its Ray, who is the same.",
-        )
-    if found.ours != mine.ours:
-        raise _error(
-            KEY,
-            node,
-            "has another source of the same version of fedpriv",
-            "Install the same there, and start its Ray from that environment.",
-        )
-    if found.base != mine.base:
-        raise _error(
-            "model.name",
-            node,
-            f"has another base model than {mine.base}: {found.base}",
-            "Put the same files there under the same name, or into a shared folder.",
-        )
-    for key, digest in mine.files.items():
-        if found.files[key] != digest:
-            what = "is missing" if found.files[key] is None else "is not the same"
-            fix = "Put the same records there under the same path, or into a shared folder."
-            if key.endswith(".ledger"):
-                fix = "Keep it in a folder that all machines share. Never copy a ledger."
-            raise _error(key, node, f"{wanted.files[key]} {what} there", fix)
-    for key, what in found.transforms.items():
-        raise _error(key, node, what, "Install its package there.")
-
-
-def _error(key: str, node: Node, what: str, fix: str) -> ConfigError:
-    return ConfigError(f"node {node.name} {what}", key=key, fix=fix)
+        key, what = "--out", f"does not see what is written into {folder}"
+        fix = "Put the run directory into a folder that all machines share under the same path."
+    elif _appeared(wanted.marker.with_name(found.answer)) is None:
+        key, what = "--out", f"can't write into {folder} as the driver sees it ({found.answer})"
+        fix = "Mount the folder for writing there, for the user of its Ray, who is the same."
+    elif found.ours != mine.ours:
+        key, what = KEY, "has another source of the same version of fedpriv"
+    elif found.base != mine.base:
+        key, what = "model.name", f"has another base model than {mine.base}: {found.base}"
+        fix = "Put the same files there under the same name, or into a shared folder."
+    elif first := next(other, None):
+        how = "is missing" if found.files[first] is None else "is not the same"
+        key, what = first, f"{wanted.files[first]} {how} there"
+        fix = "Put the same records there under the same path, or into a shared folder."
+        if key.endswith(".ledger"):
+            fix = "Keep it in a folder that all machines share. Never copy a ledger."
+    elif found.transforms:
+        key, what = next(iter(found.transforms.items()))
+        fix = "Install its package there."
+    else:
+        return
+    raise ConfigError(f"node {node.name} {what}", key=key, fix=fix)
 
 
 @contextmanager
@@ -242,23 +231,6 @@ def _files(config: JobConfig) -> dict[str, Path]:
     records = {key: path for key, path in config.files().items() if key.startswith("sites.")}
     lasting = {f"sites.{site.name}.ledger": site.ledger for site in config.sites}
     return records | {key: path for key, path in lasting.items() if path is not None}
-
-
-def _transforms(config: JobConfig) -> dict[str, str]:
-    named = {f"sites.{site.name}.transform": site.transform for site in config.sites}
-    return {key: name for key, name in named.items() if name is not None}
-
-
-def _missing(transforms: Mapping[str, str]) -> dict[str, str]:
-    from fedpriv.data.transform import find_transform
-
-    found = {}
-    for key, name in transforms.items():
-        try:
-            find_transform(name, key)
-        except FedprivError as error:
-            found[key] = str(error)
-    return found
 
 
 def _source() -> str | None:

@@ -60,12 +60,10 @@ def check_apart(config: JobConfig, cache: Path) -> None:
         units = held[site.name]
         count = len(units & held[inside.name])
         if site.name != inside.name and count > share * len(units):
-            raise ConfigError(
-                f"holds {count} of {len(units)} units that are also at {inside.name}, which takes"
-                " part: a model knows them already",
-                key=f"outside.{site.name}.data",
-                fix="Take them out of one of the two.",
-            )
+            held_too = f"holds {count} of {len(units)} units that are also at {inside.name}"
+            problem = f"{held_too}, which takes part: a model knows them already"
+            fix = "Take them out of one of the two."
+            raise ConfigError(problem, key=f"outside.{site.name}.data", fix=fix)
 
 
 def _units(config: JobConfig, site: SiteRecords, cache: Path) -> Iterator[bytes]:
@@ -97,10 +95,9 @@ def read_outside(config: JobConfig, run: RunDirectory, pool: WorkerPool) -> dict
         check_apart(config, Path(cache))
         for site in config.outside:
             own = read_site(site, spec, Path(cache))
-            key, records = "held_out", own.held_out
+            key, records = f"outside.{site.name}.held_out", own.held_out
             if site.held_out is None:
-                key, records = "data", own.training
-            key = f"outside.{site.name}.{key}"
+                key, records = f"outside.{site.name}.data", own.training
             examples, units = to_test_on(records, spec, worker.base.tokenizer, key=key)
             found[site.name] = Tested(examples, units, len(records))
     return found

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.sites import SiteSection
 from fedpriv.files import private_folder
 from fedpriv.methods.proposal import job_recipe
-from fedpriv.models.vector import Vector
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.own_adapter import write_own_adapter
@@ -66,7 +66,7 @@ def own_models(
         is returned is for whoever holds the records of all sites.
     """
     at_once = min(len(sites), workers_of(config)) if config.job.engine == "inline" else 1
-    pool, recipe, stopping = SharedBasePool(at_once), job_recipe(config), threading.Event()
+    recipe, stopping = job_recipe(config), threading.Event()
     with WorkerPool().borrow(replace(recipe, seed=recipe.seed + 1)) as other:
         another = other.initial
 
@@ -74,83 +74,71 @@ def own_models(
         if stopping.is_set():
             raise CancelledError
 
+    def of_one(worker: Worker, site: SiteSection) -> Evaluation:
+        folder = private_folder(private_site_folder(run, site.name))
+        facts, spec, tokenizer = read_facts(run / "adapter"), spec_of(config), worker.base.tokenizer
+        adapter = read_values(run / "adapter", worker, facts)
+        with tempfile.TemporaryDirectory(dir=folder, prefix="personal-") as cache:
+            own = read_site(site, spec, Path(cache))
+            training = to_train_on(own, spec, tokenizer, config.personal)
+            key = f"sites.{site.name}.held_out"
+            examples, units = to_test_on(own.held_out, spec, tokenizer, key=key)
+            check_held_out(training.everything, examples, tokenizer, key=key)
+            records = len(own.held_out)
+
+        made = train_own(
+            worker,
+            adapter,
+            another,
+            training,
+            config.personal,
+            begun=lambda kind: say(f"{site.name}: training by itself, {kind}"),
+            told=go_on,
+        )
+        said: dict[str, str] = {kind: one.best.said for kind, one in made.trained.items()}
+        for kind, one in made.trained.items():
+            write_own_adapter(
+                folder / kind,
+                worker,
+                one.values,
+                facts,
+                site=site.name,
+                kind=kind,
+                held_out=site.held_out,
+                trained=said[kind],
+            )
+        models = {"base": worker.initial, "federated": adapter}
+        models |= {kind: one.values for kind, one in made.trained.items()}
+        evaluation = evaluate(
+            worker,
+            examples,
+            {name: models[name] for name in MEANING if name in models},
+            spec,
+            units=units,
+            site=site.name,
+            job=facts.job,
+            records=records,
+            beside=config.personal.beside,
+            served=made.answer.weights,
+            trained=said,
+        )
+        write_page(evaluation, folder / PAGE)
+        return evaluation
+
     def made_at(site: SiteSection) -> Evaluation:
         with pool.borrow(recipe) as worker:
-            return _of_one(config, run, site, worker, another, say, go_on)
+            return of_one(worker, site)
 
     begin = own_threads(at_once)
-    try:
-        with as_own_threads(at_once), ThreadPoolExecutor(at_once, initializer=begin) as threads:
-            futures = [threads.submit(made_at, site) for site in sites]
-            try:
-                found = [future.result() for future in futures]
-            finally:  # after a failure, or Ctrl-C, what is running ends with its pass
-                stopping.set()
-                threads.shutdown(cancel_futures=True)
-    finally:
-        pool.close()
+    with (
+        closing(SharedBasePool(at_once)) as pool,
+        as_own_threads(at_once),
+        ThreadPoolExecutor(at_once, initializer=begin) as threads,
+    ):
+        futures = [threads.submit(made_at, site) for site in sites]
+        try:
+            found = [future.result() for future in futures]
+        finally:  # after a failure, or Ctrl-C, what is running ends with its pass
+            stopping.set()
+            threads.shutdown(cancel_futures=True)
     return dict(zip((site.name for site in sites), found, strict=True))
-
-
-def _of_one(
-    config: JobConfig,
-    run: Path,
-    site: SiteSection,
-    worker: Worker,
-    another: Vector,
-    say: Callable[[str], None],
-    go_on: Callable[[object], None],
-) -> Evaluation:
-    folder = private_folder(private_site_folder(run, site.name))
-    facts = read_facts(run / "adapter")
-    spec = spec_of(config)
-    models: dict[str, Vector] = {
-        "base": worker.initial,
-        "federated": read_values(run / "adapter", worker, facts),
-    }
-    with tempfile.TemporaryDirectory(dir=folder, prefix="personal-") as cache:
-        own = read_site(site, spec, Path(cache))
-        tokenizer = worker.base.tokenizer
-        training = to_train_on(own, spec, tokenizer, config.personal)
-        key = f"sites.{site.name}.held_out"
-        examples, units = to_test_on(own.held_out, spec, tokenizer, key=key)
-        check_held_out(training.everything, examples, tokenizer, key=key)
-        records = len(own.held_out)
-
-    own_models = train_own(
-        worker,
-        models["federated"],
-        another,
-        training,
-        config.personal,
-        begun=lambda kind: say(f"{site.name}: training by itself, {kind}"),
-        told=go_on,
-    )
-    said: dict[str, str] = {}
-    for kind, made in own_models.trained.items():
-        models[kind], said[kind] = made.values, made.best.said
-        write_own_adapter(
-            folder / kind,
-            worker,
-            made.values,
-            facts,
-            site=site.name,
-            kind=kind,
-            held_out=site.held_out,
-            trained=said[kind],
-        )
-    evaluation = evaluate(
-        worker,
-        examples,
-        {name: models[name] for name in MEANING if name in models},
-        spec,
-        units=units,
-        site=site.name,
-        job=facts.job,
-        records=records,
-        beside=config.personal.beside,
-        served=own_models.answer.weights,
-        trained=said,
-    )
-    write_page(evaluation, folder / PAGE)
-    return evaluation

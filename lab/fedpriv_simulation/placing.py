@@ -48,38 +48,27 @@ def places(compute: ComputeSection, model: str, sites: int, nodes: Sequence[Node
     stated = compute.workers
     count = min(sites, sum(room) if stated is None else stated)
     if not 0 < count <= sum(room):
-        raise ConfigError(
-            f"is more than the {sum(room)} processes that the cluster has CPUs and GPUs for",
-            key="compute.workers",
-            value=stated,
-            fix="Lower it, or start Ray with more CPUs on more machines.",
-        )
+        problem = f"is more than the {sum(room)} processes that the cluster has CPUs and GPUs for"
+        fix = "Lower it, or start Ray with more CPUs on more machines."
+        raise ConfigError(problem, key="compute.workers", value=stated, fix=fix)
     taken = [0] * len(usable)
     for _ in range(count):
         free = (n for n in range(len(usable)) if taken[n] < room[n])
         taken[min(free, key=lambda n: (taken[n] / room[n], n))] += 1
-    return [
-        Place(
-            node.id,
-            max(1, node.cpus // of_it),
-            gpus_of_a_host(compute, node.gpus if on_gpus else 0, of_it),
-        )
-        for node, of_it in zip(usable, taken, strict=True)
-        for _ in range(of_it)
-    ]
+    found = list[Place]()
+    for node, of_it in zip(usable, taken, strict=True):
+        if of_it:
+            gpus = gpus_of_a_host(compute, node.gpus if on_gpus else 0, of_it)
+            found += [Place(node.id, max(1, node.cpus // of_it), gpus)] * of_it
+    return found
 
 
 def _room(compute: ComputeSection, model: str, node: Node, on_gpus: bool) -> int:
     """Return the most processes that a node may have; with a stated number, they share GPUs."""
-    if compute.workers is None:
-        fitting = copies_that_fit(model)
-        if on_gpus:
-            fitting = hosts_that_fit(node.gpus, compute.gpus_per_site or 1.0)
-    elif on_gpus and compute.gpus_per_site is not None:
-        fitting = hosts_that_fit(node.gpus, compute.gpus_per_site)
-    else:
-        fitting = node.cpus
-    return min(node.cpus, fitting)
+    stated = compute.workers is not None
+    if on_gpus and (compute.gpus_per_site is not None or not stated):
+        return min(node.cpus, hosts_that_fit(node.gpus, compute.gpus_per_site or 1.0))
+    return node.cpus if stated else min(node.cpus, copies_that_fit(model))
 
 
 def places_here(compute: ComputeSection, node: str, count: int) -> list[Place]:
@@ -104,10 +93,7 @@ def gpus_of_a_host(compute: ComputeSection, there: int, count: int) -> float:
     if each is None:
         each = float(there // count) if there >= count else 1 / math.ceil(count / there)
     if count > hosts_that_fit(there, each):
-        raise ConfigError(
-            f"is too much for {count} sites at once on {there} GPUs",
-            key="compute.gpus_per_site",
-            value=each,
-            fix="Lower it, or lower compute.workers.",
-        )
+        problem = f"is too much for {count} sites at once on {there} GPUs"
+        fix = "Lower it, or lower compute.workers."
+        raise ConfigError(problem, key="compute.gpus_per_site", value=each, fix=fix)
     return each

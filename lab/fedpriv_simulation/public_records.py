@@ -60,15 +60,11 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
         owners = sorted({held[digest] for digest in found if digest in held})
         if owners:
             count = sum(digest in held for digest in found)
-            raise ConfigError(
-                f"holds {count} of {len(found)} records that are also those of"
-                f" {', '.join(owners)}; a loss on private records would be a release that nobody"
-                " paid for",
-                file=source,
-                key=key,
-                value=str(config.files()[key]),
-                fix="Take them out, or name public records, or the coordinator's own.",
-            )
+            held_too = f"holds {count} of {len(found)} records that are also those of"
+            why = "a loss on private records would be a release that nobody paid for"
+            problem, value = f"{held_too} {', '.join(owners)}; {why}", str(config.files()[key])
+            fix = "Take them out, or name public records, or the coordinator's own."
+            raise ConfigError(problem, file=source, key=key, value=value, fix=fix)
 
 
 def _digests(

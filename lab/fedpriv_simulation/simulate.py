@@ -99,52 +99,13 @@ def simulate(
             nothing was spent, later the run can be resumed.
         KeyboardInterrupt: after the run was left in a state that can be resumed.
     """
-    if insecure_seed is not None and not config.job.data_is_public:
-        raise ConfigError(
-            "--insecure-seed makes noise that anyone can subtract",
-            file=source,
-            key="job.data_is_public",
-            value=False,
-            fix="Leave the option out, or set data_is_public = true if the data really is.",
-        )
-    if config.job.engine == "network":
-        raise ConfigError(
-            "is not a simulation",
-            file=source,
-            key="job.engine",
-            value=config.job.engine,
-            fix=f"Run it with: fedpriv-server --config {source}",
-        )
-    if grid is not None and config.max_colluding is not None:
-        raise ConfigError(
-            "needs sites that stay open during a round, which this runtime closes",
-            file=source,
-            key="privacy.trust",
-            value=config.privacy.trust,
-            fix="Run it with fedpriv simulate.",
-        )
+    _check(config, source, insecure_seed, grid)
     check_installed(config.tracking, source)
-    _check_files(config, source)
+    address = config.job.ray_address if grid is None else None
     opened = RunDirectory.resume if resume else RunDirectory.create
-    with only_run(out):
+    with only_run(out), contextlib.ExitStack() as stack:
         run = opened(out, config, insecure_seed=insecure_seed)
-        try:
-            return _simulate(config, run, source, insecure_seed, progress, pool, grid)
-        finally:
-            run.discard()
-
-
-def _simulate(
-    config: JobConfig,
-    run: RunDirectory,
-    source: Path,
-    insecure_seed: int | None,
-    progress: Progress,
-    pool: WorkerPool | None,
-    there: Nodes | None,
-) -> Outcome:
-    address = config.job.ray_address if there is None else None
-    with contextlib.ExitStack() as stack:
+        stack.callback(run.discard)
         cluster = None
         if address is not None:
             progress.preparing(f"Connecting to Ray at {address}")
@@ -155,20 +116,20 @@ def _simulate(
             pool = pool or SharedBasePool(workers_of(config), many_sites=True)
             stack.callback(pool.close)
             check_public(config, run.path, source)
-            config = settle(config, run, pool, here=there is None and address is None)
+            config = settle(config, run, pool, here=grid is None and address is None)
             outside = read_outside(config, run, pool)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
-        digest, trained = job.proposal.base_digest, job.update.vector.value.size
+        digest, begin = job.proposal.base_digest, job.proposal.begin_digest
         if cluster is not None:
             progress.preparing(f"Checking {len(cluster.nodes)} nodes")
             with naming(source):
                 check_nodes(cluster, config, run.path.absolute(), digest)
-        begin = job.proposal.begin_digest
+        trained = job.update.vector.value.size
         sites = Sites(config, run.path, insecure_seed, digest, trained, begin)
-        grid, report_on = _meeting(stack, sites, job, pool, source, progress, there, cluster)
+        meeting, report_on = _meeting(stack, sites, job, pool, source, progress, grid, cluster)
         progress.started(job)
         try:
-            job.execute(grid, progress.round_done)
+            job.execute(meeting, progress.round_done)
         except BaseException:
             if run.info["status"] != "preparing":
                 try:
@@ -182,6 +143,25 @@ def _simulate(
         report = write_report(run.path)
     shown = scored if config.job.data_is_public else {}
     return Outcome(run, job.baseline, job.rounds, budgets, report, shown)
+
+
+def _check(config: JobConfig, source: Path, insecure_seed: int | None, grid: Nodes | None) -> None:
+    """Refuse what is no simulation, or misses files, before a model is loaded."""
+    if insecure_seed is not None and not config.job.data_is_public:
+        problem = "--insecure-seed makes noise that anyone can subtract"
+        fix = "Leave the option out, or set data_is_public = true if the data really is."
+        raise ConfigError(problem, file=source, key="job.data_is_public", value=False, fix=fix)
+    if config.job.engine == "network":
+        problem = "is not a simulation"
+        fix = f"Run it with: fedpriv-server --config {source}"
+        raise ConfigError(problem, file=source, key="job.engine", value=config.job.engine, fix=fix)
+    if grid is not None and config.max_colluding is not None:
+        problem = "needs sites that stay open during a round, which this runtime closes"
+        trust, fix = config.privacy.trust, "Run it with fedpriv simulate."
+        raise ConfigError(problem, file=source, key="privacy.trust", value=trust, fix=fix)
+    for key, path in config.files().items():
+        if not path.exists():
+            raise ConfigError("no such file or folder", file=source, key=key, value=str(path))
 
 
 def _meeting(
@@ -205,7 +185,9 @@ def _meeting(
     workers = at_once = pool.size
     if inline and (more := sites_at_once(config, sites.trained, pool.size)) > pool.size:
         pool, at_once = JointPool(pool, more), more
-    most = _most_open(config) if inline else 0
+    most = len(config.sites) if inline else 0
+    if inline and config.max_colluding is None:
+        most = open_at_once(most)
     alone = there is None and cluster is None
     patience = 0.0 if alone else PATIENCE  # its processes end when they like
     opened: list[Site] = []
@@ -227,22 +209,23 @@ def _meeting(
     if inline:
         apps = _answers(sites, opened, pool)
         there = stack.enter_context(InlineGrid(apps, at_once, own_threads(workers)))
-    if there is None and cluster is not None:
+    elif there is None:
         with naming(source):
-            model = config.model.name
-            rooms = places(config.compute, model, len(config.sites), cluster.nodes)
-        hosts = stack.enter_context(Hosts(sites, job.proposal, cluster, rooms, claimed))
-        # A thread each, as sites whose process is away wait for it.
-        answers = hosts.answers(FIRST_SITE)
-        there = stack.enter_context(InlineGrid(answers, len(config.sites)))
-    if there is None:
-        with naming(source):
-            count = workers_of(config)
-            here = stack.enter_context(started(count))
-            rooms = places_here(config.compute, here.here, count)
-        hosts = stack.enter_context(Hosts(sites, job.proposal, here, rooms))
-        apps, queue_of = hosts.answers(FIRST_SITE), hosts.queue_of(FIRST_SITE)
-        there = stack.enter_context(InlineGrid(apps, AT_ONCE, queue_of=queue_of))
+            if cluster is None:
+                count, lent = workers_of(config), None
+                reached = stack.enter_context(started(count))
+                rooms = places_here(config.compute, reached.here, count)
+            else:
+                reached, lent, model = cluster, claimed, config.model.name
+                rooms = places(config.compute, model, len(config.sites), cluster.nodes)
+        hosts = Hosts(sites, job.proposal, reached, rooms, lent)
+        stack.callback(hosts.close)
+        apps = hosts.answers(FIRST_SITE)
+        if cluster is None:
+            grid = InlineGrid(apps, AT_ONCE, queue_of=hosts.queue_of(FIRST_SITE))
+        else:  # a thread each, as sites whose process is away wait for it
+            grid = InlineGrid(apps, len(config.sites))
+        there = stack.enter_context(grid)
 
     def report_on() -> dict[str, BudgetReport]:
         if hosts is not None:
@@ -259,24 +242,11 @@ def _meeting(
     return there, report_on
 
 
-def _most_open(config: JobConfig) -> int:
-    count = len(config.sites)
-    return count if config.max_colluding is not None else open_at_once(count)
-
-
 def _answers(
     sites: Sites, opened: Sequence[Site], pool: WorkerPool
 ) -> dict[int, Callable[[Message, Context], Message]]:
     """Return how each site is asked in this process, by node id: the first ones are open."""
     visits = Visits(sites.config, sites.run, sites.insecure_seed, pool)
-    answers: list[Callable[[Message, Context], Message]] = [client_app(site) for site in opened]
-    for number in range(len(opened), len(sites.config.sites)):
-        answers.append(partial(visits.answer, number))
-    return dict(enumerate(answers, start=FIRST_SITE))
-
-
-def _check_files(config: JobConfig, source: Path) -> None:
-    """Refuse files that are not there before a model is loaded."""
-    for key, path in config.files().items():
-        if not path.exists():
-            raise ConfigError("no such file or folder", file=source, key=key, value=str(path))
+    others = range(len(opened), len(sites.config.sites))
+    visited = (partial(visits.answer, number) for number in others)
+    return dict(enumerate([*map(client_app, opened), *visited], start=FIRST_SITE))

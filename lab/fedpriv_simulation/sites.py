@@ -74,31 +74,21 @@ class Sites:
             LedgerInUseError: another process still has it.
             FedprivError: as `Site`.
         """
-        until = time.monotonic() + patience
-        while True:
-            try:
-                return self._open(section, pool, open_ledger, claimed)
-            except LedgerInUseError:
-                if time.monotonic() >= until:
-                    raise
-                time.sleep(PAUSE)
-
-    def _open(
-        self,
-        section: SiteSection,
-        pool: WorkerPool,
-        open_ledger: Callable[[SiteSettings], Ledger],
-        claimed: list[tuple[str, str]] | None,
-    ) -> Site:
-        seed = self.insecure_seed
+        seed, until = self.insecure_seed, time.monotonic() + patience
 
         def csprng(job_id: str, slot: int) -> RandomSource:
             if seed is None:
                 return SystemCsprng()
             return InsecureRandomness(seed, section.name, slot)
 
-        settings = self.settings(section)
-        return Site(settings, pool, csprng, open_ledger=open_ledger, claimed=claimed)
+        while True:
+            settings = self.settings(section)
+            try:
+                return Site(settings, pool, csprng, open_ledger=open_ledger, claimed=claimed)
+            except LedgerInUseError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(PAUSE)
 
     def settings(self, section: SiteSection) -> SiteSettings:
         """Return what the administrator of a site would have set; a data set's id is a new one."""

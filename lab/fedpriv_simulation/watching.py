@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedpriv.config.job import JobConfig
 from fedpriv.progress import is_watched
 from fedpriv.report.figures import look_line
 
@@ -26,9 +26,17 @@ def new_run(job: str) -> Path:
     return Path("runs") / f"{job}-{stamp}"
 
 
+def bar_on(console: Console, *beside: TextColumn) -> Progress:
+    """Make a bar that is seen where somebody watches, and leaves nothing behind."""
+    done = TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn()
+    hidden = not is_watched(console)
+    columns = *done, *beside, TimeRemainingColumn()
+    return Progress(*columns, console=console, disable=hidden, transient=True)
+
+
 @contextmanager
-def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation.Progress]:
-    """Show on a console what a simulation tells of itself, for the time of a `with` block.
+def watching(rounds: int, opening: str, console: Console) -> Iterator[partial[simulation.Outcome]]:
+    """Lend `simulate` for a `with` block, which shows on a console what it tells of itself.
 
     A bar on a terminal and in a notebook; elsewhere a plain line for each evaluation.
 
@@ -39,29 +47,20 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
     console.print(opening, soft_wrap=True)
     from fedpriv_simulation import simulate as simulation
 
-    bar = Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not is_watched(console),
-        transient=True,
-    )
+    bar = bar_on(console, TextColumn("{task.fields[note]}"))
     task = bar.add_task("Loading", total=rounds, note="")
-    note, done_before, begun = "", 0, time.monotonic()
+    note, done_before, begun, seen = "", 0, time.monotonic(), is_watched(console)
 
     def say(text: str) -> None:
         bar.update(task, description=text)
-        if not is_watched(console):
+        if not seen:
             console.print(text)
 
     def started(job: Any) -> None:
         nonlocal note, done_before, begun
         note = f"loss {job.baseline.eval_loss:.3f}"
         done_before, begun = len(job.rounds), time.monotonic()
-        if not is_watched(console):
+        if not seen:
             console.print(f"Rounds begin: {note} before any")
         bar.reset(task, description="Rounds", completed=len(job.rounds), note=note)
 
@@ -69,7 +68,7 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
         nonlocal note
         if metrics["eval_loss"] is not None:
             note = f"loss {metrics['eval_loss']:.3f}"
-            if not is_watched(console):
+            if not seen:
                 number, of = metrics["round"], rounds
                 each = (time.monotonic() - begun) / max(1, number - done_before)
                 left = f", about {each * (of - number):.0f} s to go" if number < of else ""
@@ -80,27 +79,5 @@ def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation
         bar.update(task, completed=metrics["round"], note=note)
 
     with bar:
-        yield simulation.Progress(say, started, round_done)
-
-
-def watched(
-    config: JobConfig,
-    out: Path,
-    source: Path,
-    resume: bool,
-    insecure_seed: int | None,
-    opening: str,
-    console: Console,
-) -> simulation.Outcome:
-    """Simulate a job and show on a console how it goes; as `simulate` and `watching`."""
-    with watching(config.job.rounds, opening, console) as progress:
-        from fedpriv_simulation import simulate as simulation
-
-        return simulation.simulate(
-            config,
-            out,
-            source=source,
-            resume=resume,
-            insecure_seed=insecure_seed,
-            progress=progress,
-        )
+        progress = simulation.Progress(say, started, round_done)
+        yield partial(simulation.simulate, progress=progress)

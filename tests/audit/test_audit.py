@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedpriv.auditing.result import Audit, PartName
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.errors import BudgetError, ConfigError, RunError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.ledger.terms import Terms
-from fedpriv_audit.audit import QUICK, Auditor, Subject, check_parts
+from fedpriv_audit.audit import QUICK, Subject, check_parts, run_audit
 from fedpriv_audit.on_records import RUN
 from fedpriv_simulation.simulate import simulate
 from tests.audit.audited import SMALL
 
 PARTS = check_parts("pipeline,one-run,membership,exposure")
+
+
+def attack(subject: Subject, parts: Collection[PartName], folder: Path) -> Audit:
+    """Attack in small, as `fedpriv audit --quick` does."""
+    said: dict[str, Any] = {"command": "fedpriv audit --quick", "tell": lambda text: None}
+    return run_audit(subject, folder, parts, QUICK, source=folder, **said)
 
 
 @pytest.fixture
@@ -44,9 +51,7 @@ def federation(tmp_path: Path, model_folder: Callable[..., Any]) -> Path:
 @pytest.mark.nightly
 def test_what_the_embedded_example_comes_to_in_small(tmp_path: Path) -> None:
     """Every part and every twin that has to be caught, as `fedpriv audit --quick` runs them."""
-    found = Auditor(Subject(load_job(HOSPITALS)), QUICK, tmp_path).run(
-        PARTS, "fedpriv audit --quick"
-    )
+    found = attack(Subject(load_job(HOSPITALS)), PARTS, tmp_path)
     assert [part.name for part in found.parts] == PARTS
     assert found.holds
     assert found.sound, [(p.name, w.name) for p in found.parts for w in p.missed]
@@ -66,8 +71,8 @@ def test_on_private_records_one_run_is_paid_for_and_nothing_else_looks_at_them(
     tmp_path: Path, federation: Path
 ) -> None:
     out = tmp_path / "out"
-    auditor = Auditor(Subject(load_job(federation, SMALL)), QUICK, out)
-    found = auditor.run(["membership", "exposure"], "fedpriv audit")
+    subject = Subject(load_job(federation, SMALL))
+    found = attack(subject, ["membership", "exposure"], out)
     assert [part.name for part in found.parts] == ["exposure"]
     assert [world.name for world in found.parts[0].worlds] == ["as-claimed"]
     assert {one.what for one in found.refused} == {"membership", "exposure, no-noise"}
@@ -80,7 +85,7 @@ def test_on_private_records_one_run_is_paid_for_and_nothing_else_looks_at_them(
     for path in filter(Path.is_file, out.rglob("*")):
         assert b"fever" not in path.read_bytes()
     with pytest.raises(RunError, match="earlier audit"):
-        auditor.run(["exposure"], "fedpriv audit")
+        attack(subject, ["exposure"], out)
 
 
 def test_a_ledger_that_outlives_the_audit_pays_for_it_and_refuses_what_it_cannot_pay(
@@ -90,12 +95,12 @@ def test_a_ledger_that_outlives_the_audit_pays_for_it_and_refuses_what_it_cannot
     terms = Terms("0" * 32, 12, "record", 1, 1e-3, 6.0, simulated=True, rule=rule)
     Ledger.create(ledger, terms).close()
     config = load_job(federation, [*SMALL, f"sites.one.ledger='{ledger}'"])
-    found = Auditor(Subject(config), QUICK, tmp_path / "a").run(["exposure"], "fedpriv audit")
+    found = attack(Subject(config), ["exposure"], tmp_path / "a")
     with Ledger.open(ledger) as opened:
         spent = opened.epsilon_spent
     assert found.charged["one"] == spent > 0
     with pytest.raises(BudgetError, match=r"sites\.one"):
-        Auditor(Subject(config), QUICK, tmp_path / "b").run(["exposure"], "fedpriv audit")
+        attack(Subject(config), ["exposure"], tmp_path / "b")
     with Ledger.open(ledger) as opened:
         assert opened.epsilon_spent == spent
 
@@ -113,7 +118,7 @@ def test_a_run_is_audited_with_its_settings_and_its_adapter(
     simulate(config, tmp_path / "run", source=federation)
     subject = Subject.of_run(tmp_path / "run")
     assert subject.config == config
-    found = Auditor(subject, QUICK, tmp_path / "run").run(["membership"], "fedpriv audit")
+    found = attack(subject, ["membership"], tmp_path / "run")
     assert subject.run is not None
     assert found.job_id == subject.run.info["job_id"]
     [part] = found.parts

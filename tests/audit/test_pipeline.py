@@ -121,7 +121,7 @@ def test_what_a_job_releases_is_what_the_server_expects_of_the_canary(
     server = Server(federation(model_folder("llama"), *CASES[case][1]), plan, WorkerPool())
     [canary] = server.vectors([CANARY])
     with made_up_site(server, tmp_path / "site", [CANARY, ""], 24) as site:
-        released = site.releases("job", 0.01)
+        released, _ = server.releases(site, "job", 0.01)
     assert len(released) == plan.steps // plan.local
     for value in released:
         assert value @ canary / (canary @ canary) == pytest.approx(plan.local, abs=0.1)

@@ -28,7 +28,7 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.comparison import Comparison, Row, compare, tuning_loss
 from fedpriv_comparison.figures import figures
-from fedpriv_comparison.inputs import Inputs
+from fedpriv_comparison.inputs import add_digests
 from fedpriv_comparison.present import chart, markdown
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import Result, Trial, kept
@@ -272,9 +272,9 @@ def test_a_generator_on_this_machine_is_known_by_its_weights(
     maker = model_folder("gpt2")
     settings = ("job.method=pe-sgd", "synthetic.size=6", "synthetic.generator.kind=local")
     config = load_job(federation(), [*settings, f"synthetic.generator.model={maker}"])
-    found = Inputs()
-    found.add(config)
-    assert found.digests[str(maker)] == digest_of(str(maker))
+    found: dict[str, str] = {}
+    add_digests(found, config)
+    assert found[str(maker)] == digest_of(str(maker))
 
 
 def test_a_comparison_is_of_the_file_as_it_was(federation: Make) -> None:

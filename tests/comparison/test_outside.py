@@ -136,7 +136,7 @@ def test_a_new_site_of_too_few_units_to_choose_by_makes_few_passes(file: Path) -
     def made(count: int, settings: Any = config.personal) -> Any:
         return new_site(
             worker, worker.initial, site, count, settings,
-            spec=spec, tokenizer=tokenizer, seed=3, kind="personal",
+            spec=spec, seed=3, kind="personal",
         )  # fmt: skip
 
     assert made(0) is worker.initial

@@ -21,6 +21,7 @@ from fedpriv_forecasting.curve import (
     runs_of,
 )
 from fedpriv_forecasting.curve import plain as plain_terms
+from fedpriv_forecasting.reading import Reading
 from fedpriv_forecasting.setting import Setting
 from tests.forecasting.made_up_runs import GRID, plain, read, runs
 
@@ -33,6 +34,11 @@ def fitted(points: list[dict[str, Any]]) -> Curve:
     curve = fit_curve(of(points))
     assert curve is not None
     return curve
+
+
+def difference(curve: Curve, here: Setting, there: Setting) -> Interval:
+    """How much more the gain is there, as a forecast reads one curve."""
+    return Reading((curve,)).difference(here, there)
 
 
 def test_the_curve_behind_exact_runs_is_found() -> None:
@@ -95,7 +101,7 @@ def test_a_difference_holds_as_often_as_it_says() -> None:
     held = []
     here, there = Setting(16, 64, 0.008), Setting(16, 64, 0.002)
     for seed in range(200):
-        more = fitted(runs(scatter=0.02, seed=seed)).difference(here, there)
+        more = difference(fitted(runs(scatter=0.02, seed=seed)), here, there)
         held.append(more.low <= plain(64, 0.002) - plain(64, 0.008) <= more.high)
     assert 0.86 <= np.mean(held) <= 0.99
     bowl = runs(lambda m, s: 0.02 * (math.log2(s) + 8) ** 2, scatter=0.002)
@@ -103,7 +109,7 @@ def test_a_difference_holds_as_often_as_it_says() -> None:
     assert straight is not None
     step = straight.row(there) - straight.row(here)
     as_if_right = math.sqrt(straight.between_seeds * float(step @ straight.inverse @ step))
-    more = straight.difference(here, there)
+    more = difference(straight, here, there)
     assert more.high - more.gain > 3 * as_if_right
 
 
@@ -118,10 +124,10 @@ def test_more_scatter_makes_wider_intervals() -> None:
 def test_a_difference_is_surer_than_a_gain() -> None:
     curve = fitted(runs(scatter=0.05))
     here, there = Setting(16, 64, 0.008), Setting(32, 64, 0.004)
-    more, gains = curve.difference(here, there), [curve.predict(s).gain for s in (here, there)]
+    more, gains = difference(curve, here, there), [curve.predict(s).gain for s in (here, there)]
     assert more.gain == pytest.approx(gains[1] - gains[0])
     assert 0 < more.high - more.low < curve.predict(here).high - curve.predict(here).low
-    assert curve.difference(here, here) == Interval(0.0, 0.0, 0.0)
+    assert difference(curve, here, here) == Interval(0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("points", [runs(groups=GRID[:2]), []])

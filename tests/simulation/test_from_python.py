@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.progress import is_watched
 from fedpriv.report import received
-from fedpriv_simulation import watching as module
-from fedpriv_simulation.simulate import Progress
+from fedpriv_simulation import from_python as module
+from fedpriv_simulation.simulate import Outcome, Progress, simulate
 from fedpriv_simulation.watching import watching
 
 Make = Callable[..., Any]
@@ -62,12 +63,12 @@ def test_an_interrupt_says_how_to_go_on_and_nothing_is_paid_twice(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def stopping(*_: Any) -> Iterator[Progress]:
+    def stopping(*_: Any) -> Iterator[Callable[..., Outcome]]:
         def after(metrics: dict[str, Any]) -> None:
             if metrics["round"] == 2:
                 raise KeyboardInterrupt
 
-        yield Progress(round_done=after)
+        yield partial(simulate, progress=Progress(round_done=after))
 
     job, out = load_job(federation(rounds=3)), tmp_path / "run"
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as stopped:
@@ -110,7 +111,8 @@ def test_a_bar_is_drawn_where_somebody_watches(
         options: Any = {kind: True}
         console = Console(file=shown, width=100, **options)
         assert is_watched(console)
-        with watching(job.job.rounds, "two sites", console) as progress:
+        with watching(job.job.rounds, "two sites", console) as run:
+            progress = run.keywords["progress"]
             progress.preparing("Loading the model")
             progress.round_done(row)
         if kind == "force_terminal":
