@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from fedpriv import __version__
+from fedpriv.distribution import needed
 from fedpriv.files import canonical_json, sha256
 from fedpriv.section import Section
 
@@ -20,8 +18,6 @@ OURS = (
     *("fedpriv", "fedpriv_audit", "fedpriv_client", "fedpriv_comparison", "fedpriv_forecasting"),
     *("fedpriv_server", "fedpriv_simulation", "fedpriv_strategies"),
 )
-# Distributions of this source: all of it, or a part.
-NAMES = ("fedpriv", "fedpriv-site", "fedpriv-coordinator", "fedpriv-verify")
 # Digests of every file of ours, in a distribution that holds only some (scripts/hatch_build.py).
 SOURCE = Path(__file__).with_name("source.json")
 
@@ -53,18 +49,6 @@ def software() -> dict[str, Installed]:
             continue
         found[name] = Installed(version=package.version, digest=_record_digest(package))
     return found
-
-
-def needed() -> Iterator[Requirement]:
-    """Yield the packages that fedpriv's own metadata names, without extras."""
-    for name in NAMES:
-        try:
-            listed = requires(name) or []
-        except PackageNotFoundError:  # another is, or it is run from a folder
-            continue
-        for requirement in map(Requirement, listed):
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                yield requirement
 
 
 def _digests(package: str) -> dict[str, str]:

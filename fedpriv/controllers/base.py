@@ -33,7 +33,12 @@ from fedpriv.config.groups import MIN_SHARE, MIN_WEIGHT, Decision
 from fedpriv.errors import RunError
 from fedpriv.privacy import usual
 from fedpriv.privacy.accounting.filter import RdpFilter
-from fedpriv.privacy.mechanism.privatised import Privatised, post_process, public
+from fedpriv.privacy.mechanism.privatised import (
+    Privatised,
+    post_process,
+    public,
+    require_privatised,
+)
 
 MAX_VALUE = 1e15  # of a norm; its square still adds up
 MAX_LOSS = 1e6
@@ -190,6 +195,7 @@ class Controller:
             RawValueError: the state is raw.
             RunError: it is of another controller or of other groups; nothing was changed.
         """
+        require_privatised(state, "state")
         self._basis = post_process(self._put, state)
 
     def _learn(self, seen: Round) -> None:

@@ -13,11 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fedpriv import __version__
+from fedpriv.distribution import needed
 from fedpriv.doctor.finding import DoubtError
 from fedpriv.errors import ConfigError, NetworkError
 from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
-from fedpriv.software import needed
 
 _SHOWN = ("torch", "transformers", "peft", "flwr")
 _UNSYNCHRONISED = 5  # what adjtimex(2) returns where nothing keeps the clock

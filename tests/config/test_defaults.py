@@ -87,10 +87,10 @@ def test_what_is_left_out_is_filled_in_and_what_is_written_stays(
     file: Callable[[str], Path], model_folder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny, large = (
-        Defaults(False, size, 1.0, rate, r, 3.0, lr)
+        Defaults(False, size, 1.0, rate, r, 3.0, lr, "made up")
         for size, rate, r, lr in ((1e6, 0.3, 2, 0.25), (None, 0.4, 6, 0.125))
     )
-    classifier = Defaults(True, None, 1.0, 0.5, 2, 3.0, 0.75)
+    classifier = Defaults(True, None, 1.0, 0.5, 2, 3.0, 0.75, "made up")
     monkeypatch.setattr(defaults, "TABLE", (tiny, large, classifier))
     path = file(str(model_folder("llama")))
     assert settings_of(load_job(path)) == {

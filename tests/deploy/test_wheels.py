@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from fedpriv.software import NAMES, software
+from fedpriv import distribution
+from fedpriv.software import software
 
 ROOT = Path(__file__).parents[2]
 # What a distribution is imported as, where that is not its name.
@@ -206,7 +207,7 @@ def test_its_entry_points_are_in_it_and_are_those_of_the_whole(part: Part, unpac
 
 def test_it_is_the_same_fedpriv_for_a_dossier(part: Part, unpacked: Path) -> None:
     """Or a page made by one part would count as made by a stranger's fedpriv at another."""
-    assert project(part.folder)["name"] in NAMES
+    assert project(part.folder)["name"] in distribution.NAMES
     if part.folder == "client":
         assert not (unpacked / "fedpriv/software.py").exists()
         return

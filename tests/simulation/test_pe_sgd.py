@@ -142,7 +142,7 @@ def test_a_job_that_stops_before_its_first_round_goes_on_with_the_same_beginning
     file, out = federation(rounds=1), tmp_path / "run"
     evolving = ("synthetic.generator.kind=model", "synthetic.warm_start=2")
     with monkeypatch.context() as patch:
-        patch.setattr(Rounds, "take", stop)
+        patch.setattr(Rounds, "_take", stop)
         with pytest.raises(KeyboardInterrupt):
             run(file, out, *evolving, insecure_seed=1)
     monkeypatch.setattr(LanguageModelGenerator, "random", lambda *_: pytest.fail("made again"))

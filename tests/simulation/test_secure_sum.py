@@ -223,7 +223,7 @@ def test_keys_that_an_interruption_lost_cost_a_spare_slot(
     """The set was told, and no site had paid yet."""
     file, out, spare = federation(rounds=2, sites=2), tmp_path / "run", "privacy.spare_slots=1"
     with monkeypatch.context() as patch:
-        patch.setattr(SumOfSet, "share_bytes", property(stop(3, lambda _: 0)))
+        patch.setattr(SumOfSet, "share_bytes", property(stop(2, lambda _: 0)))
         interrupted(file, out, spare)
     resumed = run(file, out, spare, resume=True)
     assert [row["round"] for row in resumed.rounds] == [1, 2]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedpriv.data.encode import Example
-from fedpriv.methods.pe_sgd.site_half import PeSgd
+from fedpriv.methods.pe_sgd.projection import normalised
 from fedpriv.privacy.mechanism.clip import MARGIN
 from fedpriv.private_training.unit_sum import sum_of_units
 from tests.methods.pe_sgd_checks import (
@@ -135,14 +135,14 @@ def test_a_unit_adds_the_same_whatever_else_is_sampled_at_a_small_ridge(
 def test_each_mean_is_made_a_vector_in_memory_of_its_own(make_worker: Make) -> None:
     """Some processors round by how memory is aligned, and so by what stands before it."""
     worker = make_worker("llama")
-    method, bounded = prepared(worker, moved(worker)), PeSgd.bounded
+    method = prepared(worker, moved(worker))
     coefficients, seen = method.span.projection.coefficients, []
 
     def noted(means: torch.Tensor) -> torch.Tensor:
         seen.append(
             (means.storage_offset(), means.untyped_storage().nbytes() // means.element_size())
         )
-        return bounded(method, coefficients(means), CLIP)
+        return normalised(coefficients(means), CLIP)
 
     sum_of_units(
         worker, units([1]) * 3, CLIP, "default", size=N, values=method.span.products, vectors=noted
