@@ -54,7 +54,7 @@ def faults(tree: ast.AST) -> Iterator[str]:
             case ast.Dict(keys=keys, values=values):
                 for key, value in zip(keys, values, strict=True):
                     named = key is not None and ast.unparse(key) == "'trust_remote_code'"
-                    of_a_table = ast.unparse(value).startswith("Only(")  # what arguments are taken
+                    of_a_table = isinstance(value, ast.Tuple) or ast.unparse(value).startswith("Only(")
                     if named and not of_a_table and ast.unparse(value) != "False":
                         yield f"passes {ast.unparse(value)} as trust_remote_code"
 
