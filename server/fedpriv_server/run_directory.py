@@ -196,12 +196,8 @@ class RunDirectory:
         """Mark the run as `interrupted` or `finished`."""
         self.info["status"] = status
         # To the day where records are not public: how long it took depends on who was sampled.
-        now = (
-            timestamp()
-            if self.info["job"].get("data_is_public")
-            else timestamp()[: len("2000-01-01")]
-        )
-        self.info["finished"] = now if status == "finished" else None
+        shown = None if self.info["job"].get("data_is_public") else len("2000-01-01")
+        self.info["finished"] = timestamp()[:shown] if status == "finished" else None
         self._write()
 
     def keep_end(self, why: str, sites: Mapping[str, Any]) -> None:
