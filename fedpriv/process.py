@@ -85,7 +85,7 @@ class Status:
     def __init__(self, folder: Path, **facts: Any) -> None:
         self.folder, self._path = folder, folder / STATUS
         self._lock = threading.Lock()
-        self._facts: dict[str, Any] = {"pid": os.getpid(), "started": _now()}
+        self._facts: dict[str, Any] = {"pid": os.getpid(), "started": timestamp()}
         self.update(**facts)
 
     def update(self, **facts: Any) -> None:
@@ -97,7 +97,7 @@ class Status:
             if all(key in self._facts and self._facts[key] == facts[key] for key in facts):
                 return
             short = {key: one_line(x) if isinstance(x, str) else x for key, x in facts.items()}
-            self._facts.update(short, changed=_now())
+            self._facts.update(short, changed=timestamp())
             temporary = self._path.with_suffix(".tmp")
             try:
                 temporary.write_text(json.dumps(self._facts, indent=2) + "\n", encoding="utf-8")
@@ -116,7 +116,8 @@ def read_status(folder: Path) -> dict[str, Any]:
     return {"running": None, "pid": None} | said | {"running": is_running(folder)}
 
 
-def _now() -> str:
+def timestamp() -> str:
+    """Return the date and time now, in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -186,9 +186,8 @@ class Limits:
             noise = shared.noise_multiplier
         elif proposal.groups is not None and proposal.groups.adaptive:
             fixed = terms.rule.order if isinstance(terms.rule, RdpRule) else None
-            noise, order = calibrate_filtered(
-                epsilon, delta, privacy.sample_rate, proposal.steps, fixed
-            )
+            found = calibrate_filtered(epsilon, delta, privacy.sample_rate, proposal.steps, fixed)
+            noise, order = found.noise_multiplier, found.order
         else:
             noise = calibrate_noise(epsilon, delta, privacy.sample_rate, proposal.steps)
         if shared is None:

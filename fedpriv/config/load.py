@@ -63,6 +63,18 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
         return with_defaults(job)
 
 
+def check_no_overrides(overrides: Sequence[str]) -> None:
+    """Refuse overrides beside a job that was made already.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    if overrides:
+        problem = "are for the keys of a file"
+        fix = "Give them to load_job."
+        raise ConfigError(problem, key="overrides", value=list(overrides), fix=fix)
+
+
 def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
     """Load the settings of a site's own file, with its paths made absolute.
 

@@ -21,7 +21,7 @@ from typing import Any
 from fedpriv import __version__
 from fedpriv.auditing.result import TITLES, Audit, Part, PartName, Refused
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import HOSPITALS, digest, load_job
+from fedpriv.config.load import HOSPITALS, check_no_overrides, digest, load_job
 from fedpriv.errors import ConfigError, RunError, naming
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.report.html import write_report
@@ -32,7 +32,6 @@ from fedpriv_audit.single_run import OneRunSize, audit_one_run, one_run_plan
 from fedpriv_audit.training import TrainingSize, for_audit
 from fedpriv_server.number_format import settled
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_simulation.from_python import check_no_overrides
 from fedpriv_simulation.shared_base import SharedBasePool
 from fedpriv_simulation.workers import workers_of
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpriv.config.job import JobConfig
+from fedpriv.config.sites import SiteSection
 from fedpriv.data.encode import encode_record
 from fedpriv.data.spec import DataSpec
 from fedpriv.methods.proposal import job_recipe, propose
@@ -29,15 +30,13 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.rules import RdpRule
-from fedpriv.privacy.ledger.terms import Terms, new_dataset_id
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import MAX_EPSILON, Proposal, StepRequest
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.synthetic.records import SetChange, SyntheticSet
-from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
-from fedpriv_client.site_settings import SiteSettings
+from fedpriv_simulation.sites import Sites
 
 Values = npt.NDArray[np.float64]
 CLIP = 1e-3  # less than any record's gradient, so that a canary is as long as it may be
@@ -183,35 +182,11 @@ def made_up_site(server: Server, folder: Path, texts: list[str], declared: int) 
     folder.mkdir(parents=True)
     data = folder / "records.jsonl"
     data.write_text("".join(json.dumps(server.record(text)) + "\n" for text in texts))
-    config = server.config
-    settings = SiteSettings(
-        name="audited",
-        data=data,
-        columns=config.data.columns,
-        state_dir=folder / "state",
-        ledger=folder / "state" / "ledger.db",
-        terms=Terms(
-            dataset_id=new_dataset_id(),
-            declared_size=declared,
-            unit="record",
-            max_records_per_unit=1,
-            delta=server.plan.delta,
-            budget=MAX_EPSILON,
-            rule=RdpRule(2),
-            simulated=True,
-        ),
-        limits=Limits(
-            per_job=MAX_EPSILON,
-            base_digest=server.base,
-            begin_digest=server.begin,
-            labels=config.model.labels,
-            methods=(config.job.method,),
-            min_noise=0.0,
-            max_length=config.model.max_length,
-            max_trainable=server.trained,
-        ),
-        compute=config.compute,
-    )
+    section = SiteSection(name="audited", data=data, size=declared, epsilon=MAX_EPSILON)
+    sites = Sites(server.config, folder, None, server.base, server.trained, server.begin)
+    usual = sites.settings(section)
+    terms, limits = replace(usual.terms, rule=RdpRule(2)), replace(usual.limits, min_noise=0.0)
+    settings = replace(usual, terms=terms, limits=limits)
     site = Site(settings, server.pool, lambda job, slot: SystemCsprng())
     try:
         yield site

@@ -80,24 +80,18 @@ def compare(
     console = Console(stderr=as_json, highlight=False)
     with console.status("Loading") if console.is_terminal else nullcontext():
         from fedpriv_comparison import present
+        from fedpriv_comparison.comparison import Comparison
         from fedpriv_comparison.run_comparison import run_comparison
+        from fedpriv_comparison.variants import rows_of
     stop_on_terminate()
     try:
+        rows, counts = rows_of(methods, grid or []), _numbers(new_sites)
+        asked = Comparison.of(
+            file, set_ or [], rows, seeds, tuning_seeds, held_out, counts, leave_one_site_out
+        )
+        command = shlex.join(["fedpriv", *sys.argv[1:]])
         compared = run_comparison(
-            file,
-            methods,
-            set_ or [],
-            grid=grid or [],
-            seeds=seeds,
-            tuning_seeds=tuning_seeds,
-            baseline=baseline,
-            held_out=held_out,
-            new_sites=None if new_sites is None else _numbers(new_sites),
-            leave_one_site_out=leave_one_site_out,
-            out=out,
-            parallel=parallel,
-            console=console,
-            command=shlex.join(["fedpriv", *sys.argv[1:]]),
+            asked, baseline=baseline, out=out, parallel=parallel, console=console, command=command
         )
     except KeyboardInterrupt:
         console.print("\nStopped; the same command goes on from here.")
@@ -119,8 +113,10 @@ def compare(
     raise typer.Exit(int(ended_worse))
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(text: str | None) -> list[int]:
     """Read numbers of units, separated by commas."""
+    if text is None:
+        return []
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text):
         raise typer.BadParameter(f"{text!r}: expected numbers of units, such as 4,16,64")
     return [int(part) for part in text.split(",")]

@@ -55,7 +55,7 @@ class Comparison:
         seeds: int,
         tuning_seeds: int = 1,
         held_out: float | None = None,
-        new_sites: Sequence[int] | None = None,
+        new_sites: Sequence[int] = (),
         leave_one_site_out: bool = False,
     ) -> Comparison:
         """Make a comparison on a federation file.
@@ -196,7 +196,7 @@ def _set_of(job: JobConfig, source: Path | None, method: str) -> SyntheticSectio
 
 
 def _counts(
-    job: JobConfig, source: Path | None, new_sites: Sequence[int] | None, in_turn: bool
+    job: JobConfig, source: Path | None, new_sites: Sequence[int], in_turn: bool
 ) -> tuple[int, ...]:
     """Return how many units the new sites have.
 
@@ -214,7 +214,7 @@ def _counts(
             fix = "Name outside sites, or give --leave-one-site-out."
             raise ConfigError(problem, file=source, key="outside", fix=fix)
         return ()
-    return tuple(sorted({0, *(new_sites or ())}))
+    return tuple(sorted({0, *new_sites}))
 
 
 @dataclass(frozen=True)

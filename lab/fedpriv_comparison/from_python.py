@@ -75,28 +75,22 @@ def compare(
         None: samples and noise are drawn from seeds. It takes only data that is marked as public.
     """
     set_environment()
+    from fedpriv_comparison import comparison
     from fedpriv_comparison.run_comparison import run_comparison
+    from fedpriv_comparison.variants import rows_of
 
     use_readable_output()
     console = Console(highlight=False)
     console.quiet = quiet or not is_watched(console)
     path = None if file is None else Path(file)
-    asked = {"methods": methods, "overrides": overrides, "grid": grid, "seeds": seeds}
-    said = ", ".join(f"{key}={value!r}" for key, value in asked.items())
+    said = {"methods": methods, "overrides": overrides, "grid": grid, "seeds": seeds}
+    shown = ", ".join(f"{key}={value!r}" for key, value in said.items())
+    command = f"fedpriv.compare({None if file is None else str(file)!r}, {shown})"
+    rows, place = rows_of(",".join(methods), grid), Path(out)
+    asked = comparison.Comparison.of(
+        path, overrides, rows, seeds, tuning_seeds, held_out, new_sites, leave_one_site_out
+    )
     found = run_comparison(
-        path,
-        ",".join(methods),
-        overrides,
-        grid=grid,
-        seeds=seeds,
-        tuning_seeds=tuning_seeds,
-        baseline=baseline,
-        held_out=held_out,
-        new_sites=new_sites,
-        leave_one_site_out=leave_one_site_out,
-        out=Path(out),
-        parallel=parallel,
-        console=console,
-        command=f"fedpriv.compare({None if file is None else str(file)!r}, {said})",
+        asked, baseline=baseline, out=place, parallel=parallel, console=console, command=command
     )
     return Comparison(found.document["rows"], found.report)

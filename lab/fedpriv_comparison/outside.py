@@ -25,7 +25,6 @@ from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.held_out_scores import halves
 from fedpriv_server.own_records import read_site, spec_of
 
-COUNTS = (0, 4, 16, 64)  # units that a new site has
 HELD_OUT = 0.5  # of the units of an outside site whose table names none
 FEW = 3  # passes, where too few units have a token to choose the number by
 

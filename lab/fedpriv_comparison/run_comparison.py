@@ -25,7 +25,7 @@ from fedpriv_comparison.held_out_scores import check_records
 from fedpriv_comparison.outside import check_counts
 from fedpriv_comparison.records import outside_in_turn
 from fedpriv_comparison.runner import Runner, open_folder
-from fedpriv_comparison.variants import ALONE, BASE, listed, parse_variants
+from fedpriv_comparison.variants import BASE
 from fedpriv_simulation.outside_sites import check_apart
 from fedpriv_simulation.watching import bar_on
 
@@ -60,25 +60,21 @@ def _quiet_sites() -> Iterator[None]:
 
 @_quiet_sites()
 def run_comparison(
-    file: Path | None,
-    methods: str,
-    overrides: Sequence[str],
+    asked: running.Comparison,
     *,
-    grid: Sequence[str],
-    seeds: int,
-    tuning_seeds: int,
     baseline: str | None,
-    held_out: float | None,
-    new_sites: Sequence[int] | None,
-    leave_one_site_out: bool,
     out: Path,
     parallel: int,
     console: Console,
     command: str,
 ) -> Compared:
-    """Run what has not been run yet, and write the tables; the settings are those of the command.
+    """Run what has not been run yet, and write the tables.
 
     Args:
+        baseline: name of the variant that the others are compared with; by default dp-lora, if it
+            is among them.
+        out: the folder that keeps the results.
+        parallel: runs at once.
         console: where progress is shown.
         command: by which somebody makes the tables again.
 
@@ -86,15 +82,8 @@ def run_comparison(
         FedprivError: a setting that can't be used.
         KeyboardInterrupt: with all finished runs kept.
     """
-    names = listed(methods)
-    if ALONE in names and BASE not in names:
-        names = [BASE, *names]  # it is run for the other anyway, and shows whether that helps
-    variants = parse_variants(names, list(grid))
-    held = _baseline(names, baseline)
-    asked = running.Comparison.of(
-        file, overrides, variants, seeds, tuning_seeds, held_out, new_sites, leave_one_site_out
-    )
-    folder = _folder(out)
+    names = [variant.name for variant in asked.variants]
+    held, folder = _baseline(names, baseline), _folder(out)
     bar = bar_on(console)
     task = bar.add_task("Runs", total=asked.runs)
     print_plain = partial(console.print, markup=False, soft_wrap=True)
@@ -112,7 +101,7 @@ def run_comparison(
         with bar:
             rows = running.compare(asked, Runner(folder / "runs", parallel=parallel, done=done))
     found = figures(asked, rows, held)
-    title = f"{', '.join(names)}: {seeds} seed{'' if seeds == 1 else 's'}"
+    title = f"{', '.join(names)}: {asked.seeds} seed{'' if asked.seeds == 1 else 's'}"
     document = present.as_json(asked, found, held, command)
     write_json(folder / "compare.json", document)
     write_atomic(folder / "compare.md", present.markdown(asked, found, title, command))

@@ -37,7 +37,7 @@ from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.simulate import simulate
 
 log = logging.getLogger(__name__)
-SCORES = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest", "tuning_loss")
+SCORES = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest")  # on the reported records
 Scores = dict[str, Any]  # of one evaluation, and the private steps before it ("round")
 
 
@@ -318,7 +318,8 @@ def _simulated(
             if status != "ok":
                 raise RunError(f"Round {row['round']}: {site.name}: {status}.")
         if row["eval_loss"] is not None:
-            scores = {key: row[key] for key in SCORES if row.get(key) is not None}
+            keys = (*SCORES, "tuning_loss")
+            scores = {key: row[key] for key in keys if row.get(key) is not None}
             rounds.append({"round": row["round"] * config.job.sync, **scores})
     worst = max(outcome.budgets.values(), key=lambda report: report.epsilon_spent)
     noises = {event.noise_multiplier for event in worst.events}

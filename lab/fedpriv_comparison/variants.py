@@ -70,6 +70,18 @@ class Variant:
     grid: tuple[Settings, ...]
 
 
+def rows_of(methods: str, grids: Sequence[str]) -> list[Variant]:
+    """Parse the rows that a command line asks for; `ALONE` brings the base model's with it.
+
+    Raises:
+        ConfigError: as `parse_variants`.
+    """
+    names = listed(methods)
+    if ALONE in names and BASE not in names:
+        names = [BASE, *names]  # it is run for the other anyway, and shows whether that helps
+    return parse_variants(names, grids)
+
+
 def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
     """Parse the rows of a comparison.
 

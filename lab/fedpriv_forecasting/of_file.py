@@ -9,7 +9,7 @@ from pydantic import InstanceOf
 
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import load_job
+from fedpriv.config.load import check_no_overrides, load_job
 from fedpriv.errors import naming
 from fedpriv_forecasting.advice import Forecast
 from fedpriv_forecasting.advice import forecast as expected
@@ -30,7 +30,7 @@ def forecast(
 
     Args:
         job: a federation file, or a job that `load_job` made of one.
-        overrides: ``a.b=value`` texts for the keys of a file.
+        overrides: ``a.b=value`` texts for the keys of a file; none beside a job.
         sizes: declared units of sites for which the job has none: ``250``, or ``NAME=250``.
         table: measured runs; by default those that are shipped.
         kind: the kind of measured records most like yours; by default the nearest of the task.
@@ -53,8 +53,11 @@ def read_and_forecast(
     kind: str | None,
 ) -> tuple[JobConfig, Federation, Forecast]:
     """Forecast as `forecast` does, and return also what was read for it."""
-    config = job if isinstance(job, JobConfig) else load_job(Path(job), overrides)
-    source = Path(config.job.name) if isinstance(job, JobConfig) else Path(job)
+    if isinstance(job, JobConfig):
+        check_no_overrides(overrides)
+        config, source = job, Path(job.job.name)
+    else:
+        config, source = load_job(Path(job), overrides), Path(job)
     with naming(source):
         federation = federation_of(config, sizes)
     path = None if table is None else Path(table)

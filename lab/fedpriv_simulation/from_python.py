@@ -13,9 +13,9 @@ from rich.console import Console
 
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import EMBEDDED
+from fedpriv.config.load import EMBEDDED, check_no_overrides
 from fedpriv.environment import set_environment
-from fedpriv.errors import ConfigError, RunError
+from fedpriv.errors import RunError
 from fedpriv.names import MAX_SEED
 from fedpriv.one_line import one_line
 from fedpriv.progress import is_watched
@@ -130,18 +130,6 @@ def _job(job: JobConfig | Path | str | None, overrides: Sequence[str]) -> tuple[
         return job, Path(job.job.name)
     file = None if job is None else Path(job)
     return first_run.load(file, overrides), file or EMBEDDED
-
-
-def check_no_overrides(overrides: Sequence[str]) -> None:
-    """Refuse overrides beside a job that was made already.
-
-    Raises:
-        ConfigError: there are some.
-    """
-    if overrides:
-        problem = "are for the keys of a file"
-        fix = "Give them to load_job."
-        raise ConfigError(problem, key="overrides", value=list(overrides), fix=fix)
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotReadyError
 
@@ -56,7 +57,6 @@ class InlineGrid:
             queue: ThreadPoolExecutor(threads, thread_name_prefix="site", initializer=begin)
             for queue in {queue_of(node) for node in self._apps}
         }
-        self._pending: dict[str, Future[Message]] = {}
 
     def __enter__(self) -> InlineGrid:
         return self
@@ -69,23 +69,6 @@ class InlineGrid:
         """Return every node, in order."""
         return list(self._apps)
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Start the nodes' work on messages, and return the messages' ids."""
-        ids = []
-        for message in messages:
-            number = uuid.uuid4().hex
-            set_message_id(message, number)
-            pool = self._pools[self._queue_of(message.metadata.dst_node_id)]
-            self._pending[number] = pool.submit(self._work, copy.deepcopy(message))
-            ids.append(number)
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that are there by now; each is given out once."""
-        known = [number for number in message_ids if number in self._pending]
-        ready = [number for number in known if self._pending[number].done()]
-        return [self._pending.pop(number).result() for number in ready]
-
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
@@ -96,20 +79,12 @@ class InlineGrid:
         running is of no use any more, and what waits is not begun.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        return self._in_order(self.push_messages(messages), deadline)
+        return _in_order(deque(map(self._begin, messages)), deadline)
 
-    def _in_order(self, ids: Sequence[str], deadline: float | None) -> Iterator[Message]:
-        try:
-            for number in ids:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                try:
-                    self._pending[number].exception(left)
-                except NotReadyError:
-                    continue
-                yield self._pending.pop(number).result()
-        finally:
-            for number in self._pending.keys() & ids:
-                self._pending.pop(number).cancel()
+    def _begin(self, message: Message) -> Future[Message]:
+        set_message_id(message, uuid.uuid4().hex)
+        pool = self._pools[self._queue_of(message.metadata.dst_node_id)]
+        return pool.submit(self._work, copy.deepcopy(message))
 
     def _work(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
@@ -117,3 +92,19 @@ class InlineGrid:
             return copy.deepcopy(self._apps[node](message, self._contexts[node]))
         except Exception:  # its text stays with the node
             return Message(Error(code=APP_FAILED), reply_to=message)
+
+
+def _in_order(futures: deque[Future[Message]], deadline: float | None) -> Iterator[Message]:
+    """Give the replies in order until the deadline; what is left then is not begun."""
+    try:
+        while futures:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                futures[0].exception(left)
+            except NotReadyError:
+                futures.popleft().cancel()
+            else:
+                yield futures.popleft().result()
+    finally:
+        for future in futures:
+            future.cancel()

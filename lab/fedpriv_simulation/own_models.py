@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.sites import SiteSection
 from fedpriv.files import private_folder
 from fedpriv.methods.proposal import job_recipe
+from fedpriv.models.vector import Vector
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.own_adapter import write_own_adapter
@@ -68,13 +69,45 @@ def own_models(
     at_once = min(len(sites), workers_of(config)) if config.job.engine == "inline" else 1
     recipe, stopping = job_recipe(config), threading.Event()
     with WorkerPool().borrow(replace(recipe, seed=recipe.seed + 1)) as other:
-        another = other.initial
+        training = _Training(config, run, other.initial, say, stopping)
 
-    def go_on(_: object) -> None:
-        if stopping.is_set():
-            raise CancelledError
+    def made_at(site: SiteSection) -> Evaluation:
+        with pool.borrow(recipe) as worker:
+            return training.at(worker, site)
 
-    def of_one(worker: Worker, site: SiteSection) -> Evaluation:
+    begin = own_threads(at_once)
+    with (
+        closing(SharedBasePool(at_once)) as pool,
+        as_own_threads(at_once),
+        ThreadPoolExecutor(at_once, initializer=begin) as threads,
+    ):
+        futures = [threads.submit(made_at, site) for site in sites]
+        try:
+            found = [future.result() for future in futures]
+        finally:  # after a failure, or Ctrl-C, what is running ends with its pass
+            stopping.set()
+            threads.shutdown(cancel_futures=True)
+    return dict(zip((site.name for site in sites), found, strict=True))
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What each site trains from, beside the run's adapter.
+
+    Attributes:
+        another: initial values (P,) of another seed.
+        stopping: set when no more is to be trained.
+    """
+
+    config: JobConfig
+    run: Path
+    another: Vector
+    say: Callable[[str], None]
+    stopping: threading.Event
+
+    def at(self, worker: Worker, site: SiteSection) -> Evaluation:
+        """Train and score there, and write the own adapters and the page."""
+        config, run = self.config, self.run
         folder = private_folder(private_site_folder(run, site.name))
         facts, spec, tokenizer = read_facts(run / "adapter"), spec_of(config), worker.base.tokenizer
         adapter = read_values(run / "adapter", worker, facts)
@@ -89,11 +122,11 @@ def own_models(
         made = train_own(
             worker,
             adapter,
-            another,
+            self.another,
             training,
             config.personal,
-            begun=lambda kind: say(f"{site.name}: training by itself, {kind}"),
-            told=go_on,
+            begun=lambda kind: self.say(f"{site.name}: training by itself, {kind}"),
+            told=self._go_on,
         )
         said: dict[str, str] = {kind: one.best.said for kind, one in made.trained.items()}
         for kind, one in made.trained.items():
@@ -125,20 +158,6 @@ def own_models(
         write_page(evaluation, folder / PAGE)
         return evaluation
 
-    def made_at(site: SiteSection) -> Evaluation:
-        with pool.borrow(recipe) as worker:
-            return of_one(worker, site)
-
-    begin = own_threads(at_once)
-    with (
-        closing(SharedBasePool(at_once)) as pool,
-        as_own_threads(at_once),
-        ThreadPoolExecutor(at_once, initializer=begin) as threads,
-    ):
-        futures = [threads.submit(made_at, site) for site in sites]
-        try:
-            found = [future.result() for future in futures]
-        finally:  # after a failure, or Ctrl-C, what is running ends with its pass
-            stopping.set()
-            threads.shutdown(cancel_futures=True)
-    return dict(zip((site.name for site in sites), found, strict=True))
+    def _go_on(self, _: object) -> None:
+        if self.stopping.is_set():
+            raise CancelledError

@@ -140,11 +140,6 @@ class Authority:
         """Put the same key under a passphrase."""
         write_key(self.folder / "ca.key", self.key, passphrase=passphrase, replace=True)
 
-    def certify_server(
-        self, key: PublicKey, names: tuple[str, ...], *, days: int, now: datetime
-    ) -> x509.Certificate:
-        return server_certificate(self.certificate, self.key, key, names, days=days, now=now)
-
 
 def authority_certificate(
     key: PrivateKey, federation: str, name: str, *, days: int, now: datetime

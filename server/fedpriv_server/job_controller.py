@@ -14,7 +14,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.gradients.groups import Groups
 from fedpriv.methods.registry import find_method
 from fedpriv.models.vector import TrainableVector, Vector
-from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
+from fedpriv.privacy.accounting.filter import calibrate_filtered
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.private_training.method import has_groups
 from fedpriv.public_update.controller_run import ControllerRun
@@ -45,10 +45,10 @@ def control_of(
             fix="Leave it out, or use method dp-lora.",
         )
     groups = Groups.of(vector.names, vector.shapes, section.groups)
-    privacy, rate, steps, filter = config.privacy, config.privacy.sample_rate, config.slots, None
+    privacy, filter = config.privacy, None
     if section.adaptive:
-        noise, order = calibrate_filtered(privacy.epsilon, privacy.delta, rate, steps)
-        filter = RdpFilter(order, rate, noise, steps)
+        plan = privacy.epsilon, privacy.delta, privacy.sample_rate, config.slots
+        filter = calibrate_filtered(*plan)
     clip_norm, rounds = privacy.clip_norm, config.job.rounds
     setting = Setting(
         groups=groups.names,

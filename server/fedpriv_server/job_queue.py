@@ -10,7 +10,6 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, RunError
+from fedpriv.process import timestamp
 
 FILE = "queue.db"
 State = Literal["waiting", "running", "finished", "failed", "aborted"]
@@ -168,7 +168,7 @@ class Queue:
                     fix=f"Its sites are {', '.join(sorted(known))}.",
                 )
             settings = config.model_dump_json(exclude_unset=True, exclude_none=True)
-            row = (token, config.job.name, settings, str(source), _now())
+            row = (token, config.job.name, settings, str(source), timestamp())
             made = self._database.execute(
                 "INSERT INTO jobs (token, name, settings, source, submitted, state, place) VALUES"
                 " (?, ?, ?, ?, ?, 'waiting', (SELECT coalesce(max(place), 0) + 1 FROM jobs))",
@@ -206,7 +206,7 @@ class Queue:
             for job in found:
                 self._database.execute(
                     "UPDATE jobs SET state = 'running', begun = coalesce(begun, ?) WHERE id = ?",
-                    (_now(), job.id),
+                    (timestamp(), job.id),
                 )
         return self.job(found[0].id) if found else None
 
@@ -215,7 +215,7 @@ class Queue:
         with self._changing():
             self._database.execute(
                 "UPDATE jobs SET state = ?, why = ?, sites = ?, ended = ? WHERE id = ?",
-                (state, why, json.dumps(sites), _now(), number),
+                (state, why, json.dumps(sites), timestamp(), number),
             )
 
     def abort(self, number: int) -> QueuedJob:
@@ -230,7 +230,7 @@ class Queue:
                 "UPDATE jobs SET abort = 1, ended = iif(state = 'waiting', ?, NULL),"
                 " why = iif(state = 'waiting', 'Aborted before it began.', why),"
                 " state = iif(state = 'waiting', 'aborted', state) WHERE id = ?",
-                (_now(), number),
+                (timestamp(), number),
             )
         return self.job(number)
 
@@ -276,7 +276,3 @@ class Queue:
         with self._changing():
             self._database.execute("DELETE FROM consortium")
             self._database.executemany("INSERT INTO consortium VALUES (?)", [(s,) for s in sites])
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

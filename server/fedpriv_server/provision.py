@@ -38,6 +38,7 @@ from fedpriv_server.authority import (
     Authority,
     Passphrase,
     new_manifest,
+    server_certificate,
     sign_manifest,
     site_certificate,
 )
@@ -218,17 +219,18 @@ class _Work:
 
     def server(self) -> Description:
         """Make the server's key and certificate, if they are missing or for other names."""
-        folder = self.authority.folder
+        folder, ca, days = self.authority.folder, self.authority.certificate, self.options.days
         if SERVER in self.options.renew:
             write_key(folder / "server.key", new_key(), replace=True)
         key, path = _own_key(folder / "server.key"), folder / "server.crt"
         with suppress(EnrolmentError):  # missing, damaged, or of another key or authority
-            kept, ca = load_certificate(path), self.authority.certificate
+            kept = load_certificate(path)
             starts = describe(kept).starts  # one that expired is replaced by --renew alone
             found = check_certificate(kept, ca, use="server", path=path, key=key, now=starts)
             if found.names == self.names:
                 return found
-        made = self.authority.certify_server(key, self.names, days=self.options.days, now=self.now)
+        ca_key, now = self.authority.key, self.now
+        made = server_certificate(ca, ca_key, key, self.names, days=days, now=now)
         write_atomic(path, certificate_pem(made))
         self.done.append(
             f"server: certified for {', '.join(self.names)}. A server that runs takes it up"

@@ -21,7 +21,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest, settings_of
 from fedpriv.errors import RunError
 from fedpriv.files import write_atomic, write_json
-from fedpriv.process import LOCK, STATUS, only_process
+from fedpriv.process import LOCK, STATUS, only_process, timestamp
 from fedpriv.software import software
 from fedpriv_server.checkpoint import Checkpoint, SumFile
 
@@ -125,7 +124,7 @@ class RunDirectory:
             "job": settings_of(config)["job"],
             "job_id": job_id,
             "status": "preparing",
-            "started": _now(),
+            "started": timestamp(),
             "finished": None,
             "config_digest": digest(config),
             "config": settings_of(config),
@@ -197,8 +196,8 @@ class RunDirectory:
         """Mark the run as `interrupted` or `finished`."""
         self.info["status"] = status
         # To the day where records are not public: how long it took depends on who was sampled.
-        now = _now() if self.info["job"].get("data_is_public") else _now()[: len("2000-01-01")]
-        self.info["finished"] = now if status == "finished" else None
+        shown = None if self.info["job"].get("data_is_public") else len("2000-01-01")
+        self.info["finished"] = timestamp()[:shown] if status == "finished" else None
         self._write()
 
     def keep_end(self, why: str, sites: Mapping[str, Any]) -> None:
@@ -355,10 +354,6 @@ def _empty(path: Path, spared: Collection[str] = (LOCK,)) -> None:
 
 def _noise_of(insecure_seed: int | None) -> str | int:
     return "operating system" if insecure_seed is None else insecure_seed
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _read_info(path: Path) -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ holds no secret, but whoever can change it decides who is let in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -79,9 +78,9 @@ class SiteKeys:
         sites: by name.
     """
 
-    def __init__(self, path: Path, sites: Iterable[Site] = ()) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.sites = {site.name: site for site in sites}
+        self.sites: dict[str, Site] = {}
         self._stamp: tuple[int, ...] = ()
 
     @classmethod

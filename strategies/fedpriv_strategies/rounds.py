@@ -434,9 +434,7 @@ class Rounds:
     def _nominal(self) -> RdpFilter:
         """The filter of the plan as it was proposed."""
         privacy, steps = self.proposal.privacy, self.proposal.steps
-        rate = privacy.sample_rate
-        noise, order = calibrate_filtered(privacy.epsilon, privacy.delta, rate, steps)
-        return RdpFilter(order, rate, noise, steps)
+        return calibrate_filtered(privacy.epsilon, privacy.delta, privacy.sample_rate, steps)
 
     def _decision(self, number: int) -> Decision | None:
         return None if self.control is None else self.control.decide(number)

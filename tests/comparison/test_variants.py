@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpriv.errors import ConfigError
-from fedpriv_comparison.variants import listed, parse_variants
+from fedpriv_comparison.variants import listed, parse_variants, rows_of
 
 
 def test_a_name_says_method_place_and_settings() -> None:
@@ -98,3 +98,8 @@ def test_what_means_nothing_is_refused_by_name(
 def test_a_list_of_methods_may_hold_lists() -> None:
     rows = 'lora, dp-lora:lora.target_modules=["q_proj","v_proj"],dp-lora'
     assert listed(rows) == ["lora", 'dp-lora:lora.target_modules=["q_proj","v_proj"]', "dp-lora"]
+
+
+def test_each_site_alone_is_shown_beside_no_training() -> None:
+    assert [row.name for row in rows_of("lora-alone", [])] == ["base", "lora-alone"]
+    assert [row.name for row in rows_of("lora-alone, base", [])] == ["lora-alone", "base"]

@@ -30,3 +30,9 @@ def test_errors_name_the_file_or_the_job(tmp_path: Path) -> None:
         fedpriv.forecast(file, table=table)
     with pytest.raises(ConfigError, match=f"{load_job(file).job.name}: "):
         fedpriv.forecast(load_job(file), table=table)
+
+
+def test_a_job_takes_no_overrides(tmp_path: Path) -> None:
+    job = load_job(federation_file(tmp_path / "f.toml", (50, 60, 70, 80)))
+    with pytest.raises(ConfigError, match=r"are for the keys of a file.*Give them to load_job"):
+        fedpriv.forecast(job, ["privacy.epsilon=1"])

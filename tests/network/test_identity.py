@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from fedpriv.errors import EnrolmentError
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.keys import load_key, new_key, write_key
-from fedpriv_server.authority import Authority
+from fedpriv_server.authority import Authority, server_certificate
 from fedpriv_server.listen import ServerTls, serving
 from tests.network.network_federation import Federation
 from tests.waiting import wait_until
@@ -32,9 +32,8 @@ def tls(folder: Path, authority: Path | None = None) -> ServerTls:
 
 def certify(authority: Authority, folder: Path, *names: str, now: datetime | None = None) -> None:
     """Replace a server's certificate; the key stays."""
-    made = authority.certify_server(
-        load_key(folder / "server.key").public_key(), names, days=1, now=now or datetime.now(UTC)
-    )
+    key, now = load_key(folder / "server.key").public_key(), now or datetime.now(UTC)
+    made = server_certificate(authority.certificate, authority.key, key, names, days=1, now=now)
     (folder / "server.crt").write_bytes(certificate_pem(made))
 
 

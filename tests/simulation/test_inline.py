@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from itertools import islice
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -81,10 +82,11 @@ def test_each_queue_has_threads_of_its_own_and_no_node_has() -> None:
 
     even = [node for node in NODES if node % 2 == 0]
     with InlineGrid(dict.fromkeys(NODES, answer), 2, queue_of=lambda node: node % 2) as grid:
-        asked = asking(grid)
-        ids = grid.push_messages(asked)
+        asked = sorted(asking(grid), key=lambda message: message.metadata.dst_node_id % 2)
+        replies = grid.send_and_receive(asked, timeout=CEILING)
         assert stuck.wait(CEILING)
-        found: list[Message] = []
-        wait_until(lambda: found.extend(grid.pull_messages(ids)) or len(found) == len(even))
+        found = [reply.metadata.src_node_id for reply in islice(replies, len(even))]
+        assert found == even
         go.set()
+        assert len(list(replies)) == len(NODES) - len(even)
     assert len(names) <= 4

@@ -188,8 +188,8 @@ def best_order(sample_rate: float, noise_multiplier: float, steps: int, delta: f
 
 def calibrate_filtered(
     epsilon: float, delta: float, sample_rate: float, steps: int, order: int | None = None
-) -> tuple[float, int]:
-    """Return the least noise multiplier with which a filter of `steps` slots costs at most ε.
+) -> RdpFilter:
+    """Return the filter of `steps` slots that costs at most ε with the least noise.
 
     Args:
         epsilon: target ε > 0.
@@ -199,8 +199,8 @@ def calibrate_filtered(
         order: α, where a ledger has fixed it; None for the best one.
 
     Returns:
-        (σ, α): σ rounded up to four significant digits, for which `RdpFilter.epsilon` at the
-        order α is at most `epsilon`.
+        A filter whose σ is rounded up to four significant digits, and whose `RdpFilter.epsilon`
+        is at most `epsilon`.
 
     Raises:
         AccountingError: for arguments outside these ranges, or when no noise multiplier up to
@@ -231,8 +231,7 @@ def calibrate_filtered(
             " costs more. Allow a larger epsilon or delta, plan fewer steps"
             + (", or use a higher order." if order is not None else ".")
         )
-    noise = rounded(fits, noise, 1)
-    return noise, filtered(noise).order
+    return filtered(rounded(fits, noise, 1))
 
 
 def rounded_up(exact: Fraction) -> float:

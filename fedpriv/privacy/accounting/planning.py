@@ -360,8 +360,9 @@ def filtered(planned: Planned, order: int | None = None) -> Filtered:
     event, delta = planned.event, planned.delta
     q, sigma, steps = event.sample_rate, event.noise_multiplier, int(event.count)
     target = planned.epsilon if planned.target_epsilon is None else planned.target_epsilon
-    noise, found = calibrate_filtered(target, delta, q, steps, order)
+    found = calibrate_filtered(target, delta, q, steps, order)
     at_best = best_order(q, sigma, steps, delta) if order is None else order
     epsilon = RdpFilter(at_best, q, sigma, steps).epsilon(delta)
     more = epsilon / planned.epsilon - 1 if planned.epsilon else math.inf
-    return Filtered(found, noise, 100 * (noise / sigma - 1), epsilon, 100 * more)
+    noise = found.noise_multiplier
+    return Filtered(found.order, noise, 100 * (noise / sigma - 1), epsilon, 100 * more)

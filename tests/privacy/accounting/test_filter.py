@@ -104,8 +104,10 @@ def test_a_filter_costs_no_less_than_the_accountant_says_of_what_ran(
 def test_a_filtered_calibration_meets_its_target_and_is_tight(
     epsilon: float, q: float, steps: int
 ) -> None:
-    sigma, order = calibrate_filtered(epsilon, DELTA, q, steps)
-    assert RdpFilter(order, q, sigma, steps).epsilon(DELTA) <= epsilon
+    found = calibrate_filtered(epsilon, DELTA, q, steps)
+    sigma, order = found.noise_multiplier, found.order
+    assert found == RdpFilter(order, q, sigma, steps)
+    assert found.epsilon(DELTA) <= epsilon
     assert order == best_order(q, sigma, steps, DELTA)
     assert float(f"{sigma:.4g}") == sigma
     if sigma > 1e-3:
@@ -115,10 +117,11 @@ def test_a_filtered_calibration_meets_its_target_and_is_tight(
 
 @pytest.mark.parametrize("order", [8, 20, 48])
 def test_at_an_order_that_is_given_it_is_kept_and_no_cheaper(order: int) -> None:
-    best, _ = calibrate_filtered(3.0, DELTA, 0.05, 100)
-    sigma, kept = calibrate_filtered(3.0, DELTA, 0.05, 100, order)
-    assert kept == order
-    assert sigma >= best
+    best = calibrate_filtered(3.0, DELTA, 0.05, 100)
+    found = calibrate_filtered(3.0, DELTA, 0.05, 100, order)
+    sigma = found.noise_multiplier
+    assert found.order == order
+    assert sigma >= best.noise_multiplier
     assert RdpFilter(order, 0.05, sigma, 100).epsilon(DELTA) <= 3.0
     assert RdpFilter(order, 0.05, 0.998 * sigma, 100).epsilon(DELTA) > 3.0
 
