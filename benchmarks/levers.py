@@ -132,12 +132,13 @@ def _measured(
         return study.trained(study.trial(method, terms, seed))
 
     tried = {} if before is None else dict(before["tried"])
-    wanted, best = {f"{factor * usual:g}" for factor in (0.5, 1, 2)}, ""
-    while wanted - tried.keys() and len(tried) < MOST_RATES:
-        for rate in sorted(wanted - tried.keys()):
-            tried[rate] = trained(rate, TUNING)[0].last("tuning_loss")
+    best = f"{usual:g}" if before is None else before["rate"]
+    while len(tried) < MOST_RATES:
+        near = {f"{factor * float(best):g}" for factor in (0.5, 1, 2)} - tried.keys()
+        if not near:
+            break
+        tried |= {rate: trained(rate, TUNING)[0].last("tuning_loss") for rate in sorted(near)}
         best = min(tried, key=tried.__getitem__)
-        wanted = {f"{factor * float(best):g}" for factor in (0.5, 1, 2)}
     if before is not None and best == before["rate"]:
         return before | {"tried": tried}
     found = []
