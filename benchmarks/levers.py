@@ -110,8 +110,20 @@ def write_eva(study: Study, folder: Path) -> None:
         write_json(path, json.loads(path.read_text()) | {"target_modules": asked_layers})
 
 
-def _measured(study: Study, point: Point, name: str, usual: float, seeds: int) -> Row:
-    """Measure a row at its own rate, chosen by another seed on records that are not reported."""
+def _is_inside(row: Row) -> bool:
+    """Tell whether a row's best rate lies within its grid, or there are enough of them."""
+    rates = sorted(map(float, row["tried"]))
+    return rates[0] < float(row["rate"]) < rates[-1] or len(rates) >= MOST_RATES
+
+
+def _measured(
+    study: Study, point: Point, name: str, usual: float, seeds: int, before: Row | None
+) -> Row:
+    """Measure a row at its own rate, chosen by another seed on records that are not reported.
+
+    Args:
+        before: the same row with fewer rates, whose figures are kept.
+    """
     changed = levers(point)[name]
     method = "pe-sgd" if name == PE_SGD else "dp-lora"
 
@@ -119,16 +131,19 @@ def _measured(study: Study, point: Point, name: str, usual: float, seeds: int) -
         terms = [*terms_of(point), *changed, f"optimizer.lr={rate}"]
         return study.trained(study.trial(method, terms, seed))
 
-    tried: dict[float, float] = {}
-    wanted = {usual / 2, usual, 2 * usual}
-    while wanted - tried.keys() and len(tried) < MOST_RATES:
-        for rate in sorted(wanted - tried.keys()):
-            tried[rate] = float(trained(f"{rate:g}", TUNING)[0].last("tuning_loss") or 0)
+    tried = {} if before is None else dict(before["tried"])
+    best = f"{usual:g}" if before is None else before["rate"]
+    while len(tried) < MOST_RATES:
+        near = {f"{factor * float(best):g}" for factor in (0.5, 1, 2)} - tried.keys()
+        if not near:
+            break
+        tried |= {rate: trained(rate, TUNING)[0].last("tuning_loss") for rate in sorted(near)}
         best = min(tried, key=tried.__getitem__)
-        wanted = {best / 2, best, 2 * best}
+    if before is not None and best == before["rate"]:
+        return before | {"tried": tried}
     found = []
     for seed in range(1, seeds + 1):
-        result, values = trained(f"{best:g}", seed)
+        result, values = trained(best, seed)
         with study.worker(changed) as worker:
             outside = []
             for index in range(OUTSIDE):
@@ -145,8 +160,7 @@ def _measured(study: Study, point: Point, name: str, usual: float, seeds: int) -
                 "seconds": result.seconds,
             }
         )
-    kept = {f"{rate:g}": loss for rate, loss in sorted(tried.items())}
-    return {"changes": changed, "tried": kept, "rate": f"{best:g}", "runs": found}
+    return {"changes": changed, "tried": tried, "rate": best, "runs": found}
 
 
 def main() -> int:
@@ -174,7 +188,8 @@ def main() -> int:
         wanted = [
             name
             for name in levers(point)
-            if name not in rows and (not arguments.rows or name in arguments.rows.split(","))
+            if not (name in rows and _is_inside(rows[name]))
+            and (not arguments.rows or name in arguments.rows.split(","))
         ]
         runs = 3 + arguments.seeds
         plan(((name, seconds(point, study, name, runs)) for name in wanted), console)
@@ -184,7 +199,8 @@ def main() -> int:
             write_eva(study, folder / "eva")
 
         def measure(name: str) -> None:
-            row = rows[name] = _measured(study, point, name, usual, arguments.seeds)
+            row = _measured(study, point, name, usual, arguments.seeds, rows.get(name))
+            rows[name] = row
             write_json(path, rows)
             console.print(f"{name}: {row['runs'][0]['everyone']:.4f} at {row['rate']}")
 
