@@ -336,14 +336,14 @@ def test_a_row_that_is_no_json_object_is_a_typed_error_that_names_the_file(
         digest = chain.row_hash(ledger.head.hash, "note", body.encode())
     tamper(path, f"INSERT INTO rows VALUES (2, 'note', '{body}', '{digest}')")
     for reading in (False, True):
-        with pytest.raises(LedgerCorruptError, match="a row (has no fields|is no JSON)") as raised:
+        with pytest.raises(LedgerCorruptError, match=r"a row (has no fields|is no JSON)") as raised:
             Ledger.open(path, reading=reading)
         assert str(raised.value).startswith(f"{path}: ")
     first = chain.row_hash(chain.GENESIS, "terms", body.encode())
     with sqlite3.connect(path) as connection:
         connection.execute("DELETE FROM rows WHERE number = 2")
         connection.execute("UPDATE rows SET body = ?, hash = ?", (body, first))
-    with pytest.raises(LedgerCorruptError, match="a row (has no fields|is no JSON)"):
+    with pytest.raises(LedgerCorruptError, match=r"a row (has no fields|is no JSON)"):
         Ledger.open(path)
 
 
