@@ -207,10 +207,10 @@ def test_a_patients_records_are_on_one_side_and_no_more_than_the_unit_allows(
 def test_the_newest_adapter_is_taken_or_the_one_that_is_named(setting: OwnSetting) -> None:
     first, second = setting.hand_over("job-1"), setting.hand_over("job-2")
     os.utime(first / "fedpriv.json", (1, 1))
-    assert personalise(setting.file, setting.config).job == "job-2"
-    assert personalise(setting.file, setting.config, first).job == "job-1"
+    assert personalise(setting.file, setting.config).folder.name == "job-2"
+    assert personalise(setting.file, setting.config, first).folder.name == "job-1"
     os.utime(second / "fedpriv.json", (0, 0))
-    assert personalise(setting.file, setting.config).job == "job-1"
+    assert personalise(setting.file, setting.config).folder.name == "job-1"
 
 
 def test_without_any_adapter_it_is_said_where_to_get_one(setting: OwnSetting) -> None:
