@@ -132,14 +132,8 @@ def notes(worker: Worker, folder: Path) -> list[Any]:
     """Read 16 of the embedded federation's notes."""
     config = load_job(HOSPITALS)
     spec = DataSpec.of(config.data.columns, config.model, max_records_per_unit=1)
-    records = read_labelled(
-        config.sites[0].data or "",
-        spec.columns,
-        unit="record",
-        labels=(),
-        cache_dir=folder,
-        key="benchmark",
-    )
+    data = config.sites[0].data or ""
+    records = read_labelled(data, spec, cache_dir=folder, key="benchmark")
     population = encode_population(records, spec, worker.base.tokenizer, TokenFile(folder))
     return [population.units[index] for index in range(BATCH)]
 

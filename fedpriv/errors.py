@@ -50,8 +50,9 @@ is the code.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -114,6 +115,13 @@ class ConfigError(FedprivError, code="config"):
         """Return the same error with some arguments changed, such as ``file=path``."""
         kept = {name: getattr(self, name) for name in ("problem", "file", "key", "value", "fix")}
         return type(self)(**kept | changed)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question about the nearest of some names, or nothing if none is near."""
+    spelt = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), spelt, 1)
+    return f"Did you mean {spelt[near[0]]!r}?" if near else ""
 
 
 def shown(value: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedpriv.adapter_facts import AdapterFacts, read_facts
 from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
@@ -20,7 +21,7 @@ from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.own_models import TRAINED
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import own_examples, to_test_on
-from fedpriv.plain_training.adapter import AdapterFacts, read_facts, read_values
+from fedpriv.plain_training.adapter import read_values
 from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score
 from fedpriv.serving import load_site_model

@@ -7,10 +7,11 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.errors import ConfigError, DataError, ProtocolError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
-from fedpriv.plain_training.adapter import read_facts, read_values, saved_bytes, write_adapter
+from fedpriv.plain_training.adapter import read_values, saved_bytes, write_adapter
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Handover, Proposal, values_digest

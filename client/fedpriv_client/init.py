@@ -109,9 +109,7 @@ def check_unit(file: SiteFile) -> None:
             check_columns(rows(), {UNIT: unit}, where(source), "data.path")
         except DataError as error:
             if error.value == unit:
-                raise DataError(
-                    error.problem, file=error.file, key="data.unit", value=unit, fix=error.fix
-                ) from None
+                raise error.but(key="data.unit") from None
             print(f"The unit's column was not checked: {error}")
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from fedpriv.adapter_facts import AdapterFacts, read_facts
 from fedpriv.base_model import FACTS, WEIGHTS
 from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import OtherSource, Source, where
@@ -22,7 +23,6 @@ from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.files import private_folder
 from fedpriv.models.base import fetch_base
 from fedpriv.names import OWN_KINDS
-from fedpriv.plain_training.adapter import AdapterFacts, read_facts
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv.process import is_running, only_process

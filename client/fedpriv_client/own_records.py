@@ -23,9 +23,7 @@ def read_records(settings: SiteSettings, cache_dir: Path) -> OwnRecords:
     return read_own(
         settings.data,
         settings.held_out,
-        settings.columns,
-        unit=settings.terms.unit,
-        labels=settings.limits.labels,
+        settings.longest,
         cache_dir=cache_dir,
         key=_data_key(settings),
         transform=settings.transform,

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.config.personal import OwnSiteFile, PersonalSection
 from fedpriv.errors import DataError, naming
 from fedpriv.files import finite_json, private_folder
@@ -20,7 +21,7 @@ from fedpriv.personal.own_models import OwnModels, train_own
 from fedpriv.personal.records import OwnParts, to_train_on
 from fedpriv.personal.single import distil, wider
 from fedpriv.personal.training import Epoch, Personal
-from fedpriv.plain_training.adapter import read_facts, read_values
+from fedpriv.plain_training.adapter import read_values
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv.serving.folder import site_models

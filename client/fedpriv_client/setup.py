@@ -83,11 +83,10 @@ def fill_in(path: Path, ask: Ask, tell: Tell) -> None:
                 load_site(tried)
             break
         except ConfigError as error:
-            problem, key, fix = error.problem, error.key, error.fix
-            waiting = [question for question in asked if question.key == key]
+            waiting = [question for question in asked if question.key == error.key]
             if not waiting:
-                raise ConfigError(problem, file=path, key=key, value=error.value, fix=fix) from None
-            tell(f"{problem}. {fix}")
+                raise error.but(file=path) from None
+            tell(f"{error.problem}. {error.fix}")
     write_atomic(path, "\n".join(lines) + "\n")
 
 

@@ -10,10 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
-from fedpriv.config.load import config_error
-from fedpriv.errors import ConfigError
+from fedpriv.documents import read_json
 from fedpriv.files import write_atomic
 from fedpriv.one_line import one_line
 from fedpriv.section import Section
@@ -178,12 +177,7 @@ def read_audit(path: Path) -> Audit:
     Raises:
         ConfigError: it is no audit, or of another format; names the key.
     """
-    try:
-        return Audit.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"can't be read: {error.strerror}", file=path) from None
-    except ValidationError as error:
-        raise config_error(error, path, Audit) from None
+    return read_json(path, Audit, strict=False)
 
 
 def shown(measure: Measure) -> str:

@@ -5,7 +5,6 @@ What a federation file leaves out is filled in from the table of defaults.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import tomllib
@@ -23,7 +22,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.personal import OwnSiteFile
 from fedpriv.config.sites import SiteRecords
 from fedpriv.defaults import KEYS, defaults_for
-from fedpriv.errors import ConfigError, naming
+from fedpriv.errors import ConfigError, did_you_mean, naming
 from fedpriv.files import sha256
 from fedpriv.model_size import parameters_of
 from fedpriv.models.config import HUB_NAME, LoraSection
@@ -216,8 +215,7 @@ def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
         value = ...  # somebody may have typed it here
     if problem["type"] == "extra_forbidden":
         known = _known_keys(root, location[:-1])
-        near = difflib.get_close_matches(location[-1], known, 1)
-        fix = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(known)}."
+        fix = did_you_mean(location[-1], known) or f"Known keys: {', '.join(known)}."
         return ConfigError("unknown key", file=path, key=key, value=value, fix=fix)
     if problem["type"] == "missing":
         return ConfigError("is missing", file=path, key=key, fix="Add it to the file.")

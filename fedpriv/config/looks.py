@@ -96,6 +96,7 @@ def check_delta_below(units: int, called: str, delta: float, stated: str) -> Non
         ValueError: it isn't.
     """
     if delta >= 1 / units:
-        limit = f"1 / {called} (1 / {units} = {1 / units:.2g})"
-        allow = "so it would allow publishing a whole unit"
-        raise ValueError(f"{stated} {delta:g} is not below {limit}, {allow}")
+        raise ValueError(
+            f"{stated} {delta:g} is not below 1 / {called} (1 / {units} = {1 / units:.2g}),"
+            " so it would allow publishing a whole unit"
+        )

@@ -16,6 +16,7 @@ from fedpriv.config.sources import Source, where
 from fedpriv.data.identity import whole_record
 from fedpriv.data.population import read_labelled
 from fedpriv.data.read import UNIT
+from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
 from fedpriv.files import canonical_json
 from fedpriv.plugins import load_part
@@ -87,10 +88,8 @@ class OwnRecords:
 def read_own(
     source: Source,
     held_out: Path | float | None,
-    columns: Mapping[str, str],
+    spec: DataSpec,
     *,
-    unit: str,
-    labels: Sequence[str],
     cache_dir: Path,
     key: str,
     transform: str | None = None,
@@ -99,7 +98,7 @@ def read_own(
 
     Args:
         held_out: a file of further records, or the share of the units of `source` to keep apart.
-        source, columns, unit, labels, cache_dir: see `read_labelled`.
+        source, spec, cache_dir: see `read_labelled`.
         key: the setting that named the source, such as ``data.path``; those of the held-out
             records and of the transform are ``held_out`` and ``transform`` of the same table.
         transform: what every text goes through; see `transformed`.
@@ -111,10 +110,10 @@ def read_own(
     Privacy:
         Reads every record, for the site's own administrator at its start; see `is_apart`.
     """
-    table = key.rpartition(".")[0]
+    table, unit = key.rpartition(".")[0], spec.unit
     asked = f"{table}.held_out"
 
-    read = partial(read_labelled, columns=columns, unit=unit, labels=labels, cache_dir=cache_dir)
+    read = partial(read_labelled, spec=spec, cache_dir=cache_dir)
     records = training = read(source, key=key)
     rows: Sequence[int] = range(1, len(records) + 1)
     further_rows: Sequence[int] = ()

@@ -5,7 +5,6 @@ Source: OMOP CDM 5.4, table NOTE, https://ohdsi.github.io/CommonDataModel/cdm54.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from fedpriv.config.ehr import OmopSection
 from fedpriv.data.dates import day_of
 from fedpriv.data.formats import Row, text_or_bytes
 from fedpriv.data.values import NOTHING, OddValueError, as_id
-from fedpriv.errors import DataError, FedprivError, without_passwords
+from fedpriv.errors import DataError, FedprivError, did_you_mean, without_passwords
 from fedpriv.secret import load_secret
 
 if TYPE_CHECKING:
@@ -154,14 +153,12 @@ def _columns(
     look, schema = inspect(connection), section.cdm_schema
     if not look.has_table(section.table, schema=schema):
         tables = [*look.get_table_names(schema), *look.get_view_names(schema)]
-        near = difflib.get_close_matches(section.table.lower(), map(str.lower, tables), 1)
-        near = [name for name in tables if name.lower() in near]
         there = ", ".join(sorted(tables)[:20]) or "none that this user may see"
         raise DataError(
             "no such table in the database",
             key=".table",
             value=section.table if schema is None else f"{schema}.{section.table}",
-            fix=f"Did you mean {near[0]!r}?" if near else f"Its tables are {there}.",
+            fix=did_you_mean(section.table, tables) or f"Its tables are {there}.",
         )
     typed = connection.dialect.name != "sqlite"
     known = {

@@ -132,19 +132,12 @@ class Population:
         return len(self.units)
 
 
-def read_labelled(
-    source: Source,
-    columns: Mapping[str, str],
-    *,
-    unit: str,
-    labels: Sequence[str],
-    cache_dir: Path,
-    key: str,
-) -> datasets.Dataset:
+def read_labelled(source: Source, spec: DataSpec, *, cache_dir: Path, key: str) -> datasets.Dataset:
     """Read a site's records; in those with a label column, an unknown label is refused.
 
     Args:
-        source, columns, unit, cache_dir, key: see `read_records`.
+        source, cache_dir, key: see `read_records`.
+        spec: says the columns, the unit and the labels.
 
     Raises:
         DataError: see `read_records`; of a label it names the row, not the label.
@@ -153,10 +146,10 @@ def read_labelled(
         For the site's own administrator, at its start. A site that refused a *job* for it would
         tell the server whose labels its records hold.
     """
-    records = read_records(source, columns, unit=unit, cache_dir=cache_dir, key=key)
-    if "label" in columns:
+    records = read_records(source, spec.columns, unit=spec.unit, cache_dir=cache_dir, key=key)
+    if "label" in spec.columns:
         for row, record in enumerate(records, 1):
-            check_label(record, labels, row=row, source=where(source))
+            check_label(record, spec.labels, row=row, source=where(source))
     return records
 
 

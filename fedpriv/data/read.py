@@ -8,7 +8,6 @@ columns that were asked for are copied into the cache.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -22,7 +21,7 @@ from fedpriv.config.sources import OtherSource, Source, where
 from fedpriv.data.encode import conversation
 from fedpriv.data.formats import Row, of_source, reader_of
 from fedpriv.data.values import OddValueError, as_id, as_json, as_text
-from fedpriv.errors import DataError
+from fedpriv.errors import DataError, did_you_mean
 from fedpriv.files import private_folder
 from fedpriv.models.config import HUB_NAME
 from fedpriv.plugins import SOURCES, load
@@ -126,8 +125,8 @@ def _opened(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) 
     if path.is_dir() or (isinstance(source, str) and re.fullmatch(HUB_NAME, source)):
         return load(SOURCES, "dataset", key=key)(source, wanted, cache_dir)  # type: ignore[no-any-return]
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, siblings, 1)
-    raise DataError("no such file", fix=f"Did you mean {near[0]!r}?" if near else "Check the path.")
+    fix = did_you_mean(path.name, siblings) or "Check the path."
+    raise DataError("no such file", fix=fix)
 
 
 def check_columns(
@@ -142,12 +141,10 @@ def check_columns(
     if not available:
         raise no_records(source, key)
     field, column = next((f, c) for f, c in fields.items() if c not in available)
-    known_as = {str(name).lower(): name for name in available}
-    near = [known_as[n] for n in difflib.get_close_matches(column.lower(), known_as, 1)]
     fix = f"Its columns are {', '.join(map(str, available))}."
     if not all(_NAME.fullmatch(str(name).strip()) for name in available):
         fix = "It should name its columns in its first line, and holds something else there."
-    fix = f"Did you mean {near[0]!r}? {fix}" if near else fix
+    fix = f"{did_you_mean(column, map(str, available))} {fix}".lstrip()
     problem = "no such column in the data"
     raise DataError(problem, file=source, key=_key_of(field), value=column, fix=fix)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import ValidationError
 
-from fedpriv.base_model import WEIGHTS
+from fedpriv.adapter_facts import AdapterFacts, read_facts
+from fedpriv.base_model import FACTS as ADAPTER_FACTS
 from fedpriv.dossier.adapter import adapter_digests
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.facts import (
@@ -32,24 +32,14 @@ from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices
 from fedpriv.dossier.verify import Given, verify_package
 from fedpriv.errors import ConfigError, RunError
-from fedpriv.files import file_digest, write_atomic
-from fedpriv.names import Digest
+from fedpriv.files import write_atomic
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Proposal
-from fedpriv.report.budget import malformed
 from fedpriv.report.ledger_export import canonical_export, exported_rows, is_export
-from fedpriv.report.rundir import Evaluation, Part, RunDirectory, finite, read_run
+from fedpriv.report.rundir import Evaluation, RunDirectory, finite, read_run
 from fedpriv.software import software
 
 MAX_AUDIT = 16 << 20  # bytes
-
-
-class _AdapterFacts(Part):
-    """What is needed here of ``fedpriv.json`` of an adapter."""
-
-    kind: str
-    proposal: Proposal
-    weights_digest: Digest
 
 
 def export_run(
@@ -134,30 +124,22 @@ def _check_is_of_use(run: Path, directory: RunDirectory) -> None:
         )
 
 
-def _adapter_facts(folder: Path) -> _AdapterFacts:
+def _adapter_facts(folder: Path) -> AdapterFacts:
     """Read what the adapter of a run is.
 
     Raises:
-        ConfigError: there is none, or its weights are not those that it was written with.
+        ConfigError: there is none that a dossier can be about, or it was changed.
     """
-    path, weights = folder / "fedpriv.json", folder / WEIGHTS
-    try:
-        facts = _AdapterFacts.model_validate_json(path.read_bytes())
-        digest = file_digest(weights)
-    except OSError as error:
-        problem = f"can't be read: {error.strerror}"
+    if not folder.is_dir():
         fix = "A dossier is about an adapter; the job has to have come to one."
-        raise ConfigError(problem, file=error.filename, fix=fix) from None
-    except ValidationError as error:
-        raise malformed(error, path) from None
+        raise ConfigError("no such folder", file=folder, fix=fix)
+    facts = read_facts(folder)
     if facts.kind != "federated":
         problem = "is made of one site's own records, without noise"
         fix = "It is not to be handed on, and no dossier makes it so."
-        raise ConfigError(problem, file=path, key="kind", value=facts.kind, fix=fix)
-    if digest != facts.weights_digest:
-        problem = f"is not the file that fedpriv.json speaks of, {facts.weights_digest}"
-        fix = "Copy the run directory again, whole."
-        raise ConfigError(problem, file=weights, value=digest, fix=fix)
+        raise ConfigError(
+            problem, file=folder / ADAPTER_FACTS, key="kind", value=facts.kind, fix=fix
+        )
     return facts
 
 
@@ -196,7 +178,7 @@ def _audit(path: Path) -> bytes | None:
 
 
 def _facts(
-    run: Path, directory: RunDirectory, adapter: _AdapterFacts, exports: Mapping[str, bytes]
+    run: Path, directory: RunDirectory, adapter: AdapterFacts, exports: Mapping[str, bytes]
 ) -> Facts:
     info = directory.run
     return Facts(

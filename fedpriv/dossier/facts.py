@@ -20,13 +20,14 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from fedpriv.auditing.result import Audit
+from fedpriv.documents import malformed
 from fedpriv.dossier.package import MAX_FILES
 from fedpriv.errors import DossierError, LedgerError
 from fedpriv.files import each_once
 from fedpriv.names import Digest, Name
 from fedpriv.privacy.ledger.chain import Row
 from fedpriv.protocol import MAX_EPSILON, JobId, Proposal
-from fedpriv.report.budget import BudgetReport, malformed
+from fedpriv.report.budget import BudgetReport
 from fedpriv.report.ledger_export import canonical_export, exported_rows
 from fedpriv.report.received import claims_of
 from fedpriv.report.rundir import Look

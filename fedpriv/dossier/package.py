@@ -23,11 +23,12 @@ from typing import Annotated, Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, ValidationError
 
+from fedpriv.documents import malformed
 from fedpriv.errors import AlteredError, DossierError, SignerError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.names import Digest
 from fedpriv.pki.points import in_groups, is_signed
-from fedpriv.report.budget import Signature, malformed, signature
+from fedpriv.report.budget import Signature, signature
 from fedpriv.section import Section
 
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"

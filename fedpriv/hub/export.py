@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedpriv.adapter_facts import AdapterFacts, read_facts
 from fedpriv.base_model import CONFIG, EMBEDDED, FACTS, WEIGHTS, is_lost
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError, RunError
@@ -21,7 +22,7 @@ from fedpriv.hub.card import AUTO, Contents, card
 from fedpriv.hub.load import check_whole, load, settings_of
 from fedpriv.models.base import quiet
 from fedpriv.models.config import HUB_NAME, ModelSection
-from fedpriv.plain_training.adapter import CARD, AdapterFacts, read_facts
+from fedpriv.plain_training.adapter import CARD
 from fedpriv.report import received
 from fedpriv.report.rundir import RunDirectory, read_run
 from fedpriv.stored_adapter import refuse_own

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from fedpriv.adapter_facts import AdapterFacts
 from fedpriv.base_model import BEGIN, CONFIG, FACTS, WEIGHTS, is_lost
 from fedpriv.data.config import DataSection
+from fedpriv.documents import read_json
 from fedpriv.errors import ModelError, RunError
 from fedpriv.models.config import ModelSection
-from fedpriv.plain_training.adapter import AdapterFacts, read_into
-from fedpriv.report import budget
+from fedpriv.plain_training.adapter import read_into
 from fedpriv.report.rundir import Part
 
 if TYPE_CHECKING:
@@ -42,11 +43,7 @@ def settings_of(run: Path) -> Settings:
     Raises:
         ConfigError: run.json is malformed.
     """
-    path = run / "run.json"
-    try:
-        found = Settings.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise budget.malformed(error, path) from None
+    found = read_json(run / "run.json", Settings, strict=False)
     model, moved = found.config.model, run / str(found.model.get("folder"))
     if not is_lost(model.name) or not moved.is_dir():
         return found

@@ -13,9 +13,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.errors import ConfigError
 from fedpriv.hub.load import check_whole, load, settings_of
-from fedpriv.plain_training.adapter import read_facts
 from fedpriv.stored_adapter import refuse_own
 from fedpriv.synthetic.continuation import continue_prompts
 

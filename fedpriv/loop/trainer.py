@@ -234,7 +234,12 @@ class PrivateTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         return found
 
-    def predict(self, test_dataset: Any, *arguments: Any, **options: Any) -> PredictionOutput:
+    def predict(
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+    ) -> PredictionOutput:
         """Predict as `Trainer.predict` does, for examples that are stated to be public.
 
         Raises:
@@ -244,7 +249,7 @@ class PrivateTrainer(Trainer):
             They are tokens already, so that copies of the training records are not noticed.
         """
         _check_evaluation(self.args, test_dataset, "test_dataset")
-        return super().predict(test_dataset, *arguments, **options)
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 
 
 def _shown(metrics: dict[str, float]) -> dict[str, float]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedpriv.adapter_facts import AdapterFacts
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
-from fedpriv.plain_training.adapter import AdapterFacts, write_adapter
+from fedpriv.plain_training.adapter import write_adapter
 from fedpriv.private_training.worker import Worker
 
 WARNING = "trained on this site's records without privacy: not to leave this house"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import Field
-
+from fedpriv.adapter_facts import AGAIN, AdapterFacts, Kind
 from fedpriv.base_model import FACTS, MARK, WEIGHTS
 from fedpriv.errors import ConfigError, FedprivError, ModelError, ProtocolError
 from fedpriv.files import file_digest, replacing_folder, write_atomic
 from fedpriv.models.vector import TrainableVector, Vector
-from fedpriv.names import Digest, OwnKind
-from fedpriv.protocol import Body, Proposal
+from fedpriv.protocol import Proposal
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -20,31 +18,6 @@ if TYPE_CHECKING:
     from fedpriv.private_training.worker import Worker
 
 CARD = "README.md"
-Kind = Literal["federated"] | OwnKind
-
-
-class AdapterFacts(Body):
-    """What `fedpriv.json` says of the adapter that it lies beside.
-
-    Attributes:
-        kind: made of releases by a federation; or of a site's own records, from the federation's
-            adapter or from the base model, and then not to be handed on.
-        proposal: of the job, with the base model and the shape of the adapter.
-        weights_digest: of the file of weights.
-        held_out: what `data.held_out` was when a site trained on its own records.
-        trained: at which rate and for how many passes it did, in words.
-    """
-
-    kind: Kind
-    proposal: Proposal
-    weights_digest: Digest
-    held_out: str | None = Field(None, max_length=4096)
-    trained: str | None = Field(None, max_length=100)
-
-    @property
-    def job(self) -> str:
-        """The id of the job."""
-        return self.proposal.job_id
 
 
 def write_adapter(
@@ -105,28 +78,6 @@ def write_facts(
     return facts
 
 
-def read_facts(folder: Path) -> AdapterFacts:
-    """Read what an adapter is, and check that its weights are those it was written with.
-
-    Raises:
-        ConfigError: there is no such adapter, or it was changed.
-    """
-    path = folder / FACTS
-    try:
-        facts = AdapterFacts.parse(path.read_text(encoding="utf-8"))
-        found = file_digest(folder / WEIGHTS)
-    except FileNotFoundError as error:
-        problem = f"holds no adapter of a job: {Path(str(error.filename)).name} is missing"
-        fix = f"Name a folder with adapter_config.json, {WEIGHTS} and {FACTS}."
-        raise ConfigError(problem, file=folder, fix=fix) from None
-    except (OSError, UnicodeDecodeError, ProtocolError) as error:
-        raise ConfigError(f"can't be read ({error})", file=path, fix=_AGAIN) from None
-    if found != facts.weights_digest:
-        problem = f"is not the file that {FACTS} speaks of, {facts.weights_digest}"
-        raise ConfigError(problem, file=folder / WEIGHTS, value=found, fix=_AGAIN)
-    return facts
-
-
 def read_values(folder: Path, worker: Worker, facts: AdapterFacts) -> Vector:
     """Read the trained values (P,) of an adapter into the worker's model.
 
@@ -152,7 +103,7 @@ def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
         if vector.digest != facts.proposal.vector_digest:
             raise ProtocolError("what it keeps as it was drawn is not the job's")
     except FedprivError as error:
-        raise ConfigError(f"can't be used ({error})", file=path, fix=_AGAIN) from None
+        raise ConfigError(f"can't be used ({error})", file=path, fix=AGAIN) from None
     return vector.read()
 
 
@@ -178,6 +129,3 @@ def put_tensors(model: PeftModel, path: Path) -> None:
     if not all(one.isfinite().all() for one in stored.values()):
         raise ModelError("expected finite values")
     set_peft_model_state_dict(model, stored)
-
-
-_AGAIN = "Get the folder again from whom it came, whole and as it was."

@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.base_model import FACTS
 from fedpriv.errors import ModelError
 from fedpriv.models.base import Base
 from fedpriv.models.config import ModelSection
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.stored import digests_of_use
-from fedpriv.plain_training.adapter import put_tensors, read_facts
+from fedpriv.plain_training.adapter import put_tensors
 from fedpriv.stored_adapter import StoredAdapter, find_adapter
 
 

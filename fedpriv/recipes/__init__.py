@@ -6,13 +6,12 @@ and `write_records` writes the files beside them.
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from importlib import import_module
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, did_you_mean
 
 RECIPES = {
     "hospitals": "four hospitals, each of which adds all of its own noise",
@@ -30,9 +29,8 @@ def write_recipe(name: str, folder: Path) -> Path:
         ConfigError: there is no such recipe; names those that there are.
     """
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, 1)
         known = "; ".join(f"{known}: {about}" for known, about in RECIPES.items())
-        fix = f"{f'Did you mean {near[0]!r}? ' if near else ''}There are {known}."
+        fix = f"{did_you_mean(name, RECIPES)} There are {known}.".lstrip()
         raise ConfigError("no such recipe", key="--recipe", value=name, fix=fix)
     folder.mkdir(parents=True, exist_ok=True)
     for copied in COPIED:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from fedpriv.errors import ConfigError
+from fedpriv.documents import read_json
 from fedpriv.files import canonical_json
 from fedpriv.names import Name
 from fedpriv.pki.points import VerifyingKey
@@ -199,26 +199,4 @@ def read(path: Path) -> BudgetReport:
     Raises:
         ConfigError: there is no report, or it is malformed; names the file and the key.
     """
-    try:
-        return BudgetReport.model_validate_json(path.read_bytes(), strict=True)
-    except FileNotFoundError:
-        raise ConfigError("no such file", file=path) from None
-    except OSError as error:
-        raise ConfigError(f"can't be read: {error.strerror}", file=path) from None
-    except ValidationError as error:
-        raise malformed(error, path) from None
-
-
-def malformed(error: ValidationError, path: Path | str) -> ConfigError:
-    """Return the first problem of a file that a program wrote: nobody is told to edit it."""
-    problem = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in problem["loc"]) or None
-    fix = "The file was edited, cut short, or written by another version of fedpriv."
-    if problem["type"] == "json_invalid":
-        return ConfigError(f"is not JSON: {problem['ctx']['error']}", file=path, fix=fix)
-    if problem["type"] == "missing":
-        return ConfigError("is missing", file=path, key=key, fix=fix)
-    if problem["type"] == "extra_forbidden":
-        return ConfigError("unknown key", file=path, key=key, fix=fix)
-    message = problem["msg"][0].lower() + problem["msg"][1:]
-    return ConfigError(message, file=path, key=key, value=problem["input"], fix=fix)
+    return read_json(path, BudgetReport)

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedpriv.documents import malformed
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
@@ -201,7 +202,7 @@ def read_run(run_dir: Path) -> RunDirectory:
             raise RunError(f"{path}: the run has not begun, so there is nothing to report yet.")
         run = Run.model_validate_json(_bytes(path))
     except ValidationError as error:
-        raise budget.malformed(error, path) from None
+        raise malformed(error, path) from None
     rounds = _read_metrics(run_dir / "metrics.jsonl", run.status)
     reports = _read_reports(run_dir / "sites")
     # Over the network a site may be gone before it was asked.
@@ -236,7 +237,7 @@ def _read_metrics(path: Path, status: str) -> list[Round]:
         except ValidationError as error:
             if number == len(lines) and status != "finished":
                 break
-            raise budget.malformed(error, f"{path}, line {number}") from None
+            raise malformed(error, f"{path}, line {number}") from None
         rounds[row.round] = row  # a resumed run may write its last round again
     return [rounds[number] for number in sorted(rounds)]
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar, Literal, Self, TypeVar
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator
 
+from fedpriv.documents import malformed, read_json
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256, write_json
 from fedpriv.names import Digest, Name
@@ -24,7 +25,6 @@ from fedpriv.pki.points import VerifyingKey, in_groups
 from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.section import Section
 
-File = TypeVar("File", bound=Section)
 _AGAIN = "Ask for the file again, as it was made."
 
 
@@ -69,7 +69,8 @@ class Roster(Section):
         try:
             return cls(entries=tuple(entries), predecessor=predecessor)
         except ValidationError as error:
-            raise ConfigError(_words(error), key="entries", fix="Name each site once.") from None
+            refused = malformed(error, fix="Name each site once.")
+            raise refused.but(key="entries", value=...) from None
 
     @property
     def digest(self) -> str:
@@ -97,7 +98,7 @@ def accepted(path: Path, stated: Roster) -> Roster:
     Raises:
         ConfigError: what was accepted can't be read.
     """
-    found = _read(path, Accepted) if path.exists() else None
+    found = read_json(path, Accepted, _AGAIN) if path.exists() else None
     return stated if found is None or found.stated != stated.digest else found.roster
 
 
@@ -110,7 +111,7 @@ def read(path: Path, digest: str | None = None) -> Roster:
     Raises:
         ConfigError: there is no roster, it is malformed, or another; names file, key and value.
     """
-    roster = _read(path, Roster)
+    roster = read_json(path, Roster, _AGAIN)
     if digest is not None and roster.digest != digest:
         raise ConfigError(
             f"is another roster than {digest}",
@@ -133,26 +134,7 @@ def read_entry(path: Path) -> RosterEntry:
     Raises:
         ConfigError: there is no entry, or it is malformed; names file, key and value.
     """
-    return _read(path, RosterEntry)
-
-
-def _read(path: Path, kind: type[File]) -> File:
-    try:
-        return kind.model_validate_json(path.read_bytes(), strict=True)
-    except FileNotFoundError:
-        raise ConfigError("no such file", file=path) from None
-    except OSError as error:
-        raise ConfigError(f"can't be read: {error.strerror}", file=path) from None
-    except ValidationError as error:
-        found = error.errors(include_url=False)[0]
-        key = ".".join(map(str, found["loc"])) or None
-        value = ... if key is None or found["type"] == "missing" else found["input"]
-        raise ConfigError(_words(error), file=path, key=key, value=value, fix=_AGAIN) from None
-
-
-def _words(error: ValidationError) -> str:
-    message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-    return message[0].lower() + message[1:]
+    return read_json(path, RosterEntry, _AGAIN)
 
 
 def successor(old: Roster, entries: Iterable[RosterEntry], without: Iterable[str] = ()) -> Roster:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.errors import ConfigError
-from fedpriv.plain_training.adapter import read_facts
 from fedpriv.serving import load_site_model
 from fedpriv.synthetic.continuation import continue_prompts, said_first
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutput
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.base_model import CONFIG, WEIGHTS
 from fedpriv.base_model import FACTS as FACTS_OF_ADAPTER
 from fedpriv.errors import ConfigError, ModelError
@@ -27,7 +28,7 @@ from fedpriv.models.lora import attach_lora, trained_whole
 from fedpriv.models.quantised import unpack
 from fedpriv.models.trial import AS_IT_IS, Trial
 from fedpriv.personal.own_adapter import WARNING
-from fedpriv.plain_training.adapter import CARD, read_facts, read_into
+from fedpriv.plain_training.adapter import CARD, read_into
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.serving import load_site_model
 from fedpriv.serving.config import SiteModelConfig

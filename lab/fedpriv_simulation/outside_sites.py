@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.config.job import JobConfig
 from fedpriv.config.sites import SiteRecords
 from fedpriv.data.encode import Example
@@ -23,7 +24,7 @@ from fedpriv.personal.evaluation import Evaluation, evaluate
 from fedpriv.personal.held_out_checks import COPIES
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import to_test_on
-from fedpriv.plain_training.adapter import read_facts, read_values
+from fedpriv.plain_training.adapter import read_values
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.run_directory import RunDirectory, private_site_folder

@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.config.job import JobConfig
 from fedpriv.config.sites import SiteSection
 from fedpriv.files import private_folder
@@ -24,7 +25,7 @@ from fedpriv.personal.own_adapter import write_own_adapter
 from fedpriv.personal.own_models import train_own
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import to_test_on, to_train_on
-from fedpriv.plain_training.adapter import read_facts, read_values
+from fedpriv.plain_training.adapter import read_values
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv_server.own_records import read_site, spec_of

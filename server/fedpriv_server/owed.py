@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.models.vector import Vector
-from fedpriv.plain_training.adapter import read_facts
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, require_privatised
 from fedpriv.protocol import (
     MAX_EPSILON,

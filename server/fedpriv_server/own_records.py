@@ -36,9 +36,7 @@ def read_site(site: SiteRecords, spec: DataSpec, cache: Path) -> OwnRecords:
     return read_own(
         site.records,
         site.held_out,
-        spec.columns,
-        unit=spec.unit,
-        labels=spec.labels,
+        spec,
         cache_dir=cache,
         key=f"{site.table}.{site.name}.data",
         transform=site.transform,

@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.base_model import FACTS, WEIGHTS
 from fedpriv.errors import ConfigError, ProtocolError
 from fedpriv.models.config import LoraSection, ModelSection
-from fedpriv.plain_training.adapter import read_facts, read_values, saved_bytes
+from fedpriv.plain_training.adapter import read_values, saved_bytes
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import make_worker

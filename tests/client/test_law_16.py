@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.base_model import WEIGHTS
 from fedpriv.personal.own_models import TRAINED
-from fedpriv.plain_training.adapter import read_facts
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.private_training.pool import WorkerPool

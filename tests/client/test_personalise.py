@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.base_model import WEIGHTS
 from fedpriv.errors import ConfigError, DataError, RunningError
 from fedpriv.files import private_folder
 from fedpriv.personal.answering import Answer
 from fedpriv.personal.training import Epoch
-from fedpriv.plain_training.adapter import read_facts
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import only_process
 from fedpriv.serving import load_site_model

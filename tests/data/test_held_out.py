@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.data.held_out import HELD_OUT, VALIDATION, OwnRecords, is_apart, read_own
+from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
 
 SHARE = 0.3
@@ -25,9 +26,7 @@ def own(
     return read_own(
         file,
         held_out,
-        {"text": "note"},
-        unit=unit,
-        labels=(),
+        DataSpec({"text": "note"}, "causal-lm", (), 8, unit, 1),
         cache_dir=folder / "cache",
         key="data.path",
     )

@@ -22,6 +22,7 @@ from fedpriv.config.load import absolute
 from fedpriv.data import omop
 from fedpriv.data.held_out import read_own
 from fedpriv.data.read import read_records
+from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
 from tests.data.omop_notes import COLUMNS, GERMAN, NOTES, NURSING, Note, note, sqlite
 
@@ -361,9 +362,7 @@ def test_a_share_of_the_people_is_held_out_with_all_their_notes(tmp_path: Path) 
     own = read_own(
         section(tmp_path, rows),
         0.3,
-        COLUMNS,
-        unit="person_id",
-        labels=(),
+        DataSpec(COLUMNS, "causal-lm", (), 8, "person_id", 3),
         cache_dir=tmp_path / "cache",
         key="data.path",
     )

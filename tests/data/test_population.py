@@ -39,9 +39,7 @@ def load(rows: list[dict[str, Any]], folder: Path, spec: DataSpec, tokenizer: An
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     records = read_labelled(
         path,
-        spec.columns,
-        unit=spec.unit,
-        labels=spec.labels,
+        spec,
         cache_dir=folder / "cache",
         key="sites.a.data",
     )

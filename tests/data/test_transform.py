@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedpriv.data.held_out import OwnRecords, read_own
+from fedpriv.data.spec import DataSpec
 from fedpriv.data.transform import find_transform, remembers
 from fedpriv.errors import DataError
 
@@ -66,9 +67,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Own:
         return read_own(
             tmp_path / "notes.jsonl",
             held_out,
-            columns or {"text": "note"},
-            unit=unit,
-            labels=("a", "b"),
+            DataSpec(columns or {"text": "note"}, "causal-lm", ("a", "b"), 8, unit, 1),
             cache_dir=tmp_path / "cache",
             key="data.path",
             transform=transform and f"scrubbing:{transform}",

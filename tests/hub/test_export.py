@@ -11,10 +11,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.base_model import WEIGHTS
 from fedpriv.errors import ConfigError, LedgerCorruptError, ModelError, RunError
 from fedpriv.hub.export import Wanted, export
-from fedpriv.plain_training.adapter import read_facts, write_facts
+from fedpriv.plain_training.adapter import write_facts
 from fedpriv.report import budget, received
 from tests.arithmetic import Rounded
 from tests.hub.hub_runs import MakeRun, report

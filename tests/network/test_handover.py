@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.base_model import WEIGHTS
 from fedpriv.config.load import load_site
-from fedpriv.plain_training.adapter import read_facts
 from tests.network.network_federation import Federation
 from tests.waiting import wait_until
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.errors import ConfigError
 from fedpriv.models.config import LoraSection, ModelSection
-from fedpriv.plain_training.adapter import read_facts, read_values, write_adapter
+from fedpriv.plain_training.adapter import read_values, write_adapter
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import make_worker

@@ -15,11 +15,12 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.base_model import CONFIG, FACTS, WEIGHTS
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.personal.single import widened, wider
-from fedpriv.plain_training.adapter import read_facts, write_adapter
+from fedpriv.plain_training.adapter import write_adapter
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import make_worker
 from fedpriv.private_training.worker import ModelRecipe, Worker

@@ -289,6 +289,20 @@ def test_hostile_text_of_the_run_stays_text(make_run: MakeRun, run_changes: Any)
     assert HOSTILE in page.text
 
 
+@pytest.mark.parametrize("trainable", [[HOSTILE], {}, HOSTILE, "5", -1, 1.5, True, 10**4000])
+def test_a_count_that_is_none_is_shown_or_refused_with_its_key(
+    make_run: MakeRun, trainable: Any
+) -> None:
+    model = {"name": "m", "task": "causal-lm", "digest": "d", "trainable": trainable}
+    run = make_run(model=model)
+    try:
+        page = Page(write_report(run))
+    except ConfigError as error:
+        assert error.key == "model.trainable" and error.file == run / "run.json"
+    else:
+        assert not {"script", "img"} & {tag for tag, _ in page.tags}
+
+
 def test_hostile_text_of_a_site_stays_text(make_run: MakeRun) -> None:
     run = make_run(changes={"unit": HOSTILE, "accountant": HOSTILE, "assumptions": (HOSTILE,)})
     path = run / "metrics.jsonl"

@@ -94,7 +94,7 @@ def good() -> dict[str, Any]:
         ("entries.1.public_key", "ff" * 32, "entries.1.public_key: is not an Ed25519 public key"),
         ("entries.1.public_key", "AB" * 32, "entries.1.public_key: string should match"),
         ("entries.1.public_key", "ab" * 31, "entries.1.public_key: string should match"),
-        ("entries.1.epsilon", 1.0, "entries.1.epsilon: extra inputs"),
+        ("entries.1.epsilon", 1.0, "entries.1.epsilon: unknown key"),
         ("format", 2, "format: input should be 1"),
         ("entries", [], "entries: a sum of one site hides nothing"),
         ("entries", None, "entries: input should be"),
@@ -142,6 +142,6 @@ def test_an_entry_comes_back_from_its_file(tmp_path: Path) -> None:
         "name": "b",
         "public_key": entry.public_key,
     }
-    with pytest.raises(ConfigError, match="public_key: field required"):
+    with pytest.raises(ConfigError, match="public_key: is missing"):
         (tmp_path / "c.json").write_text('{"name": "c"}')
         read_entry(tmp_path / "c.json")

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.base_model import WEIGHTS
 from fedpriv.config.load import digest, load_job
 from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.hub.export import Wanted, export
 from fedpriv.hub.writer import Writer
-from fedpriv.plain_training.adapter import read_facts
 from fedpriv.stored_adapter import find_adapter
 from fedpriv_simulation.simulate import simulate
 from tests.greedy import by_hand

@@ -19,10 +19,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.config.load import load_job
 from fedpriv.config.sites import SiteSection
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.plain_training.adapter import read_facts
 from fedpriv_simulation.command import _in_words, simulate
 from fedpriv_simulation.own_models import own_models, spread
 

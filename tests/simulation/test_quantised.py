@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from fedpriv.adapter_facts import read_facts
 from fedpriv.config.load import load_job
 from fedpriv.hub.export import Wanted, export
 from fedpriv.models.digest import quantised_digest
 from fedpriv.models.stored import digest_of
-from fedpriv.plain_training.adapter import read_facts
 from fedpriv_simulation.simulate import simulate
 
 Make = Callable[..., Any]

@@ -37,10 +37,8 @@ def plan(
     try:
         return solve(**given)
     except ConfigError as error:
-        problem, key, fix = (
-            _as_arguments(text) for text in (error.problem, error.key or "", error.fix)
-        )
-        raise ConfigError(problem, key=key or None, value=error.value, fix=fix) from None
+        texts = {"problem": error.problem, "key": error.key or "", "fix": error.fix}
+        raise error.but(**{name: _as_arguments(text) for name, text in texts.items()}) from None
 
 
 def _as_arguments(text: str) -> str:

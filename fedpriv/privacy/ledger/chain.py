@@ -163,7 +163,8 @@ class Chain:
         """Return every row after the first `after`, oldest first.
 
         Raises:
-            LedgerCorruptError: one has no fields, or can't be read any more.
+            LedgerCorruptError: one is no JSON, or can't be read any more. That each is an object,
+                `History` checks.
         """
         query = "SELECT number, kind, body, hash FROM rows WHERE number > ? ORDER BY number"
         with self.lock, _reading(self.path):

@@ -49,6 +49,7 @@ from fedpriv.privacy.ledger.ledger import (
 )
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.witness import Witness, seal_key
+from fedpriv.report import ledger_export
 from fedpriv.secret import create_secret
 from tests.earlier_rules import envelopes_are_made
 from tests.example_counts import examples
@@ -325,6 +326,37 @@ def test_a_row_that_got_a_hash_of_its_own_shows_at_the_next(path: Path) -> None:
     tamper(path, f"UPDATE rows SET body = '{body.decode()}', hash = '{digest}' WHERE number = 2")
     with pytest.raises(LedgerCorruptError, match="row 3 was edited"):
         Ledger.open(path)
+
+
+@pytest.mark.parametrize("body", ["[]", "[1]", '"text"', "7", "null", "true", "{", "NaN"])
+def test_a_row_that_is_no_json_object_is_a_typed_error_that_names_the_file(
+    path: Path, body: str
+) -> None:
+    with Ledger.create(path, TERMS) as ledger:
+        digest = chain.row_hash(ledger.head.hash, "note", body.encode())
+    tamper(path, f"INSERT INTO rows VALUES (2, 'note', '{body}', '{digest}')")
+    for reading in (False, True):
+        with pytest.raises(LedgerCorruptError, match=r"a row (has no fields|is no JSON)") as raised:
+            Ledger.open(path, reading=reading)
+        assert str(raised.value).startswith(f"{path}: ")
+    first = chain.row_hash(chain.GENESIS, "terms", body.encode())
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM rows WHERE number = 2")
+        connection.execute("UPDATE rows SET body = ?, hash = ?", (body, first))
+    with pytest.raises(LedgerCorruptError, match=r"a row (has no fields|is no JSON)"):
+        Ledger.open(path)
+
+
+@pytest.mark.parametrize("body", [[], [1], [["job", 1]], "text", 7, None])
+def test_an_exported_row_that_is_no_json_object_is_a_typed_error(
+    path: Path, tmp_path: Path, body: Any
+) -> None:
+    digest = chain.row_hash(chain.GENESIS, "terms", canonical_json(body))
+    rows = [{"kind": "terms", "body": body, "hash": digest}]
+    head = {"rows": 1, "hash": digest}
+    content = canonical_json({"format": ledger_export.FORMAT, "head": head, "rows": rows})
+    with pytest.raises(LedgerCorruptError, match=r"export\.json: "):
+        ledger_export.exported_rows(content, tmp_path / "export.json")
 
 
 def test_rows_cannot_be_changed_through_sql(path: Path) -> None:

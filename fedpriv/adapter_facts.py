@@ -1,0 +1,63 @@
+"""What an adapter in a folder is: which job it is of, who may have it, and of which weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from fedpriv.base_model import FACTS, WEIGHTS
+from fedpriv.errors import ConfigError, ProtocolError
+from fedpriv.files import file_digest
+from fedpriv.names import Digest, OwnKind
+from fedpriv.protocol import Body, Proposal
+
+Kind = Literal["federated"] | OwnKind
+AGAIN = "Get the folder again from whom it came, whole and as it was."
+
+
+class AdapterFacts(Body):
+    """What `fedpriv.json` says of the adapter that it lies beside.
+
+    Attributes:
+        kind: made of releases by a federation; or of a site's own records, from the federation's
+            adapter or from the base model, and then not to be handed on.
+        proposal: of the job, with the base model and the shape of the adapter.
+        weights_digest: of the file of weights.
+        held_out: what `data.held_out` was when a site trained on its own records.
+        trained: at which rate and for how many passes it did, in words.
+    """
+
+    kind: Kind
+    proposal: Proposal
+    weights_digest: Digest
+    held_out: str | None = Field(None, max_length=4096)
+    trained: str | None = Field(None, max_length=100)
+
+    @property
+    def job(self) -> str:
+        """The id of the job."""
+        return self.proposal.job_id
+
+
+def read_facts(folder: Path) -> AdapterFacts:
+    """Read what an adapter is, and check that its weights are those it was written with.
+
+    Raises:
+        ConfigError: there is no such adapter, or it was changed.
+    """
+    path = folder / FACTS
+    try:
+        facts = AdapterFacts.parse(path.read_text(encoding="utf-8"))
+        found = file_digest(folder / WEIGHTS)
+    except FileNotFoundError as error:
+        problem = f"holds no adapter of a job: {Path(str(error.filename)).name} is missing"
+        fix = f"Name a folder with adapter_config.json, {WEIGHTS} and {FACTS}."
+        raise ConfigError(problem, file=folder, fix=fix) from None
+    except (OSError, UnicodeDecodeError, ProtocolError) as error:
+        raise ConfigError(f"can't be read ({error})", file=path, fix=AGAIN) from None
+    if found != facts.weights_digest:
+        problem = f"is not the file that {FACTS} speaks of, {facts.weights_digest}"
+        raise ConfigError(problem, file=folder / WEIGHTS, value=found, fix=AGAIN)
+    return facts
