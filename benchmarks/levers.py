@@ -110,10 +110,11 @@ def write_eva(study: Study, folder: Path) -> None:
         write_json(path, json.loads(path.read_text()) | {"target_modules": asked_layers})
 
 
-def _is_inside(row: Row) -> bool:
-    """Tell whether a row's best rate lies within its grid, or there are enough of them."""
+def _is_whole(row: Row, seeds: int) -> bool:
+    """Tell whether a row has all seeds, and its best rate lies within its grid if that can be."""
     rates = sorted(map(float, row["tried"]))
-    return rates[0] < float(row["rate"]) < rates[-1] or len(rates) >= MOST_RATES
+    is_inside = rates[0] < float(row["rate"]) < rates[-1]
+    return len(row["runs"]) >= seeds and (is_inside or len(rates) >= MOST_RATES)
 
 
 def _measured(
@@ -139,10 +140,8 @@ def _measured(
             break
         tried |= {rate: trained(rate, TUNING)[0].last("tuning_loss") for rate in sorted(near)}
         best = min(tried, key=tried.__getitem__)
-    if before is not None and best == before["rate"]:
-        return before | {"tried": tried}
-    found = []
-    for seed in range(1, seeds + 1):
+    found = list(before["runs"]) if before is not None and best == before["rate"] else []
+    for seed in range(len(found) + 1, seeds + 1):
         result, values = trained(best, seed)
         with study.worker(changed) as worker:
             outside = []
@@ -188,7 +187,7 @@ def main() -> int:
         wanted = [
             name
             for name in levers(point)
-            if not (name in rows and _is_inside(rows[name]))
+            if not (name in rows and _is_whole(rows[name], arguments.seeds))
             and (not arguments.rows or name in arguments.rows.split(","))
         ]
         runs = 3 + arguments.seeds
