@@ -203,8 +203,9 @@ def _naming(address: str) -> Iterator[None]:
 
 
 def _refused(address: str, response: httpx.Response) -> Exception:
-    status, ahead = response.status_code, _ahead(response)
-    if status == 401 and ahead is not None and not -LATE <= ahead <= EARLY:
+    status = response.status_code
+    ahead = _ahead(response) if status == 401 else None
+    if ahead is not None and not -LATE <= ahead <= EARLY:
         return errors.ClockError(
             f"{address}: this machine's clock is {abs(ahead):.0f} s"
             f" {'ahead of' if ahead > 0 else 'behind'} the server's. Set it by NTP; a signature"
@@ -226,7 +227,7 @@ def _ahead(response: httpx.Response) -> float | None:
     try:
         there = parsedate_to_datetime(response.headers["date"])
         return (datetime.now(UTC) - there).total_seconds()
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, OverflowError):
         return None
 
 

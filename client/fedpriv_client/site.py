@@ -167,15 +167,17 @@ class Site:
         signed = check_word(settings, proposal, signed, begun=begun is not None)
         epsilon, epsilon_alone = ledger.check_both(plan)
         settings.check_fields(proposal)
-        came = KeptProposal(
-            server=str(settings.server),
-            first=datetime.now(UTC).replace(microsecond=0),
-            committed=plan.as_row(),
-            allocated=epsilon,
-            allocated_alone=epsilon_alone,
-            proposal=proposal,
-            signed=signed,
-        )
+        came = None
+        if settings.server is not None:
+            came = KeptProposal(
+                server=settings.server,
+                first=datetime.now(UTC).replace(microsecond=0),
+                committed=plan.as_row(),
+                allocated=epsilon,
+                allocated_alone=epsilon_alone,
+                proposal=proposal,
+                signed=signed,
+            )
         self._ask_people(came, plan)
         with self._lock:
             if self._job is None or self._job.plan != plan:
@@ -196,7 +198,7 @@ class Site:
             ledger_head=head.hash,
         )
 
-    def _ask_people(self, came: KeptProposal, plan: Plan) -> None:
+    def _ask_people(self, came: KeptProposal | None, plan: Plan) -> None:
         """Keep a proposal for people to read and, if the site's file says so, wait for their yes.
 
         Raises:
@@ -210,7 +212,7 @@ class Site:
             said = orders.is_approved(kept.plan, *persons) or orders.refuses(kept.job)
             return said or self.ledger.plan(kept.job) == kept.plan or kept.proposal.has_expired
 
-        if settings.server is not None:
+        if came is not None:
             new = keep_proposal(settings, self.files, came, is_decided)
         if settings.ask:
             if new is not None and not orders.is_approved(plan, *persons):

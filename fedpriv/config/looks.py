@@ -83,7 +83,8 @@ def check_held_out(
         share = "of a share, the number of units follows from size"
         raise ValueError(f"{key}.held_out_size: belongs to a file of held-out records; {share}")
     units = stated + (size or 0)
-    check_delta_below(units, "units", delta, f"{key}.held_out_size: δ =")
+    called = "units, those to train on and those held out"
+    check_delta_below(units, called, delta, f"{key}.held_out_size: δ =")
 
 
 def check_delta_below(units: int, called: str, delta: float, stated: str) -> None:

@@ -36,6 +36,9 @@ class _Reader(HTMLParser):
         self._kept += tag == "pre"
         self._part(tag)
 
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self._part(tag)
+
     def handle_endtag(self, tag: str) -> None:
         if tag in self._unseen:
             del self._unseen[self._unseen.index(tag) :]

@@ -90,6 +90,8 @@ def read_rows(
     try:
         check_columns(rows(), fields, source, key)
         return _write(rows, fields, source, fingerprint, folder)
+    except DataError:
+        raise
     except Exception as error:  # each format fails in its own way
         refused = _data_error(error)
         if refused is not None:

@@ -174,11 +174,11 @@ class GroupScaling:
 
     def _norms_of(self, rows: Tensor) -> Tensor:
         """Return the norm of each group of each row, (U, K) float64."""
-        found = rows.new_zeros(len(rows), len(self._groups), dtype=torch.float64)
+        found: dict[int, Tensor] = {}
         for start, end, group in self._groups.segments:
             norm = torch.linalg.vector_norm(rows[:, start:end], dim=1, dtype=torch.float64)
-            found[:, group] = torch.hypot(found[:, group], norm)  # of 0, the other to the bit
-        return found
+            found[group] = torch.hypot(found[group], norm) if group in found else norm
+        return torch.stack([found[group] for group in sorted(found)], dim=1)
 
     def gradient(self, released: Vector) -> Vector:
         """Scale a mean of what was released back, (P,)."""

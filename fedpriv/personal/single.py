@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import NO_LOSS, Example
+from fedpriv.errors import ModelError
 from fedpriv.models.vector import Vector
 from fedpriv.personal.evaluation import first_target
 from fedpriv.personal.together import mean_of_probabilities
@@ -170,7 +171,10 @@ def follow(
         records: at least one; what comes twice is learned twice.
 
     Returns:
-        The values (P,) after the pass; those of `start` if numbers overflow.
+        The values (P,) after the pass.
+
+    Raises:
+        ModelError: numbers overflow.
 
     Privacy:
         None, as `distil`.
@@ -183,7 +187,9 @@ def follow(
         return found
 
     how: dict[str, Any] = {"epochs": 1, "batch_size": batch_size, "falling": True, "seed": seed}
-    return next(passes(worker, start, records, rate, gradient=slope, **how), start)
+    for values in passes(worker, start, records, rate, gradient=slope, **how):
+        return values
+    raise ModelError("The single adapter's numbers overflow as it learns. Leave out --single.")
 
 
 def gradient(

@@ -73,7 +73,10 @@ class _Member:
         result = self._pipe.recv()
         self._owes = False
         if isinstance(result, Exception):
-            raise result
+            try:
+                raise result
+            finally:
+                del result  # else error and frame would keep each other, and a step's sums
         return result
 
     def close(self) -> None:

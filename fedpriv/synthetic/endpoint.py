@@ -90,19 +90,21 @@ def _answer(client: httpx.Client, url: str, body: dict[str, Any], cache: Path, p
             time.sleep(pause * 2 ** (attempt - 1))
         try:
             response = client.post(url, json=body)
-            if response.status_code in _AGAIN:
-                problem = f"HTTP {response.status_code}"
-                continue
-            if response.is_error:
-                raise RoundError(f"{url} refuses (HTTP {response.status_code}); see [synthetic].")
-            found = response.json()
         except httpx.HTTPError as error:
             problem = f"{type(error).__name__}{through(url)}"
+            continue
+        if response.status_code in _AGAIN:
+            problem = f"HTTP {response.status_code}"
+            continue
+        if response.is_error:
+            raise RoundError(f"{url} refuses (HTTP {response.status_code}); see [synthetic].")
+        try:
+            found = response.json()
         except (ValueError, RecursionError):
             problem = "no JSON"
-        else:
-            write_json(path, found)
-            return _text(found)
+            continue
+        write_json(path, found)
+        return _text(found)
     raise RoundError(f"{url} gave no answer in {ATTEMPTS} attempts ({problem}).")
 
 

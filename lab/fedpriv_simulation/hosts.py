@@ -228,24 +228,26 @@ class Hosts:
                 moving = [n for n, of in enumerate(self._of) if of == host] if self._left else []
                 said = "A process on node %s is lost; %d sites of it go on in others."
                 log.warning(said, self._places[host].node[:8], len(moving))
+                held = dict.fromkeys(self._left, 0)
+                for size, of in zip(self._sizes, self._of, strict=True):
+                    if of in held:
+                        held[of] += size
                 for one in moving:
-                    _give(one, self._of, self._sizes, self._left)
+                    self._of[one] = _given(self._sizes[one], held)
                     self._turns[one] += 1
             return bool(self._left)
 
 
 def shared_out(sizes: list[int], count: int) -> list[int]:
     """Return each site's process among `count`: the largest sites first, each to the emptiest."""
-    of = [NOWHERE] * len(sizes)
+    held, of = dict.fromkeys(range(count), 0), [NOWHERE] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda n: (-sizes[n], n)):
-        _give(number, of, sizes, range(count))
+        of[number] = _given(sizes[number], held)
     return of
 
 
-def _give(number: int, of: list[int], sizes: list[int], hosts: Sequence[int]) -> None:
-    """Give a site to the emptiest of some processes."""
-    held = dict.fromkeys(hosts, 0)
-    for size, host in zip(sizes, of, strict=True):
-        if host in held:
-            held[host] += size
-    of[number] = min(hosts, key=lambda host: (held[host], host))
+def _given(size: int, held: dict[int, int]) -> int:
+    """Give a site to the emptiest of some processes, and return which one it is."""
+    emptiest = min(held, key=lambda host: (held[host], host))
+    held[emptiest] += size
+    return emptiest

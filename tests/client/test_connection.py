@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -293,3 +294,8 @@ def test_plain_http_goes_to_no_proxy(server: Any, monkeypatch: pytest.MonkeyPatc
     connection.close()
     proxy.shutdown()
     assert not seen
+
+
+def test_a_date_that_is_none_tells_nothing_of_the_clock() -> None:
+    answer = httpx.Response(401, headers={"Date": "Mon, 1 Jan 99999999999999 00:00:00 GMT"})
+    assert connection_module._ahead(answer) is None

@@ -24,6 +24,7 @@ from fedpriv.data.html import text_of
         ("<ul><li>one<li>two</ul>&eacute;&#8364;", "one\ntwo\né€"),
         ("5 < 6 and a & b", "5 < 6 and a & b"),
         ("</pre></b>closed twice", "closed twice"),
+        ("<template>no<template/>no</template>seen", "seen"),
         ("", ""),
     ],
 )

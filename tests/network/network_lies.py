@@ -69,7 +69,7 @@ def _lying_sets(change: Change) -> Callable[[Path], None]:
             return real(body, *others, **options)
 
         module.message = lie
-        module.SecureRounds._check_ready = lambda *_: None
+        module.check_member = lambda *_: None
 
     return arm
 
@@ -145,15 +145,15 @@ def _lying_proposal(**changes: Any) -> Callable[[Path], None]:
     """A job that shares its noise otherwise than its file says."""
 
     def arm(marker: Path) -> None:
-        from fedpriv_server import job
+        from fedpriv_strategies import strategy
 
-        real = job.propose
+        real = strategy.propose
 
         def lie(*arguments: Any, **options: Any) -> Any:
             made = real(*arguments, **options)
             return made.model_copy(update={"shared": made.shared.model_copy(update=changes)})
 
-        job.propose = lie
+        strategy.propose = lie
 
     return arm
 

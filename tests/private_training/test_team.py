@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +22,7 @@ from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.method import SiteHalf
-from fedpriv.private_training.team import Shared, dealt, devices_after, team_of
+from fedpriv.private_training.team import Shared, _Member, dealt, devices_after, team_of
 from fedpriv.protocol import Proposal
 
 CLIP = 0.4
@@ -182,3 +184,29 @@ def test_the_devices_of_a_team(first: str, count: int, there: int, expected: lis
 def test_more_devices_than_there_are_are_refused(first: str, there: int) -> None:
     with pytest.raises(ConfigError, match=r"compute\.devices"):
         devices_after(first, 2, there)
+
+
+def test_what_a_step_held_is_gone_when_a_process_failed() -> None:
+    """Its error must not keep the frames that it passed, and with them sums without noise."""
+
+    class Held:
+        pass
+
+    class Pipe:
+        def recv(self) -> Exception:
+            return RuntimeError("ValueError")
+
+    def noted() -> weakref.ref[Held]:
+        held, member = Held(), object.__new__(_Member)
+        vars(member)["_pipe"] = Pipe()
+        try:
+            member.answer()
+        except RuntimeError:
+            return weakref.ref(held)
+        raise AssertionError
+
+    gc.disable()
+    try:
+        assert noted()() is None
+    finally:
+        gc.enable()
