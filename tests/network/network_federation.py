@@ -63,11 +63,12 @@ class Federation:
         """Sign a site's enrolment again, for another address."""
         from fedpriv.pki.document import read_document, write_document
         from fedpriv.pki.enrolment import Manifest
+        from fedpriv_server.authority import sign_manifest
 
         path = self.site_file(index).with_name("enrolment.json")
         manifest = read_document(path, Manifest, fix="")
         moved = manifest.model_copy(update={"address": address})
-        write_document(path, self.authority.sign(moved))
+        write_document(path, sign_manifest(moved, self.authority.key))
         self.change(self.site_file(index), manifest.address, address)
 
     def site_file(self, index: int) -> Path:
