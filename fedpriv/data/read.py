@@ -90,7 +90,7 @@ def read_rows(
     try:
         check_columns(rows(), fields, source, key)
         return _write(rows, fields, source, fingerprint, folder)
-    except DataError:
+    except DataError:  # given a name below, it would keep its frames, and a private row in them
         raise
     except Exception as error:  # each format fails in its own way
         refused = _data_error(error)

@@ -145,7 +145,10 @@ class PrivateTrainer(Trainer):
         return DataLoader(steps, batch_size=1, collate_fn=lambda _: {})
 
     def train(
-        self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         """Train as `Trainer.train` does.
 
@@ -162,7 +165,7 @@ class PrivateTrainer(Trainer):
             )
         for callback in self.callback_handler.callbacks:
             _refuse_tools(callback)
-        found = super().train(resume_from_checkpoint, *arguments, **options)
+        found = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         losses = [row["eval_loss"] for row in self.state.log_history if "eval_loss" in row]
         if losses and (said := worse(losses[0], losses[-1])):
             logger.warning("%s", said)
