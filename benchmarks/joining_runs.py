@@ -161,9 +161,10 @@ class Study:
             rows = [json.loads(line) for line in lines]
         return [{fields.get(key, key): value for key, value in row.items()} for row in rows]
 
-    def examples(self, worker: Worker, name: str) -> Records:
-        """Return the examples of each record of a file."""
-        spec, tokenizer = self.spec, worker.base.tokenizer
+    def examples(self, worker: Worker, name: str, windows: int = 1) -> Records:
+        """Return the examples of each record of a file, at most so many of each."""
+        spec = replace(self.spec, max_records_per_unit=windows)
+        tokenizer = worker.base.tokenizer
         return [
             encode_record(record, spec, tokenizer, row=number, source=name)
             for number, record in enumerate(self.rows(name), 1)

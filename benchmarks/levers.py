@@ -7,8 +7,10 @@ One federation of `benchmarks/joining.py` for each kind, at its ε = 4 with a se
 changes one setting and has rates of its own to choose from, with a seed and on records that are not
 reported. Loss is that of the adapter on 150 records of no site and on the outside sites' own.
 `eva` begins the matrices A at the principal directions of a layer's inputs on the 200 public
-records, by PEFT (arXiv 2410.07170): an adapter that a job begins at, `model.begin`. A row
-that is measured is kept, and the same command goes on where it was stopped.
+records, by PEFT (arXiv 2410.07170): an adapter that a job begins at, `model.begin`. With `views` a
+unit is a record and three copies of it, each without a tenth of its words: their gradients are
+added up before the one clip, at four times the clip norm. A row that is measured is kept, and
+the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,7 @@ from resumable import each, plan
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.files import write_json
+from fedpriv.files import write_atomic, write_json
 from fedpriv.models.base import load_base
 from fedpriv.models.vector import Vector
 from fedpriv_comparison.held_out_scores import as_it_is
@@ -38,12 +41,20 @@ from fedpriv_comparison.runner import open_folder
 from fedpriv_comparison.trial import Result
 
 Row = dict[str, Any]  # of the figures, as they are kept
-SIZES = {"sentences": (16, 1000), "descriptions": (8, 1000), "abstracts": (4, 1000)}
+SIZES = {
+    "sentences": (16, 1000),
+    "descriptions": (8, 1000),
+    "abstracts": (4, 1000),
+    "notes": (64, 16),
+}
 LINEAR = [  # by name, as an adapter that is begun at has them
     'lora.target_modules=["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]'
 ]
 PE_SGD = "PE-SGD"  # the row of another method
-MOST_RATES = 9  # of a row; it tries half and twice its best one, from the points' rate on
+VIEWS = "4 views of a record"  # the row of other files
+WINDOWS = 4  # of a note
+DROPPED = 0.1  # of the words of a view
+MOST_RATES = 9  # of a row; it tries half and twice its best one, from the point's rate on
 
 
 def levers(point: Point) -> dict[str, list[str]]:
@@ -64,9 +75,48 @@ def levers(point: Point) -> dict[str, list[str]]:
         PE_SGD: [*public, "synthetic.every=1000"],
         "eva": ["model.begin=eva", *(LINEAR if clip < 1 else [])],
     }
-    if point.kind.name == "abstracts":
-        found["4 windows of a note"] = ["privacy.max_records_per_unit=4"]
+    if point.kind.name in ("abstracts", "notes"):
+        found["4 windows of a note"] = [f"privacy.max_records_per_unit={WINDOWS}"]
+    else:
+        sums = [f"privacy.max_records_per_unit={WINDOWS}", f"privacy.clip_norm={WINDOWS * clip:g}"]
+        found[VIEWS] = ["privacy.unit=of", *sums]
     return found
+
+
+def write_views(folder: Path, point: Point) -> Path:
+    """Write a federation's files again, with the views of each record that a site trains on."""
+    views = folder / "views"
+    if (views / "federation.toml").exists():
+        return views / "federation.toml"
+    views.mkdir(exist_ok=True)
+    drawn = random.Random("views")
+    for path in sorted(folder.glob("*.jsonl")):
+        lines = path.read_text().splitlines(keepends=True)
+        kind = path.stem.partition("-")[0]
+        if kind in ("site", "own"):  # what is read by unit
+            count = WINDOWS if kind == "site" else 1
+            lines = [
+                json.dumps(view | {"of": f"{kind}-{at}"}, ensure_ascii=False) + "\n"
+                for at, line in enumerate(lines)
+                for view in _views(json.loads(line), count, drawn)
+            ]
+        write_atomic(views / path.name, "".join(lines))
+    write_atomic(views / "federation.toml", (folder / "federation.toml").read_text())
+    return views / "federation.toml"
+
+
+def _views(record: dict[str, str], count: int, drawn: random.Random) -> list[dict[str, str]]:
+    """Return a record and copies of it without a tenth of their words, but for the label."""
+    copies = [
+        {key: text if key == "label" else _thinned(text, drawn) for key, text in record.items()}
+        for _ in range(count - 1)
+    ]
+    return [record, *copies]
+
+
+def _thinned(text: str, drawn: random.Random) -> str:
+    """Leave some words out, never all of them."""
+    return " ".join(word for word in text.split() if drawn.random() >= DROPPED) or text
 
 
 def _steps(rounds: int, rate: float) -> list[str]:
@@ -146,7 +196,7 @@ def _measured(
         with study.worker(changed) as worker:
             outside = []
             for index in range(OUTSIDE):
-                apart = study.examples(worker, f"apart-{index}")
+                apart = study.examples(worker, f"apart-{index}", WINDOWS)
                 reported = joined(apart[point.kind.apart.choose :])
                 outside.append(as_it_is(worker, values)(reported).eval_loss)
         found.append(
@@ -178,12 +228,13 @@ def main() -> int:
     folder, path = arguments.out / point.folder, arguments.json / f"levers-{arguments.kind}.json"
     file = write_federation(folder, point.kind, arguments.data, point.sites, point.records)
     tuned = arguments.json / "tuned" / f"{point.folder}.json"
-    losses = json.loads(tuned.read_text())["federation"]
-    usual = float(min(losses, key=losses.__getitem__))
+    losses = json.loads(tuned.read_text())["federation"] if tuned.exists() else {}
+    usual = float(min(losses, key=losses.__getitem__, default=point.kind.rates[1]))
     rows: dict[str, Row] = json.loads(path.read_text()) if path.exists() else {}
     console = Console(highlight=False, width=100)
     with open_folder(folder / "runs"):
         study = Study(file, folder / "runs")
+        views = Study(write_views(folder, point), folder / "runs")
         wanted = [
             name
             for name in levers(point)
@@ -198,7 +249,8 @@ def main() -> int:
             write_eva(study, folder / "eva")
 
         def measure(name: str) -> None:
-            row = _measured(study, point, name, usual, arguments.seeds, rows.get(name))
+            of = views if name == VIEWS else study
+            row = _measured(of, point, name, usual, arguments.seeds, rows.get(name))
             rows[name] = row
             write_json(path, rows)
             console.print(f"{name}: {row['runs'][0]['everyone']:.4f} at {row['rate']}")
