@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from fedpriv.errors import ConfigError, FedprivError, RunError
 
@@ -143,29 +144,38 @@ def verify(
     )
     found: list[Finding] = []
     try:
-        for finding in verify_file(path, given):
-            if not as_json:
-                _show(finding, first=not found or found[-1].site != finding.site)
-            found.append(finding)
+        with Console(stderr=True).status("Checking") as status:
+            for finding in verify_file(path, given):
+                status.update(f"Checking {escape(finding.site)}")
+                found.append(finding)
         if page is not None:
             write_atomic(page, own_page(path, verdict(found, signer)))
     except FedprivError as error:
         error.verdict = "" if as_json else f"NOT VERIFIED: {path}"
         raise
+    finally:
+        if found and not as_json:
+            _show(found)
     if as_json:
         print(json.dumps([asdict(finding) for finding in found], indent=2))
     else:
         print(f"{_MEANS}\n{verdict(found, signer)}")
 
 
-def _show(finding: Finding, *, first: bool) -> None:
-    """Print a finding as it comes, the first of a site under its name."""
-    from rich.markup import escape
+def _show(found: list[Finding]) -> None:
+    """Print what was found: of the whole, then of the sites, those that are alike once."""
+    from fedpriv.dossier.findings import alike
 
     console = Console(highlight=False)
-    if first:
-        console.print(f"[bold]{escape(finding.site) or 'All of it'}[/]")
-    console.print(f"  {_MARKS[finding.kind]} {escape(finding.text)}.", soft_wrap=True)
+    general = [finding for finding in found if not finding.site]
+    for keys, shared in [({"All of it": ""}, general), *alike(found)]:
+        [*names] = keys
+        title = names[0] if len(names) == 1 else f"{len(names)} sites, alike but for their keys"
+        console.print(f"[bold]{escape(title)}[/]")
+        for finding in shared:
+            console.print(f"  {_MARKS[finding.kind]} {escape(finding.text)}.", soft_wrap=True)
+        for name in names if len(names) > 1 else ():
+            console.print(f"  KEY of {escape(name)}: {keys[name]}", soft_wrap=True)
 
 
 def _pairs(option: str, value: str, given: list[str] | None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 from fedpriv.logs import one_line
 
 Kind = Literal["holds", "word", "open"]
+_KEY = re.compile("(?:[0-9a-f]{4} ){15}[0-9a-f]{4}")  # as `in_groups` shows it
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,31 @@ def whose_key(shown: str, who: str, option: str, *, given: bool) -> Finding:
 def about(site: str, found: Iterable[Finding]) -> Iterator[Finding]:
     """Yield findings with the site that they are about."""
     return (replace(one, site=site) for one in found)
+
+
+def alike(found: Iterable[Finding]) -> list[tuple[dict[str, str], list[Finding]]]:
+    """Group the sites whose findings are the same but for names and keys.
+
+    Returns:
+        For each group the key of each site by its name, and the findings of one of them. In a group
+        of several sites they say KEY and NAME in place of the site's own.
+    """
+    of_sites: dict[str, list[Finding]] = {}
+    for finding in found:
+        if finding.site:
+            of_sites.setdefault(finding.site, []).append(finding)
+    groups: dict[tuple[Finding, ...], dict[str, str]] = {}
+    for site, own in of_sites.items():
+        said = f"--site {site}=", "--site NAME="
+        shared = [
+            replace(one, site="", text=_KEY.sub("KEY", one.text.replace(*said))) for one in own
+        ]
+        key = _KEY.search(" ".join(one.text for one in own))
+        groups.setdefault(tuple(shared), {})[site] = key[0] if key else "none"
+    return [
+        (keys, of_sites[next(iter(keys))] if len(keys) == 1 else list(shared))
+        for shared, keys in groups.items()
+    ]
 
 
 def verdict(found: Iterable[Finding], signer: str | None) -> str:

@@ -28,8 +28,9 @@ def facts_of(folder: Path) -> dict[str, Any]:
     facts = read_status(folder)
     if "state" not in facts:
         raise RunError(f"{folder}: no server has worked here.")
-    if not facts["running"] and facts["state"] != "finished":
-        facts["state"] = "stopped"
+    if not facts["running"] and facts["state"] not in ("finished", "stopped"):
+        # what it last waited for is no longer so
+        facts |= {"state": "stopped", "problem": "Start the server again, and it goes on."}
     since = datetime.now(UTC) - LATELY
     for site in facts["sites"].values():
         heard = site.setdefault("heard", None)
@@ -71,9 +72,15 @@ def there(site: dict[str, Any]) -> str:
 
 def show(facts: dict[str, Any]) -> None:
     """Print what `facts_of` or `facts_of_lasting` gives."""
-    console = Console(highlight=False)
     runs = f"A server runs (process {facts['pid']})." if facts["running"] else "No server runs."
-    console.print(runs)
+    Console(highlight=False).print(runs)
+    _show_job(facts)
+    if "run" in facts:
+        _show_job(facts["run"])
+
+
+def _show_job(facts: dict[str, Any]) -> None:
+    console = Console(highlight=False)
     rounds = f", round {facts['round']} of {facts['rounds']}" if "round" in facts else ""
     console.print(f"{facts['job'] or 'No job'}: {facts['state']}{rounds}")
     if facts.get("problem"):
@@ -82,5 +89,3 @@ def show(facts: dict[str, Any]) -> None:
     for name, site in facts["sites"].items():
         table.add_row(name, there(site), site.get("last", ""))
     console.print(table)
-    if "run" in facts:
-        show(facts["run"])

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from fedpriv.cli import app
 from fedpriv.command_line import run
 from fedpriv.errors import ConfigError, FedprivError, RunError, SignerError
+from fedpriv.pki.points import in_groups
 from fedpriv.secure_sum.roster import write
 from tests.dossier.made_runs import ROSTER, SITE_KEYS, make_run, public
 
@@ -37,7 +38,10 @@ def test_what_was_exported_is_verified(tmp_path: Path) -> None:
     assert key.stat().st_mode & 0o777 == 0o600
     text = fedpriv("verify", made.out, "--signer", signer, "--adapter", made.run / "adapter").output
     assert "✓ that is the key that was given for the coordinator." in text
-    assert text.startswith("All of it\n") and "north\n" in text and "? " in text
+    assert text.startswith("All of it\n") and "? " in text
+    assert "2 sites, alike but for their keys\n" in text
+    for name in made.names:
+        assert f"KEY of {name}: {in_groups(public(SITE_KEYS[name]))}\n" in text
     found = json.loads(fedpriv("verify", made.out, "--json").output)
     assert {finding["kind"] for finding in found} == {"holds", "word", "open"}
     fedpriv("verify", made.out, "--page", tmp_path / "own.html")
@@ -85,11 +89,14 @@ def test_keys_of_sites_are_given_one_by_one_or_as_a_roster(tmp_path: Path) -> No
     made = make_run(tmp_path)
     fedpriv("export", made.run, "--out", made.out)
     pairs: list[Any] = [f"{name}={public(SITE_KEYS[name])}" for name in made.names]
-    text = fedpriv("verify", made.out, "--site", pairs[0], "--site", pairs[1]).output
-    assert text.count("that is the key that was given for the site") == 2
+    given = "that is the key that was given for the site"
+    text = fedpriv("verify", made.out, "--site", pairs[0]).output
+    assert text.count(given) == 1 and "north\n" in text and "south\n" in text  # not alike
+    text = fedpriv("verify", made.out, "--site", pairs[0], "--site", pairs[1], "--json").output
+    assert text.count(given) == 2
     write(tmp_path / "roster.json", ROSTER)
-    text = fedpriv("verify", made.out, "--roster", tmp_path / "roster.json").output
-    assert text.count("that is the key that was given for the site") == 2
+    text = fedpriv("verify", made.out, "--roster", tmp_path / "roster.json", "--json").output
+    assert text.count(given) == 2
     with pytest.raises(SignerError):
         fedpriv("verify", made.out, "--site", f"north={public(SITE_KEYS['south'])}")
     for wrong in ("north", "=ab", "north="):

@@ -33,7 +33,7 @@ def said(folder: Path, *options: str) -> str:
 def test_a_site_is_there_while_a_server_heard_of_it_in_the_last_minute(tmp_path: Path) -> None:
     rows = {"near": row(5), "long-ago": row(90), "gone": row(5, there=False)}
     with only_process(tmp_path):
-        Status(tmp_path, job="j", state="running", sites=rows, problem="")
+        Status(tmp_path, job="j", state="waiting", sites=rows, problem="Waiting for far.")
         facts = facts_of(tmp_path)
         assert [site["there"] for site in facts["sites"].values()] == [True, False, False]
         assert "A server runs (process " in said(tmp_path) and listens(tmp_path)
@@ -42,6 +42,7 @@ def test_a_site_is_there_while_a_server_heard_of_it_in_the_last_minute(tmp_path:
     assert (facts["state"], facts["running"], listens(tmp_path)) == ("stopped", False, False)
     text = said(tmp_path)
     assert "No server runs." in text and "yes" not in text and "last heard of" in text
+    assert "Waiting for" not in text and "Start the server again" in text
     assert json.loads(said(tmp_path, "--json"))["sites"]["near"]["there"] is False
 
 
@@ -49,6 +50,11 @@ def test_a_finished_job_is_finished_and_nobody_is_there(tmp_path: Path) -> None:
     Status(tmp_path, job="j", state="finished", sites={"a": row(5)}, problem="")
     assert facts_of(tmp_path)["state"] == "finished" and listens(tmp_path)
     assert not facts_of(tmp_path)["sites"]["a"]["there"]
+
+
+def test_why_a_job_stopped_is_said_afterwards(tmp_path: Path) -> None:
+    Status(tmp_path, job="j", state="stopped", sites={}, problem="The disk is full.")
+    assert "The disk is full." in said(tmp_path)
 
 
 def test_what_an_older_server_wrote_is_read(tmp_path: Path) -> None:
@@ -75,5 +81,6 @@ def test_of_a_server_that_lasts_its_job_is_shown_too(tmp_path: Path) -> None:
     asked = ["status", "--state", str(tmp_path)]
     answer = CliRunner().invoke(app, asked)
     assert "1: stopped" in answer.output and "notes-1: stopped, round 2 of 9" in answer.output
+    assert answer.output.count("No server runs.") == 1
     assert CliRunner().invoke(app, [*asked, "--probe"]).exit_code == 1
     assert CliRunner().invoke(app, [*asked, "--out", str(folder)]).exit_code == 2
