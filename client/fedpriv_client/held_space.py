@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import tempfile
@@ -64,15 +65,19 @@ class HeldSpace:
             try:
                 yield
             finally:
-                with suppress(OSError):  # somebody else was quicker; the next time there is less
+                try:
                     self._hold()
+                except OSError:  # somebody else was quicker: there is less from now on
+                    os.ftruncate(self._file.fileno(), self.held)
+                    with suppress(OSError):
+                        self._hold(shutil.disk_usage(self._file.fileno()).free)
 
-    def _hold(self) -> None:
-        left = max(0, self._most - self._grown())
+    def _hold(self, free: float = math.inf) -> None:
+        left = min(max(0, self._most - self._grown()), self.held + free)
         if left > self.held:
-            os.posix_fallocate(self._file.fileno(), self.held, left - self.held)
-            self.held = left
-        self._keep(left)
+            os.posix_fallocate(self._file.fileno(), self.held, int(left) - self.held)
+            self.held = int(left)
+        self._keep(int(left))
 
     def _keep(self, count: int) -> None:
         if count < self.held:

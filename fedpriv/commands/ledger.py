@@ -15,6 +15,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy import usual
 
 if TYPE_CHECKING:
+    from fedpriv.privacy.ledger.chain import Head
     from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv.privacy.ledger.rules import Rule
 
@@ -25,6 +26,10 @@ WitnessPath = Annotated[
     Path | None, typer.Option("--witness", help="File on another disk, told of every row.")
 ]
 SeenHead = Annotated[str, typer.Option("--head", help="A head seen before, as ROWS:HASH.")]
+ElsewhereReport = Annotated[
+    Path | None,
+    typer.Option("--report", help="The newest budget.json of it that somebody else keeps."),
+]
 
 
 @app.command()
@@ -309,14 +314,25 @@ def distinct(
 def recover(
     path: LedgerPath,
     witness: Annotated[Path, typer.Option(help="What was last seen of the newer ledger.")],
+    head: SeenHead = "",
+    report: ElsewhereReport = None,
 ) -> None:
-    """Go on with an older copy, after the newest was lost: all that may be missing is spent."""
+    """Go on with an older copy, after the newest was lost: all that may be missing is spent.
+
+    A witness whose last lines were cut off hides what they saw. Only a report tells that.
+    """
     from fedpriv.privacy.ledger import administration
 
-    with administration.recover(path, witness) as ledger:
+    seen = _heads(path, head, report)
+    with administration.recover(path, witness, seen) as ledger:
         print(
             "Every open job is closed and spent in full, and so is what the witness had seen taken."
             f"\n{_allocated(ledger)}."
+        )
+    if not seen:
+        print(
+            "No report was compared with. If the coordinator has a newer one of this site than the"
+            " witness saw, lines are missing, and this ledger has to rest."
         )
 
 
@@ -328,9 +344,7 @@ def witness(
         bool, typer.Option("--never-restored", help="This file is no copy from a backup.")
     ] = False,
     head: SeenHead = "",
-    report: Annotated[
-        Path | None, typer.Option(help="The newest budget.json of it that somebody else keeps.")
-    ] = None,
+    report: ElsewhereReport = None,
 ) -> None:
     """Start another witness, after the old one was lost.
 
@@ -338,20 +352,25 @@ def witness(
     file is a copy from a backup, nobody can tell what its people have left, and it has to rest.
     """
     from fedpriv.privacy.ledger import administration
-    from fedpriv.privacy.ledger.ledger import Ledger
-    from fedpriv.report.ledger_export import parse_head, reported_head
 
     if not never_restored:
         fix = "Of a ledger from a backup, what was spent since would be forgotten."
         raise ConfigError("has to be said", key="--never-restored", fix=fix)
-    with Ledger.open(path, reading=True) as ledger:
-        dataset_id = ledger.terms.dataset_id
-    seen = [parse_head(head)] if head else []
-    if report is not None:
-        seen.append(reported_head(report, dataset_id))
-    with administration.witness_anew(path, file, seen) as ledger:
+    with administration.witness_anew(path, file, _heads(path, head, report)) as ledger:
         newest = ledger.head
     print(
         f"{file} is told of every row after {newest.rows} from here on. Name it as `witness` in the"
         " site's file. Should the old one turn up, destroy it: it has not seen what follows."
     )
+
+
+def _heads(path: Path, head: str, report: Path | None) -> list[Head]:
+    """Return the heads of a ledger that somebody outside has seen."""
+    from fedpriv.privacy.ledger.ledger import Ledger
+    from fedpriv.report.ledger_export import parse_head, reported_head
+
+    seen = [parse_head(head)] if head else []
+    if report is not None:
+        with Ledger.open(path, reading=True) as ledger:
+            seen.append(reported_head(report, ledger.terms.dataset_id))
+    return seen

@@ -42,15 +42,19 @@ def setting(tmp_path: Path, model_folder: Make) -> Setting:
 
 
 @contextmanager
-def filled(folder: Path) -> Iterator[None]:
-    """A disk without a single block that is free."""
+def filled(folder: Path) -> Iterator[Callable[[], None]]:
+    """A disk without a single block that is free; yields what fills it again."""
     filler = folder / "filler"
-    with filler.open("wb", buffering=0) as stream, suppress(OSError):
-        while stream.write(bytes(1 << 16)):
-            pass
+
+    def fill() -> None:
+        with filler.open("ab", buffering=0) as stream, suppress(OSError):
+            while stream.write(bytes(4096)):
+                pass
+
+    fill()
     assert shutil.disk_usage(folder).free == 0
     try:
-        yield
+        yield fill
     finally:
         filler.unlink()
 
@@ -64,23 +68,29 @@ def said(site: Site, body: Any, kind: str, vector: Any = None) -> str:
     return re.sub("[0-9a-f]{64,}", "", reply.content["fedpriv"]["body"])
 
 
-def everything(setting: Setting, site: Site) -> list[str]:
+def everything(
+    setting: Setting, site: Site, meanwhile: Callable[[], None] = lambda: None
+) -> list[str]:
     """What a site says to a job from its proposal to its handover, and to another one."""
     job, vector = setting.proposal, setting.vector
-    heard = [said(site, job, QUERY)]
+    asked: list[tuple[Any, ...]] = [(job, QUERY)]
     for slot in range(ROUNDS):
-        heard.append(said(site, request(slot), TRAIN, vector))
-        heard.append(said(site, ReportRequest(job_id="job-1"), f"{QUERY}.report"))
+        asked.append((request(slot), TRAIN, vector))
+        asked.append((ReportRequest(job_id="job-1"), f"{QUERY}.report"))
     handed = Handover(proposal=job, values_digest=values_digest(np.ones_like(vector)))
-    heard.append(said(site, handed, ADAPTER, np.ones_like(vector)))
-    heard.append(said(site, setting.change(job_id="job-2", seed=1), QUERY))
-    heard.append(said(site, StepRequest(job_id="job-2", slot=0), TRAIN, vector))
+    asked.append((handed, ADAPTER, np.ones_like(vector)))
+    asked.append((setting.change(job_id="job-2", seed=1), QUERY))
+    asked.append((StepRequest(job_id="job-2", slot=0), TRAIN, vector))
+    heard = []
+    for one in asked:
+        heard.append(said(site, *one))
+        meanwhile()
     return heard
 
 
 @pytest.mark.parametrize("witness", [False, True])
 def test_a_full_disk_changes_no_answer(setting: Setting, small_disk: Path, witness: bool) -> None:
-    """Every block that is free is taken once the site has started, and it is paid as before."""
+    """Whatever is free is taken, before each message, and steps are paid for as before."""
     setting.folder, path = small_disk, small_disk / "witness" if witness else None
 
     def opened() -> Site:
@@ -93,8 +103,10 @@ def test_a_full_disk_changes_no_answer(setting: Setting, small_disk: Path, witne
     if path:
         path.unlink()
     site = opened()
-    with filled(small_disk):
-        assert everything(setting, site) == expected
+    with filled(small_disk) as fill:
+        assert everything(setting, site, meanwhile=fill) == expected
+        space = site._growth.space
+        assert space.held >= space._most - space._grown() - 4096  # nobody took any of it
         kept = {kept.job for kept in kept_proposals(site.settings.state_dir)}
         assert kept == {"job-1", "job-2"}
         report = json.loads(site.settings.report.read_text())

@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import LedgerError, SlotError, shown
+from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError, shown
 from fedpriv.privacy.accounting.filter import rounded_up
 from fedpriv.privacy.ledger.chain import Chain, Head, on_error
 from fedpriv.privacy.ledger.history import History, budgets, limit_of
@@ -126,8 +126,12 @@ def check_grown(history: History, declared_size: int, delta: float) -> None:
         )
 
 
-def recover(path: Path, witness: Path) -> Ledger:
+def recover(path: Path, witness: Path, known: Sequence[Head] = ()) -> Ledger:
     """Open an older copy that was restored, and count as spent whatever it can't know of.
+
+    Args:
+        known: heads of this ledger that are known outside: of a report, or of a server. Lines that
+            were cut off the end of a witness are missed by nothing else.
 
     Every open plan is spent in full and takes no further slot, and so is what the witness
     saw taken since the newest row that both have. If the copy went its own way after that
@@ -139,17 +143,18 @@ def recover(path: Path, witness: Path) -> Ledger:
     Raises:
         LedgerError: the witness is of another ledger, has seen nothing newer, or has lines that
             nobody with the ledger's key wrote.
+        LedgerCorruptError: one of `known` is not in the witness: its last lines are missing.
     """
     held = Witness.read(witness)
     held.hold()  # or the newest ledger may go on while this reads
     with closing(held):
         ledger = Ledger(Chain.open(path))
         with on_error(ledger.close):
-            _count_what_was_lost(ledger, path, witness)
+            _count_what_was_lost(ledger, path, witness, known)
     return ledger
 
 
-def _count_what_was_lost(ledger: Ledger, path: Path, witness: Path) -> None:
+def _count_what_was_lost(ledger: Ledger, path: Path, witness: Path, known: Sequence[Head]) -> None:
     """Count what the witness, if it is to be believed, saw taken and this copy can't know of."""
     seen, rows = Witness.read(witness, seal_key(path, new=False)), ledger.rows()
     common = [s for s, row in zip(seen.seen, rows, strict=False) if s.hash == row.hash]
@@ -164,6 +169,13 @@ def _count_what_was_lost(ledger: Ledger, path: Path, witness: Path) -> None:
             f" {path}, so nobody vouches for what it says was taken. Nothing was changed."
             " Put back the witness that the ledger left, and witness.key from the newest"
             " backup of the ledger's folder. If there are none, this ledger has to rest."
+        )
+    missing = {(head.rows, head.hash) for head in known} - {(s.rows, s.hash) for s in seen.seen}
+    if missing:
+        raise LedgerCorruptError(
+            f"{witness}: has not seen row {max(missing)[0]}, which somebody outside has. Its last"
+            " lines are missing, and nobody knows what they saw taken. Nothing was changed. Put"
+            " back the witness that the ledger left. If there is none, this ledger has to rest."
         )
     if any(len(s.used) != len(ledger.history.limit) for s in seen.seen):
         raise LedgerError(

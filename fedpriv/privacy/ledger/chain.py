@@ -397,6 +397,7 @@ def _connect(path: Path, *, reading: bool) -> sqlite3.Connection:
             path.chmod(0o600)
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             connection.execute("PRAGMA journal_mode = DELETE")
+            connection.execute("PRAGMA journal_size_limit = 0")  # kept, it takes up a reply's room
             connection.execute("PRAGMA synchronous = EXTRA")
             connection.execute("PRAGMA temp_store = MEMORY")  # another disk may be full
             connection.execute("BEGIN EXCLUSIVE")

@@ -7,7 +7,8 @@ or lies can make a site stop. `administration.recover` alone believes what it sa
 only of lines that are sealed: with HMAC-SHA256, under a key that lies in the ledger's folder and
 that the witness's disk never sees. Each seal is over the one before, and the first over a number of
 this file alone, so lines of two files of one ledger can't be mixed. If ledger and witness are
-restored together, nobody can tell: an assumption of the claim.
+restored together, or the witness's last lines are cut off when an older copy is restored, only a
+head of a report or a server can tell: an assumption of the claim.
 """
 
 from __future__ import annotations

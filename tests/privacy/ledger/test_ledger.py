@@ -1184,14 +1184,20 @@ def test_nothing_is_left_of_a_ledger_that_could_not_be_made(path: Path, tmp_path
     Ledger.create(path, TERMS).close()
 
 
-def set_back(path: Path, witness: Path) -> None:
-    """A ledger that took a plan, as it was before, beside a witness that saw it taken."""
+def set_back(path: Path, witness: Path) -> Head:
+    """A ledger that took a plan, as it was before, beside a witness that saw it taken.
+
+    Returns:
+        The newest head of what was lost.
+    """
     with Ledger.create(path, TERMS, witness):
         older = path.read_bytes()
     with Ledger.open(path, witness) as ledger:
         ledger.commit(PLAN)
         take(ledger, 0)
+        newest = ledger.head
     path.write_bytes(older)
+    return newest
 
 
 def forgetful(witness: Path, **last: Any) -> None:
@@ -1212,10 +1218,25 @@ def test_a_witness_that_nobody_sealed_recovers_nothing(path: Path, tmp_path: Pat
     forgetful(witness, seal="0" * 64)
     with pytest.raises(LedgerError, match="is not sealed"):
         administration.recover(path, witness)
-    witness.write_bytes(b"\n".join(kept.split(b"\n")[:-2]) + b"\n")  # a line less is stale only
     assert path.read_bytes() == before
     witness.write_bytes(kept)
     with administration.recover(path, witness) as ledger:
+        assert ledger.epsilon_allocated > 0
+
+
+def test_a_witness_that_lost_its_last_lines_recovers_nothing_that_a_report_knows(
+    path: Path, tmp_path: Path
+) -> None:
+    """A witness is sealed up to any line, so only a head from outside tells that lines are gone."""
+    witness = tmp_path / "witness.json"
+    newest = set_back(path, witness)
+    kept, before = witness.read_bytes(), path.read_bytes()
+    witness.write_bytes(b"".join(kept.splitlines(keepends=True)[:-1]))
+    with pytest.raises(LedgerCorruptError, match=f"has not seen row {newest.rows}, .* has to rest"):
+        administration.recover(path, witness, [newest])
+    assert path.read_bytes() == before
+    witness.write_bytes(kept)
+    with administration.recover(path, witness, [newest]) as ledger:
         assert ledger.epsilon_allocated > 0
 
 
