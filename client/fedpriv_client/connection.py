@@ -68,7 +68,7 @@ class ServerConnection:
         self._came: tuple[str, ...] = ()  # the message that came whole: said with the next question
 
     def greet(self) -> None:
-        """Find out what is wrong with the connection; the server is told nothing of this site.
+        """Find out what is wrong with the connection; the server sees no more than a certificate.
 
         Raises:
             UnreachableError: nobody answers; may heal by itself.

@@ -15,7 +15,14 @@ from fedpriv_client.proposals import KeptProposal, kept_proposals
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
 State = Literal[
-    "waits for approval", "refused", "expired", "not begun", "begun", "finished", "closed"
+    "waits for approval",
+    "refused",
+    "expired",
+    "not begun",
+    "begun",
+    "handed over",
+    "finished",
+    "closed",
 ]
 STATES: tuple[State, ...] = get_args(State)
 WAITS: State = "waits for approval"
@@ -126,8 +133,7 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
         kept, yes = proposals.get(plan.proposal), orders.approved.get(plan.proposal)
         paid = 0 if row is None else row["reserved"]
         state: State = "not begun" if row is None else "begun"
-        handed = (adapters_folder(settings.state_dir) / plan.job).exists()  # the last round is over
-        if row is not None and (handed or paid == plan.steps):
+        if row is not None and paid == plan.steps:
             state = "finished"
         elif row is not None and row["closed"]:
             state = "closed"
@@ -138,6 +144,8 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
         elif settings.ask and kept is not None:  # also of a job that began before the site asked
             is_approved = orders.is_approved(plan, settings.approvers, settings.approvals)
             state = state if is_approved else WAITS
+        if state == "begun" and (adapters_folder(settings.state_dir) / plan.job).exists():
+            state = "handed over"  # the server says that it is over; it can ask for what is left
         return Job(plan, state, kept, paid, yes, delta, two, orders.refusal(plan.job))
 
     begun = {row["proposal"] for row in account["plans"]}

@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 def serve(file: SiteFile, config: Path) -> None:
     """Answer the server until stopped.
 
-    A wrong certificate shows at once. The records are read before the site says who it is: whether
-    they can be used is decided by its own file, and no server learns of it (law 18).
+    A wrong certificate shows at once. The records are read before the site joins: whether they can
+    be used is decided by its own file, and no server is told (law 18). A server can notice a site
+    that greets it, with its certificate, and doesn't join.
 
     Raises:
         FedprivError: something that waiting does not heal.

@@ -18,7 +18,7 @@ from fedpriv.data.identity import identities
 from fedpriv.data.population import Population, encode_population
 from fedpriv.data.read import UNIT
 from fedpriv.data.store import TokenFile
-from fedpriv.errors import ProtocolError, StepFailedError
+from fedpriv.errors import ConfigError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
@@ -164,6 +164,13 @@ class Site:
         plan = settings.limits.plan(proposal, ledger.terms)
         if (begun := ledger.plan(plan.job)) is not None:  # a job keeps what it began with
             plan = replace(plan, ticks=begun.ticks)
+        if plan.ticks and settings.compute.devices > 1:
+            raise ConfigError(
+                f"job {plan.job} began with public ticks, which hold for one device",
+                key="compute.devices",
+                value=settings.compute.devices,
+                fix="Set it to 1 until the job is finished, or close the job.",
+            )
         signed = check_word(settings, proposal, signed, begun=begun is not None)
         epsilon, epsilon_alone = ledger.check_both(plan)
         settings.check_fields(proposal)
@@ -323,7 +330,8 @@ class Site:
             execution.check(choice.event(job.plan))
             if request.centres is None:
                 job.check_local(method, vector, execution.size)
-            rate, size = choice.event(job.plan).sample_rate, self._declared_of(request)
+            size, share = self._drawn_from(request)
+            rate = share * choice.event(job.plan).sample_rate
             timed = at_ticks(method, worker, job, vector, size, rate, ledger.terms)
             paid = asked.pay()
             try:
@@ -346,12 +354,18 @@ class Site:
                 log.exception("%s: slot %d failed", self.settings.name, request.slot)
                 raise StepFailedError("The lines above say where.") from error
 
-    def _declared_of(self, request: protocol.StepRequest) -> int:
-        """Return the declared number of units, as a person states it, that a request draws from."""
-        if request.centres is None:
-            return self.ledger.terms.declared_size
+    def _drawn_from(self, request: protocol.StepRequest) -> tuple[int, float]:
+        """Return the declared number of units that a request draws from, as a person states it.
+
+        Returns:
+            It, and the chance with which each of them may be drawn at all. How many units a share
+            keeps apart differs from the share of their number: each one is apart by its own hash.
+        """
+        apart = 1.0 if request.centres is None else self.settings.held_out
+        if isinstance(apart, float):
+            return self.ledger.terms.declared_size, apart
         assert self.settings.limits.held_out is not None  # else no job looks
-        return self.settings.limits.held_out
+        return self.settings.limits.held_out, 1.0
 
     def _reply(self, slot: int, payload: bytes) -> tuple[protocol.StepReply, Released]:
         released = unpack(payload)

@@ -39,16 +39,23 @@ def test_a_job_is_what_its_proposal_its_orders_and_the_ledger_say(tmp_path: Path
     assert states(place)["summer"] == "closed"
 
 
-def test_a_job_whose_adapter_came_is_finished_whatever_was_left_of_its_plan(
+def test_a_job_whose_adapter_came_can_still_spend_what_is_left_of_its_plan(
     tmp_path: Path,
 ) -> None:
-    """Spare slots of a secure sum, say, are paid for and never asked for."""
+    """A server may send any vector as the adapter, and ask for further steps."""
     place = Place(tmp_path).with_history()
     (adapters_folder(place.state) / "summer-12ab34cd").mkdir(parents=True)
-    assert states(place)["summer"] == "finished"
+    assert states(place)["summer"] == "handed over"
     with place.ledger() as ledger:
         administration.close_job(ledger, "summer-12ab34cd")
-    assert states(place)["summer"] == "finished"
+    assert states(place)["summer"] == "closed"
+
+
+def test_a_job_that_a_person_refused_is_refused_though_an_adapter_came(tmp_path: Path) -> None:
+    place = Place(tmp_path).with_history()
+    (adapters_folder(place.state) / "summer-12ab34cd").mkdir(parents=True)
+    Orders.change(place.state, lambda stands: stands.refusing("summer"))
+    assert states(place)["summer"] == "refused"
 
 
 def test_what_has_expired_waits_for_nobody_but_goes_on_where_it_began(tmp_path: Path) -> None:

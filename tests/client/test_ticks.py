@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Callable
 from contextlib import closing, suppress
 from fractions import Fraction
 from math import comb
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.errors import DataError, ProtocolError, StepFailedError
+from fedpriv.errors import ConfigError, DataError, ProtocolError, StepFailedError
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.private_training import batch_invariance
+from fedpriv.private_training.config import ComputeSection
 from fedpriv.report.budget import TICKS, TIMING
 from fedpriv_client import ticks
 from fedpriv_client.report import budget_report
@@ -279,6 +282,26 @@ def test_copies_are_a_third_at_most(records: int, most: int) -> None:
     assert rows <= ticks.COPIES * records
 
 
+@pytest.mark.parametrize(("size", "share"), [(50, 0.1), (1000, 0.02), (2000, 0.1)])
+def test_a_look_on_a_share_allows_for_as_many_as_may_be_apart(
+    setting: Setting, size: int, share: float
+) -> None:
+    """Each unit is apart by its own hash, so that more than the share of their number can be."""
+    look = SimpleNamespace(centres=())
+    terms = dataclasses.replace(REAL, declared_size=size, delta=1e-6)
+    stated = SimpleNamespace(limits=SimpleNamespace(held_out=round(share * size)), held_out=share)
+    site: Any = SimpleNamespace(settings=stated, ledger=SimpleNamespace(terms=terms))
+    most = most_units(*Site._drawn_from(site, look), terms)  # type: ignore[arg-type]
+    units = math.ceil(ticks.MORE * size)
+    more = sum(
+        Fraction(comb(units, k)) * Fraction(share) ** k * (1 - Fraction(share)) ** (units - k)
+        for k in range(most + 1, units + 1)
+    )
+    assert more <= ticks.SHARE * terms.delta / ticks.STEPS
+    stated.held_out = setting.data  # a file of so many units
+    assert Site._drawn_from(site, look) == (round(share * size), 1.0)  # type: ignore[arg-type]
+
+
 def test_a_report_says_that_timing_is_covered_only_if_it_is(setting: Setting) -> None:
     """Of all jobs of the ledger, and of those that may still come."""
     site = opened(setting, NOTES[0])
@@ -301,6 +324,18 @@ def test_a_report_says_that_timing_is_covered_only_if_it_is(setting: Setting) ->
         site = setting.site(terms=terms, model=model, ticks=on)
         assert budget_report(site, "job-1").timing == said
         site.close()
+
+
+def test_a_job_that_began_with_ticks_goes_on_with_one_device_alone(setting: Setting) -> None:
+    site = opened(setting, NOTES[0])
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    site.close()
+    setting.compute = ComputeSection(device="cpu", devices=2)
+    with closing(setting.site(terms=REAL, model=setting.proposal.model.name)) as later:
+        with pytest.raises(ConfigError, match=r"devices: job job-1 began with public ticks"):
+            later.consider(setting.proposal)
+        assert budget_report(later, "job-1").timing == TICKS
 
 
 def test_a_job_that_began_without_goes_on_without(setting: Setting) -> None:

@@ -22,6 +22,8 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import PlanRule
 from fedpriv.privacy.ledger.witness import Sighting, Witness, seal_key
 
+LEAST_DELTA = 1e-3  # of a ledger's first δ: so far the time of a late answer is allowed for
+
 
 def close_job(ledger: Ledger, job: str) -> float:
     """Let no further slot of a job be reserved; give back what the rule allows.
@@ -79,7 +81,8 @@ def grow(ledger: Ledger, declared_size: int, delta: float) -> None:
 
     Raises:
         LedgerError: the size is smaller or δ larger than before, δ is not below 1 / size, or
-            what was taken so far is more than the budget at that δ. Nothing was written.
+            what was taken so far is more than the budget at that δ; or δ is below a thousandth of
+            the first one, and jobs had public ticks. Nothing was written.
 
     Formal guarantees:
         ========  ====================================================================
@@ -109,6 +112,12 @@ def check_grown(history: History, declared_size: int, delta: float) -> None:
         raise LedgerError(
             f"Expected a size >= {terms.declared_size} and a delta <= {terms.delta:g}: what was"
             " promised to the people of a ledger is not taken back."
+        )
+    least = LEAST_DELTA * history.snapshot(1).delta
+    if delta < least and any(account.plan.ticks for account in history.accounts.values()):
+        raise LedgerError(
+            f"Expected a delta >= {least:g}: the public ticks of earlier jobs allow for a"
+            " thousandth of the first one. Nothing was changed."
         )
     if (declared_size, delta) == (terms.declared_size, terms.delta):
         raise LedgerError("Size and delta are these already. Nothing was changed.")

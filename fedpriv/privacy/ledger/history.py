@@ -388,8 +388,12 @@ class History:
 
     @property
     def is_over(self) -> bool:
-        """Whether plans have taken more than the limit; a later accountant's digits apart."""
-        return any(used > 1.01 * limit for used, limit in zip(self.used, self.limit, strict=True))
+        """Whether plans have taken more than the limit.
+
+        If no copy was lost, only a later accountant's digits can be above it.
+        """
+        most = 1 + 1e-9 if self.lost else 1.01
+        return any(used > most * limit for used, limit in zip(self.used, self.limit, strict=True))
 
     @property
     def guarantee(self) -> str:

@@ -1420,6 +1420,33 @@ def test_a_claim_that_was_not_kept_is_not_stated(path: Path, tmp_path: Path) -> 
             ledger.commit(replace(PLAN, job="job-3", steps=1, noise_multiplier=50.0))
 
 
+def test_a_claim_that_was_missed_by_half_a_percent_is_not_stated(tmp_path: Path) -> None:
+    """A plan that two copies had open is counted twice: 201 parts of δ, and 200.4 are allowed."""
+    rule, path, witness = SumRule(TERMS.delta / 200.4), tmp_path / "l.db", tmp_path / "w.json"
+    plan = replace(PLAN, steps=1, noise_multiplier=60.0)
+    aside = [(path, tmp_path / "backup.db"), (witness, tmp_path / "aside.json")]
+    with Ledger.create(path, replace(TERMS, rule=rule, budget=50.0), witness) as ledger:
+        for job in map("job-{}".format, range(199)):
+            ledger.commit(replace(plan, job=job))
+            if job != "job-0":
+                take(ledger, 0, job=job)
+                administration.close_job(ledger, job)
+    for source, target in aside:
+        shutil.copy(source, target)
+    with Ledger.open(path, witness) as ledger:
+        ledger.commit(replace(plan, job="lost"))
+    newer = witness.read_bytes()
+    for target, source in aside:
+        shutil.copy(source, target)
+    with Ledger.open(path, witness) as ledger:
+        take(ledger, 0, job="job-0")
+    witness.write_bytes(newer)
+    with administration.recover(path, witness) as ledger:
+        over = ledger.history.used[1] / ledger.history.limit[1]
+        assert 1 < over < 1.01
+        assert ledger.guarantee.startswith("NOT KEPT")
+
+
 def grown(rule: Rule, folder: Path) -> Ledger:
     return Ledger.create(folder / "grown.db", replace(TERMS, rule=rule))
 
@@ -1472,6 +1499,18 @@ def test_what_a_ledger_cannot_keep_it_does_not_promise(
         with pytest.raises(LedgerError, match=words):
             administration.grow(ledger, size, delta)
         assert ledger.rows() == before and ledger.terms.declared_size == 200
+
+
+def test_delta_is_not_lowered_below_what_ticks_allow_for(tmp_path: Path) -> None:
+    for ticks in (False, True):
+        (folder := tmp_path / f"{ticks}").mkdir()
+        with grown(RdpRule(12), folder) as ledger:
+            ledger.commit(replace(PLAN, noise_multiplier=4.0, steps=1, ticks=ticks))
+            administration.grow(ledger, 200, 1e-7)
+            if ticks:
+                with pytest.raises(LedgerError, match="a delta >= 1e-08: the public ticks"):
+                    administration.grow(ledger, 200, 9e-9)
+            administration.grow(ledger, 200, 1e-8 if ticks else 9e-9)
 
 
 @pytest.mark.slow
