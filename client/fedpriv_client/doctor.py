@@ -175,12 +175,11 @@ def _room(file: SiteFile, ledger: Ledger, text: str) -> str:
         DoubtError: none does, of the ε that the site's file allows a job.
     """
     cap, taken = file.budget.per_job, max(map(truediv, ledger.history.used, ledger.history.limit))
-    epsilon, life = usual_job(file, ledger.terms, ledger.history.used)
-    if epsilon < cap:
-        most = f"one of ε = {epsilon:.3g} does" if life.more >= 0 else "nor does a smaller one"
+    life = usual_job(file, ledger.terms, ledger.history.used)
+    if life.more < 0:
         raise DoubtError(
             f"{text}. {share(taken)} of that is taken, and a usual job of ε = {cap:g}, which"
-            f" budget.per_job allows, does not fit; {most}"
+            " budget.per_job allows, does not fit"
         )
     if not ledger.begun:
         return ""

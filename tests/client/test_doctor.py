@@ -127,7 +127,7 @@ def test_an_epsilon_that_no_job_fits_is_told(file: Path) -> None:
     code, found = examined(file, "--offline")
     assert (code, found["ledger"]["ok"]) == (0, None), found
     assert (
-        "a usual job of ε = 10, which budget.per_job allows, does not fit; one of"
+        "a usual job of ε = 10, which budget.per_job allows, does not fit"
         in (found["ledger"]["found"])
     )
 
