@@ -20,7 +20,7 @@ from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
-from fedpriv.pki.certificates import SOON
+from fedpriv.pki.certificates import SOON, load_certificate
 from fedpriv.pki.keys import is_encrypted
 from fedpriv.private_training.pool import load_model, with_gradients
 from fedpriv.private_training.worker import Worker
@@ -100,8 +100,14 @@ def _certificate(server: ServerSection) -> str:
             f"{server.pki / 'server.crt'}: is for {', '.join(found.names)}, and sites dial"
             f" {server.address}. Type: fedpriv provision federation.toml"
         )
+    now, end = datetime.now(UTC), load_certificate(server.pki / "ca.crt").not_valid_after_utc
     text = f"for {', '.join(found.names)}, until {found.expires:%Y-%m-%d}"
-    if found.expires - datetime.now(UTC) < SOON:
+    if end - now < 12 * SOON:
+        raise DoubtError(
+            f"{text}. The authority ends on {end:%Y-%m-%d}, and all certificates with it: provision"
+            " into a new folder in time"
+        )
+    if found.expires - now < SOON:
         raise DoubtError(f"{text}. Type: fedpriv provision federation.toml --renew server")
     return text
 

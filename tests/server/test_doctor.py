@@ -218,6 +218,15 @@ def test_a_certificate_that_ends_soon_is_no_fault_but_told(file: Path) -> None:
     assert "renew within 30 days: site-0, site-1" in found["sites"]["found"]
 
 
+def test_an_authority_that_ends_within_a_year_is_told(file: Path) -> None:
+    shutil.rmtree(file.parent / "pki")
+    order(file, now=datetime.now(UTC) - timedelta(days=3600))
+    order(file, renew=("server",))
+    code, found = examined(file)
+    assert (code, found["certificate"]["ok"]) == (0, None), found
+    assert "The authority ends on" in found["certificate"]["found"]
+
+
 def test_a_job_is_for_a_sites_doctor(file: Path) -> None:
     answer = CliRunner().invoke(app, ["doctor", str(file), "--job", str(file)])
     assert isinstance(answer.exception, ConfigError)
