@@ -102,13 +102,13 @@ def _certificate(server: ServerSection) -> str:
         )
     now, end = datetime.now(UTC), load_certificate(server.pki / "ca.crt").not_valid_after_utc
     text = f"for {', '.join(found.names)}, until {found.expires:%Y-%m-%d}"
+    if found.expires < min(now + SOON, end):  # it can't outlast the authority
+        raise DoubtError(f"{text}. Type: fedpriv provision federation.toml --renew server")
     if end - now < 12 * SOON:
         raise DoubtError(
             f"{text}. The authority ends on {end:%Y-%m-%d}, and all certificates with it: provision"
             " into a new folder in time"
         )
-    if found.expires - now < SOON:
-        raise DoubtError(f"{text}. Type: fedpriv provision federation.toml --renew server")
     return text
 
 

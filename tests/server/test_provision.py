@@ -423,6 +423,7 @@ def test_the_environment_can_hold_the_passphrase(federation: Make) -> None:
     digits = load_key(file.parent / "pki/ca.key", lambda: b"horse").public_key()
     assert in_groups(fingerprint(digits))[-39:] in shown.stdout
     assert "telephone" in shown.stdout
+    assert "fedpriv doctor FILE says which certificates end soon" in shown.stdout
     assert "horse" not in shown.stdout + shown.stderr
 
 
