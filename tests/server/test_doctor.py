@@ -221,7 +221,7 @@ def test_a_certificate_that_ends_soon_is_no_fault_but_told(file: Path) -> None:
 def test_an_authority_that_ends_within_a_year_is_told(file: Path) -> None:
     shutil.rmtree(file.parent / "pki")
     order(file, now=datetime.now(UTC) - timedelta(days=3600))
-    order(file, renew=("server",))
+    order(file, renew=("server", "site-0", "site-1"))
     code, found = examined(file)
     assert (code, found["certificate"]["ok"]) == (0, None), found
     assert "The authority ends on" in found["certificate"]["found"]
