@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from functools import partial
 from operator import truediv
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedpriv.config.load import load_site
 from fedpriv.config.site_file import SiteFile
@@ -31,7 +30,7 @@ from fedpriv.plugins import load_part
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.process import is_running
-from fedpriv.report.lifetime import in_words, share
+from fedpriv.report.lifetime import share
 from fedpriv.stored_adapter import find_adapter
 from fedpriv_client.disk_space import check_disk_space, disk_space_needed
 from fedpriv_client.init import usual_job
@@ -40,9 +39,6 @@ from fedpriv_client.settings import enrolment_of, ledger_path, ledgers, settings
 from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import cache_folder
 from fedpriv_client.undo_init import LOG, last_undone
-
-if TYPE_CHECKING:
-    from fedpriv_client.check import Verdict
 
 FAR = 10  # times the declared size, or a part of it: nobody typed that on purpose
 
@@ -54,7 +50,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     if there is none, for its owner alone, because records are read into it for a moment.
 
     Args:
-        job: a federation file, or a proposal as JSON.
+        job: a federation file.
         offline: leave the server alone.
 
     Raises:
@@ -175,12 +171,11 @@ def _room(file: SiteFile, ledger: Ledger, text: str) -> str:
         DoubtError: none does, of the ε that the site's file allows a job.
     """
     cap, taken = file.budget.per_job, max(map(truediv, ledger.history.used, ledger.history.limit))
-    epsilon, life = usual_job(file, ledger.terms, ledger.history.used)
-    if epsilon < cap:
-        most = f"one of ε = {epsilon:.3g} does" if life.more >= 0 else "nor does a smaller one"
+    life = usual_job(file, ledger.terms, ledger.history.used)
+    if life.more < 0:
         raise DoubtError(
             f"{text}. {share(taken)} of that is taken, and a usual job of ε = {cap:g}, which"
-            f" budget.per_job allows, does not fit; {most}"
+            " budget.per_job allows, does not fit"
         )
     if not ledger.begun:
         return ""
@@ -280,57 +275,10 @@ def _number_format(file: SiteFile) -> str:
 def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> Iterator[Finding]:
     from fedpriv.private_training.pool import WorkerPool
     from fedpriv_client.check import check_proposal, read_proposal
-    from fedpriv_client.site_job import recipe_of
 
-    pool = WorkerPool(1)
     try:
         settings = site_settings(file, config)
-        proposal = read_proposal(job, settings)
-        verdict = check_proposal(settings, proposal, pool if load else None)
+        pool = WorkerPool(1) if load else None
+        yield from check_proposal(settings, read_proposal(job, settings), pool)
     except FedprivError as error:
         yield Finding("job", False, str(error), error.exit_code)
-        return
-    for refusal in verdict.refusals:
-        yield Finding("job", False, refusal, 4)
-    for text in verdict.unchecked:
-        yield Finding("job", None, text)
-    if verdict.refusals or verdict.plan is None:
-        return
-    yield Finding("job", True, _cost(verdict))
-    if settings.ask:
-        text = "waits until somebody here approves it: fedpriv-client approve"
-        yield Finding("job", True, text)
-    if verdict.trained is not None:
-
-        def step() -> str:
-            with pool.borrow(recipe_of(proposal, settings)) as worker:
-                return memory.step(worker)
-
-        yield look("step", step)
-
-
-def _cost(verdict: Verdict) -> str:
-    """Say what a job's plan costs, what of that its looks do, and what it is without trust."""
-    plan = verdict.plan
-    assert plan is not None
-    told = (
-        f"{plan.steps} steps at rate {plan.sample_rate:g} with noise {plan.noise_multiplier:.3f}:"
-        f" {_price(verdict.epsilon, verdict.allocated, verdict.budget)}"
-    )
-    if verdict.without_looks is not None:
-        told += (
-            f"; {verdict.look_steps} of the steps look at held-out records, and the others alone"
-            f" would cost ε = {verdict.without_looks:.3f}"
-        )
-    if verdict.epsilon_alone is not None:
-        told += (
-            f". It is a secure sum: that holds while at most {plan.max_colluding} of the sites in"
-            " it work with the server or forget their noise, and if all others did,"
-            f" {_price(verdict.epsilon_alone, verdict.allocated_alone, verdict.budget_alone)}"
-        )
-    return told if verdict.life is None else f"{told}. {in_words(verdict.life, asks=True)}"
-
-
-def _price(epsilon: float | None, allocated: float | None, budget: float | None) -> str:
-    with_all = "" if allocated is None else f", {allocated:.3f} of {budget:g} with all before"
-    return f"ε = {epsilon:.3f} by itself{with_all}"

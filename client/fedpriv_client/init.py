@@ -12,7 +12,7 @@ import typer
 
 from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import where
-from fedpriv.errors import AccountingError, ConfigError, DataError, LedgerCorruptError, LedgerError
+from fedpriv.errors import AccountingError, DataError, LedgerCorruptError, LedgerError
 from fedpriv.files import private_folder
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.claims import ALONE
@@ -25,17 +25,12 @@ from fedpriv.report.lifetime import for_one, in_words
 from fedpriv.report.page_parts import RULES
 from fedpriv_client.settings import check_no_ledger_is_missing, ledger_path, ledgers, terms_of
 from fedpriv_client.site_settings import cache_folder
-from fedpriv_client.undo_init import undo, unspent
 
 RATE, STEPS = 0.05, 100  # of a usual job, within the site's own limits
-_LESS = 0.8  # of an ε that does not fit, the next to try
-TYPED = ("declared_size", "unit", "max_records_per_unit", "delta", "budget", "witnessed", "rule")
 
 
 def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) -> None:
     """Show the terms of a ledger, ask where there is somebody to ask, and make it.
-
-    A ledger of other terms that nothing was spent from is undone first, with a trace.
 
     Args:
         another: these are other people than in the first ledger.
@@ -50,13 +45,8 @@ def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) 
     print("This makes the ledger of these people. What it states is for their lives:")
     for name, text in in_words_of(file, terms):
         print(f"  {name}: {text}")
-    old = None if another else _mistyped(file, terms)
-    if old is not None:
-        print(f"The ledger {old} has other terms; nothing was spent from it. It is undone first.")
     if not yes and sys.stdin.isatty():
         typer.confirm("Make this ledger?", abort=True)
-    if old is not None:
-        print(undo(file, old))
     dataset_id = init_site(file, config_path, another=another)
     elsewhere = "" if file.budget.witness is None else ", and the witness elsewhere"
     print(
@@ -80,12 +70,11 @@ def in_words_of(file: SiteFile, terms: Terms) -> Iterator[tuple[str, str]]:
     yield "witness", none if file.budget.witness is None else str(file.budget.witness)
     used = (0.0,) * sum(len(claim.limit) for claim in terms.claims)
     with suppress(AccountingError):
-        epsilon, life = usual_job(file, terms, used)
-        cap = file.budget.per_job
-        none = "" if epsilon == cap else f" A job of budget.per_job, ε = {cap:g}, does not fit."
+        life = usual_job(file, terms, used)
         rate, steps = pace(file)
         basis = f" This is for {steps} steps of rate {rate:g}; another job may take more."
-        yield f"a usual job of ε = {epsilon:.3g}", in_words(life, asks=True) + none + basis
+        name = f"a usual job of budget.per_job, ε = {file.budget.per_job:g}"
+        yield name, in_words(life, asks=True) + basis
     whole = {"by all of it": alone or terms.budget}
     yield "what that means", for_one(terms.unit, terms.delta, whole)
     yield "later", "only the size can grow and δ shrink: fedpriv ledger grow"
@@ -111,17 +100,6 @@ def check_unit(file: SiteFile) -> None:
             if error.value == unit:
                 raise error.but(key="data.unit") from None
             print(f"The unit's column was not checked: {error}")
-
-
-def _mistyped(file: SiteFile, terms: Terms) -> str | None:
-    """Return the only ledger of the site, if it may be undone and has other terms."""
-    known = [*ledgers(file)]
-    if len(known) == 1 and file.data.dataset_id is None:
-        with suppress(LedgerError, ConfigError), unspent(file, known[0]) as ledger:
-            fields = (*TYPED, "budget_alone")
-            if any(getattr(terms, name) != getattr(ledger.terms, name) for name in fields):
-                return known[0]
-    return None
 
 
 def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> str:
@@ -159,24 +137,16 @@ def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> st
     return terms.dataset_id
 
 
-def usual_job(file: SiteFile, terms: Terms, used: Amounts) -> tuple[float, Life]:
-    """Return the ε of a usual job that fits the budget, and what it takes of it.
+def usual_job(file: SiteFile, terms: Terms, used: Amounts) -> Life:
+    """Return what a usual job of ε = `budget.per_job` takes of the budget, or that it does not fit.
 
     Args:
         used: by the jobs that were accepted, as `History.used`.
-
-    Returns:
-        The cap of the site's file if such a job fits; else the largest of some smaller ones, or the
-        smallest of them.
     """
-    cap = epsilon = file.budget.per_job
     rate, steps = pace(file)
-    while True:
-        noise = max(calibrate_noise(epsilon, terms.plan_delta, rate, steps), file.allow.min_noise)
-        life = life_with(terms, used, Plan("usual", "dp-lora", rate, noise, 1.0, steps, ""))
-        if life.more >= 0 or epsilon <= cap / 100:
-            return epsilon, life
-        epsilon *= _LESS
+    noise = calibrate_noise(file.budget.per_job, terms.plan_delta, rate, steps)
+    noise = max(noise, file.allow.min_noise)
+    return life_with(terms, used, Plan("usual", "dp-lora", rate, noise, 1.0, steps, ""))
 
 
 def pace(file: SiteFile) -> tuple[float, int]:

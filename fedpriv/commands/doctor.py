@@ -30,7 +30,7 @@ DOCTORS = "fedpriv.doctors"
 def doctor(
     file: Annotated[Path, typer.Argument(help="A site's own file, or a federation file.")],
     job: Annotated[
-        Path | None, typer.Option(help="For a site: a federation file or a proposal to try, dry.")
+        Path | None, typer.Option(help="For a site: a federation file to try, dry.")
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Dial nobody.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,

@@ -15,15 +15,16 @@ from pathlib import Path
 from fedpriv import __version__
 from fedpriv.distribution import needed
 from fedpriv.doctor.finding import DoubtError
-from fedpriv.errors import ConfigError, NetworkError
+from fedpriv.errors import ConfigError
 from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
 
 _SHOWN = ("torch", "transformers", "peft", "flwr")
 _UNSYNCHRONISED = 5  # what adjtimex(2) returns where nothing keeps the clock
 _TIMEX_BYTES = 512  # more than struct timex has anywhere
+TAKEN = "See who has it (ss -ltnp), or name another port."
 _PORT_FIXES = {
-    errno.EADDRINUSE: "See who has it (ss -ltnp), or name another port.",
+    errno.EADDRINUSE: TAKEN,
     errno.EACCES: "Name a port above 1023, or allow this one (CAP_NET_BIND_SERVICE).",
 }
 
@@ -135,23 +136,6 @@ def port(address: str, key: str) -> str:
         problem = f"can't listen there: {error.strerror}"
         raise ConfigError(problem, key=key, value=address, fix=fix) from None
     return f"{address} is free"
-
-
-def name(address: str) -> str:
-    """Say what a host:port that is to be dialled resolves to, from here.
-
-    Raises:
-        NetworkError: it resolves to nothing.
-    """
-    host, _, number = address.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(number), type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise NetworkError(
-            f"{host}: has no address here: {error.strerror}. Ask who keeps your DNS, or"
-            " correct the name."
-        ) from None
-    return f"{host} is {', '.join(sorted({str(one[4][0]) for one in found}))}"
 
 
 def disk(folder: Path, needed: float, key: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -22,7 +20,7 @@ from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
-from fedpriv.pki.certificates import SOON
+from fedpriv.pki.certificates import SOON, load_certificate
 from fedpriv.pki.keys import is_encrypted
 from fedpriv.private_training.pool import load_model, with_gradients
 from fedpriv.private_training.worker import Worker
@@ -42,7 +40,7 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
 
     Args:
         job: to be tried by a site; a federation file is a job.
-        offline: leave the name service alone.
+        offline: is for a site's file; here nobody is dialled.
 
     Raises:
         ConfigError: the file can't be read, so there is nothing to look at; or a job was given.
@@ -63,14 +61,13 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
     looks: list[tuple[str, Callable[[], str]]] = []
     if server is not None and engine == "network":
         authority = server.pki / "ca.key"
+        ports = {"server.listen": server.bound, **side_ports(server)}
         looks += [
             ("certificate", lambda: _certificate(server)),
             *([("ca.key", lambda: _in_clear(authority))] if authority.exists() else []),
             ("sites", lambda: _sites(config, server)),
             *([("roster", lambda: _roster(config))] if config.privacy.roster is not None else []),
-            ("port", lambda: _port(server)),
-            *(("port", partial(machine.port, at, key)) for key, at in side_ports(server).items()),
-            *([] if offline else [("name", lambda: machine.name(server.address))]),
+            *(("port", partial(_port, at, key)) for key, at in ports.items()),
         ]
     model, compute = config.model, config.compute
     if compute.is_tried:
@@ -103,35 +100,26 @@ def _certificate(server: ServerSection) -> str:
             f"{server.pki / 'server.crt'}: is for {', '.join(found.names)}, and sites dial"
             f" {server.address}. Type: fedpriv provision federation.toml"
         )
+    now, end = datetime.now(UTC), load_certificate(server.pki / "ca.crt").not_valid_after_utc
     text = f"for {', '.join(found.names)}, until {found.expires:%Y-%m-%d}"
-    if found.expires - datetime.now(UTC) < SOON:
+    if found.expires < min(now + SOON, end):  # it can't outlast the authority
         raise DoubtError(f"{text}. Type: fedpriv provision federation.toml --renew server")
+    if end - now < 12 * SOON:
+        raise DoubtError(
+            f"{text}. The authority ends on {end:%Y-%m-%d}, and all certificates with it: provision"
+            " into a new folder in time"
+        )
     return text
 
 
-def _port(server: ServerSection) -> str:
-    """Raise DoubtError if this federation's own server has taken the port."""
+def _port(address: str, key: str) -> str:
+    """Raise DoubtError if the port is taken: perhaps by this federation's own server."""
     try:
-        return machine.port(server.bound, "server.listen")
-    except ConfigError:
-        if _is_ours(server):
-            raise DoubtError("this federation's server runs, and listens there") from None
-        raise
-
-
-def _is_ours(server: ServerSection) -> bool:
-    host, _, port = server.bound.rpartition(":")
-    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host).strip("[]")
-    try:
-        context = ssl.create_default_context(cafile=server.pki / "ca.crt")
-        context.check_hostname = False
-        with (
-            socket.create_connection((host, int(port)), timeout=5) as raw,
-            context.wrap_socket(raw),
-        ):
-            return True
-    except OSError:
-        return False
+        return machine.port(address, key)
+    except ConfigError as error:
+        if error.fix != machine.TAKEN:
+            raise
+        raise DoubtError(f"{error} If the coordinator itself is running, that is right.") from None
 
 
 def _sites(config: JobConfig, server: ServerSection) -> str:

@@ -111,32 +111,7 @@ def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
         },
         "sites": sites,
         "done": made.done,
-        "advice": _advice(made, now),
     }
-
-
-def _advice(made: Provisioned, now: datetime) -> list[str]:
-    """Say what the coordinator has to do next."""
-    from fedpriv.pki.certificates import SOON
-
-    sites = made.authority.site_keys.sites.values()
-    dates = [("server", made.server.expires)]
-    dates += [(site.name, site.expires) for site in sites if not site.revoked and site.expires]
-    advice = [
-        f"{name}: its certificate {'expired' if end < now else 'expires'} on {end:%Y-%m-%d}; run"
-        f" fedpriv provision with --renew {name}."
-        for name, end in dates
-        if end - now < SOON
-    ]
-    end = made.authority.certificate.not_valid_after_utc
-    if end - now < 12 * SOON:
-        advice.append(f"The authority ends on {end:%Y-%m-%d}, and all certificates with it.")
-    if not made.authority.is_encrypted:
-        advice.append(
-            "ca.key makes whoever has it the coordinator. Only this command needs it: put it under"
-            " a passphrase with --encrypt-ca, or keep it off the server."
-        )
-    return advice
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -155,8 +130,7 @@ def show(found: dict[str, Any], console: Console) -> None:
             status if status == "active" else f"[bold]{status}[/]",
         )
     console.print(table)
-    for sentence in found["advice"]:
-        say(sentence)
+    say("fedpriv doctor FILE says which certificates end soon, and whether ca.key is safe.")
     say(
         "Fingerprint of the authority, sha256. Have each site compare it by telephone with what"
         " fedpriv doctor shows:"

@@ -10,37 +10,11 @@ from string import Template
 from fedpriv.config.job import JobConfig
 
 _TEMPLATE = Path(__file__).parent / "templates" / "site.toml"
-_LOOKS = """\
-# The job looks, through noise, at records that nobody trains on: how good is its model there?
-# It takes that from the same budget. To take part, name such records in [data], and allow it:
-# held_out = 0.2
-# evaluation = true
-"""
-_ALONE = """\
-# The job is a secure sum, in which each site adds a share of the noise. To take part, state what
-# all jobs may cost if every other site worked with the server (fedpriv plan says what this one
-# would). It can't be added to a ledger later. Rule "rdp" is dear for it: use "plan", or "sum".
-# epsilon_alone = 40.0
-# per_job_alone = 10.0
-"""
 _BEGIN = """\
 # The adapter that the job begins at, where you have it, and its digest, as fedpriv-client digest
 # prints it.
 #! begin = "adapter"
 #! begin_digest = "sha256:..."
-"""
-_COLLUDING = """\
-# How many of the sites in a secure sum a job has to count as dishonest, at least.
-# max_colluding_at_least = {}
-# How much noise this site itself has to add in a step of a secure sum, at least.
-# min_noise_alone = 0.2
-"""
-_ROSTER = """
-# The sites of secure sums: see fedpriv-client roster-entry. Compare the digest with the other sites
-# by telephone, not with the coordinator.
-# [secure_sum]
-# roster = "roster.json"
-# digest = "sha256:..."
 """
 
 
@@ -64,17 +38,13 @@ def site_file(config: JobConfig, name: str, address: str) -> str:
         "steps": config.slots,
         "max_length": model.max_length,
         "r": config.lora.r,
+        "colluding": config.max_colluding or 1,
     }
-    most = config.max_colluding
     is_elsewhere = Path(model.name).is_absolute()  # a folder of the coordinator's
     where = Path(model.name).name if is_elsewhere else model.name
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         {key: _toml(value) for key, value in known.items()},
         labels=f"labels = {_toml(model.labels)}\n" if model.labels else "",
-        looks=_LOOKS if config.evaluation.sites is not None else "",
-        alone="" if most is None else _ALONE,
-        colluding="" if most is None else _COLLUDING.format(most),
-        roster="" if most is None else _ROSTER,
         model=f"{'#! ' if is_elsewhere else ''}model = {_toml(where)}",
         begin="" if model.begin is None else _BEGIN,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedpriv.config.looks import LooksSection
-from fedpriv.errors import ConfigError, FedprivError, LedgerError, ProtocolError
+from fedpriv.errors import ConfigError, FedprivError, LedgerError
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
@@ -21,12 +21,13 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Proposal
 from fedpriv_client.check import check_proposal, read_proposal
-from fedpriv_client.doctor import _cost
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SiteSettings
+from tests.client.tried import Tried
 
 Make = Callable[..., Any]
+SAME = "The job's model: taken to be the one that this site allows."
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +93,26 @@ def answer(settings: SiteSettings, proposal: Proposal, pool: WorkerPool) -> Any:
         site.close()
 
 
+def tried(settings: SiteSettings, proposal: Proposal, pool: WorkerPool | None = None) -> Tried:
+    return Tried(check_proposal(settings, proposal, pool))
+
+
 def test_it_says_what_the_site_will_say(
     settings: SiteSettings, proposal: Proposal, pool: WorkerPool
 ) -> None:
     before = settings.ledger.read_bytes()
-    verdict = check_proposal(settings, proposal, pool)
+    found = tried(settings, proposal, pool)
     assert settings.ledger.read_bytes() == before
-    assert (verdict.refusals, verdict.unchecked) == ([], [])
+    assert (found.refusals, found.unchecked) == ([], [SAME])
     offer = answer(settings, proposal, pool)
-    assert verdict.plan is not None and verdict.trained == 256
-    assert verdict.plan.noise_multiplier == offer.noise_multiplier
-    assert verdict.allocated == offer.epsilon == verdict.epsilon
-    assert verdict.budget == offer.budget == 6.0
+    price = f"ε = {offer.epsilon:.3f} by itself, {offer.epsilon:.3f} of 6 with all before. It would"
+    assert found.cost.startswith(
+        f"4 steps at rate 0.5 with noise {offer.noise_multiplier:.3f}: {price}"
+    )
+    assert "look" not in found.cost and "secure sum" not in found.cost
+    assert "waits until" not in found.cost and "records of 32 tokens at once" in found.step
+    asking = tried(replace(settings, ask=True), proposal)
+    assert "waits until somebody here approves it" in asking.cost and not asking.step
 
 
 @pytest.mark.parametrize(
@@ -115,7 +124,6 @@ def test_it_says_what_the_site_will_say(
         ({"targets": ("v_proj",)}, {"lora": LoraSection(r=2)}),
         ({"targets": ("v_proj",)}, {}),
         ({}, {"fields": ("prompt", "completion")}),
-        ({}, {"vector_digest": "sha256:" + "b" * 64}),
         ({"per_job": 7.0}, {"privacy": PrivacySection(
             epsilon=7.0, delta=1e-3, sample_rate=0.5, max_records_per_unit=1)}),
     ],
@@ -125,79 +133,65 @@ def test_it_refuses_for_the_reason_that_the_site_has(
 ) -> None:
     settings = replace(settings, limits=replace(settings.limits, **limits))
     proposal = proposal.model_copy(update=changes)
-    assert check_proposal(settings, proposal, pool).refusals == [answer(settings, proposal, pool)]
+    found = tried(settings, proposal, pool)
+    assert found.refusals == [answer(settings, proposal, pool)]
+    assert not found.cost and not found.step
 
 
-def test_it_says_what_looks_cost(
-    settings: SiteSettings, proposal: Proposal, pool: WorkerPool
-) -> None:
+def test_it_says_how_many_steps_look(settings: SiteSettings, proposal: Proposal) -> None:
+    """What they cost is said by `fedpriv plan FILE`."""
     asked = proposal.model_copy(
         update={"steps": proposal.steps + 4, "evaluation": LooksSection(looks=2, slots=2)}
     )
-    [refusal] = check_proposal(settings, asked).refusals
+    [refusal] = tried(settings, asked).refusals
     assert "allow.evaluation" in refusal
     limits = replace(settings.limits, evaluation=True, held_out=5)
-    verdict = check_proposal(replace(settings, limits=limits), asked)
-    assert verdict.refusals == [] and verdict.look_steps == 4
-    assert verdict.without_looks is not None and verdict.epsilon is not None
-    assert 0 < verdict.without_looks < verdict.epsilon
-    assert verdict.plan is not None and verdict.plan.steps == proposal.steps + 4
-    assert "4 of the steps look at held-out records" in _cost(verdict)
-    assert check_proposal(settings, proposal).without_looks is None
+    found = tried(replace(settings, limits=limits), asked)
+    assert found.refusals == []
+    assert found.cost.startswith(f"{proposal.steps + 4} steps at rate")
+    assert "4 of the steps look at held-out records" in found.cost
 
 
 def test_without_the_model_it_says_so(settings: SiteSettings, proposal: Proposal) -> None:
-    verdict = check_proposal(settings, proposal)
-    assert verdict.refusals == [] and verdict.trained is None
-    assert verdict.unchecked == ["The model: it was not loaded."]
+    found = tried(settings, proposal)
+    assert found.refusals == [] and not found.step
+    assert found.unchecked == [SAME, "The model: it was not loaded."]
 
 
 def test_all_reasons_are_told_at_once(
     settings: SiteSettings, proposal: Proposal, pool: WorkerPool
 ) -> None:
     settings = replace(settings, limits=replace(settings.limits, max_r=1, max_steps=1))
-    verdict = check_proposal(settings, proposal.model_copy(update={"fields": ("x",)}), pool)
-    assert len(verdict.refusals) == 3
-    assert verdict.trained is None  # what is refused anyway is not loaded
+    found = tried(settings, proposal.model_copy(update={"fields": ("x",)}), pool)
+    assert len(found.refusals) == 3
+    assert "The model: it was not loaded." in found.unchecked  # what is refused anyway
 
 
 def test_while_the_client_runs_the_ledger_is_not_looked_at(
     settings: SiteSettings, proposal: Proposal
 ) -> None:
     with Ledger.open(settings.ledger):
-        verdict = check_proposal(settings, proposal)
-    assert verdict.allocated is None and verdict.refusals == []
-    assert any("is in use" in text for text in verdict.unchecked)
+        found = tried(settings, proposal)
+    assert found.refusals == [] and found.cost.endswith("by itself")
+    assert any("is in use" in text for text in found.unchecked)
 
 
 def test_a_ledger_that_the_site_would_not_start_with_is_an_error(
     settings: SiteSettings, proposal: Proposal
 ) -> None:
     with pytest.raises(ConfigError, match=r"budget\.epsilon"):
-        check_proposal(replace(settings, terms=replace(settings.terms, budget=9.0)), proposal)
+        tried(replace(settings, terms=replace(settings.terms, budget=9.0)), proposal)
     with pytest.raises(LedgerError, match="no such"):
-        check_proposal(replace(settings, ledger=settings.ledger.with_name("none.db")), proposal)
+        tried(replace(settings, ledger=settings.ledger.with_name("none.db")), proposal)
 
 
 def test_a_federation_file_stands_for_its_proposal(
-    settings: SiteSettings, proposal: Proposal, pool: WorkerPool, federation: Make
+    settings: SiteSettings, pool: WorkerPool, federation: Make, tmp_path: Path
 ) -> None:
     read = read_proposal(federation(rounds=4), settings)
     assert (read.steps, read.lora.r, read.privacy.sample_rate) == (4, 2, 0.3)
-    verdict = check_proposal(settings, read, pool)
-    assert verdict.refusals == []
-    assert verdict.unchecked == ["The job's model: taken to be the one that this site allows."]
-    assert verdict.trained is not None and verdict.trained > 256  # auto: q_proj and v_proj
-
-
-def test_a_proposal_is_read_as_it_was_sent(
-    settings: SiteSettings, proposal: Proposal, tmp_path: Path
-) -> None:
-    file = tmp_path / "proposal.json"
-    file.write_text(proposal.model_dump_json())
-    assert read_proposal(file, settings) == proposal
-    file.write_text("{}")
-    with pytest.raises(ProtocolError, match=r"Proposal\.job_id"):
-        read_proposal(file, settings)
-    with pytest.raises(ConfigError, match=r"none\.json: can't be read"):
-        read_proposal(tmp_path / "none.json", settings)
+    found = tried(settings, read, pool)
+    assert (found.refusals, found.unchecked) == ([], [SAME])
+    assert "records of 32 tokens at once" in found.step
+    with pytest.raises(ConfigError, match=r"none\.toml"):
+        read_proposal(tmp_path / "none.toml", settings)

@@ -12,13 +12,14 @@ import pytest
 
 from fedpriv.errors import ConfigError
 from fedpriv.models.stored import digest_of
+from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.secure_sum.roster import Roster, write
 from fedpriv_client.check import check_proposal, read_proposal
-from fedpriv_client.doctor import _cost
 from fedpriv_client.limits import Limits
 from fedpriv_client.site_settings import SiteSettings
+from tests.client.tried import Tried
 from tests.secure_sum.secure_sites import roster_of, sites
 
 Make = Callable[..., Any]
@@ -69,24 +70,21 @@ def test_a_federation_file_is_checked_with_the_sites_own_roster(
     assert proposal.shared is not None
     assert proposal.shared.roster == roster.digest
     assert (proposal.shared.max_colluding, proposal.shared.sites) == (1, 3)
-    verdict = check_proposal(settings, proposal)
-    assert verdict.refusals == []
-    assert verdict.plan is not None and verdict.plan.steps == 4
-    assert verdict.epsilon is not None and verdict.epsilon_alone is not None
-    assert 5.9 < verdict.epsilon <= 6.0 < verdict.epsilon_alone
-    assert (verdict.allocated, verdict.budget) == (verdict.epsilon, 20.0)
-    assert (verdict.allocated_alone, verdict.budget_alone) == (verdict.epsilon_alone, 90.0)
-    said = _cost(verdict)
-    assert f"ε = {verdict.epsilon:.3f} by itself, {verdict.epsilon:.3f} of 20 with all" in said
-    assert "at most 1 of the sites" in said
-    assert f"ε = {verdict.epsilon_alone:.3f} by itself" in said
-    assert f"{verdict.epsilon_alone:.3f} of 90 with all before" in said
+    found = Tried(check_proposal(settings, proposal))
+    assert found.refusals == []
+    plan = settings.limits.calibrated(proposal, settings.terms)
+    epsilon, alone = plan.epsilon(1e-3), epsilon_upper([plan.alone.event()], 1e-3)
+    assert plan.steps == 4 and 5.9 < epsilon <= 6.0 < alone
+    assert found.cost.startswith("4 steps at rate")
+    assert f"ε = {epsilon:.3f} by itself, {epsilon:.3f} of 20 with all before" in found.cost
+    assert "at most 1 of the sites" in found.cost
+    assert f"ε = {alone:.3f} by itself, {alone:.3f} of 90 with all before" in found.cost
 
 
 def test_a_local_job_says_one_figure(settings: SiteSettings, federation: Make) -> None:
-    verdict = check_proposal(settings, read_proposal(federation(), settings))
-    assert verdict.epsilon_alone is None
-    assert "secure sum" not in _cost(verdict)
+    found = Tried(check_proposal(settings, read_proposal(federation(), settings)))
+    assert found.cost.count("by itself") == 1
+    assert "secure sum" not in found.cost
 
 
 def test_without_a_roster_there_is_no_secure_sum(settings: SiteSettings, job: Path) -> None:
@@ -117,5 +115,6 @@ def test_it_refuses_for_the_reason_that_the_site_has(
         ledger=settings.ledger.with_name("other.db"),
     )
     Ledger.create(settings.ledger, known).close()
-    verdict = check_proposal(settings, read_proposal(job, settings))
-    assert any(words in refusal for refusal in verdict.refusals), verdict.refusals
+    found = Tried(check_proposal(settings, read_proposal(job, settings)))
+    assert any(words in refusal for refusal in found.refusals), found.refusals
+    assert not found.cost

@@ -20,7 +20,7 @@ from fedpriv.base_model import EMBEDDED
 from fedpriv.cli import app
 from fedpriv.config.load import load_site
 from fedpriv.doctor.finding import look
-from fedpriv.files import canonical_json, write_json
+from fedpriv.files import canonical_json
 from fedpriv.models.stored import digest_of
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.ledger.ledger import Ledger, Plan
@@ -127,7 +127,7 @@ def test_an_epsilon_that_no_job_fits_is_told(file: Path) -> None:
     code, found = examined(file, "--offline")
     assert (code, found["ledger"]["ok"]) == (0, None), found
     assert (
-        "a usual job of ε = 10, which budget.per_job allows, does not fit; one of"
+        "a usual job of ε = 10, which budget.per_job allows, does not fit"
         in (found["ledger"]["found"])
     )
 
@@ -330,8 +330,8 @@ def test_a_doctor_that_is_asked_to_end_leaves_no_records(file: Path) -> None:
 
 
 def test_a_job_is_tried_dry(file: Path) -> None:
-    write_json(file.parent / "none.json", {})
-    code, found = examined(file, "--offline", "--job", str(file.parent / "none.json"))
+    (file.parent / "none.toml").write_text("[job]\n")
+    code, found = examined(file, "--offline", "--job", str(file.parent / "none.toml"))
     assert code == 2
     assert found["job"]["ok"] is False
     assert ledger_path(load_site(file), next(iter(ledgers(load_site(file))))).exists()

@@ -118,6 +118,9 @@ def test_the_terms_are_shown_and_somebody_who_is_there_is_asked(
     own = own.model_copy(update={"allow": allow})
     told = dict(in_words_of(own, settings_of(own, "").terms))
     assert any("This is for 40 steps of rate 0.01;" in text for text in told.values())
+    own = load_site(file, ["budget.per_job=10"])
+    told = dict(in_words_of(own, settings_of(own, "").terms))
+    assert "It does not fit" in told["a usual job of budget.per_job, ε = 10"]
     assert asked and ledgers(load_site(file)) == {}
     make_ledger(load_site(file), file, another=False, yes=True)
     assert len(ledgers(load_site(file))) == 1

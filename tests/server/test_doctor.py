@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import ssl
 import sys
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -67,9 +65,7 @@ def change(file: Path, old: str, new: str) -> None:
 def test_a_federation_that_is_ready(file: Path) -> None:
     code, found = examined(file)
     assert code == 0, found
-    order = (
-        "federation,packages,device,clock,certificate,ca.key,sites,port,name,memory,model,privacy"
-    )
+    order = "federation,packages,device,clock,certificate,ca.key,sites,port,memory,model,privacy"
     assert list(found) == [*order.split(","), "evaluation", "disk"]
     assert all(row["ok"] for what, row in found.items() if what not in ("clock", "ca.key")), found
     assert found["ca.key"]["ok"] is None and "in clear" in found["ca.key"]["found"]
@@ -129,33 +125,19 @@ def test_what_is_wrong_is_named(
     assert said in found[what]["found"]
 
 
-def test_a_port_in_use_is_named(file: Path) -> None:
+def test_a_port_in_use_is_named_and_right_if_the_server_runs(file: Path) -> None:
+    """It is told, not wrong; the server itself does not start there."""
     address = load_job(file).server.bound.replace("0.0.0.0", "127.0.0.1")  # type: ignore[union-attr]
-    bound = ("127.0.0.1", int(address.rpartition(":")[2]))
-    with socket.create_server(bound) as stranger:
-        threading.Thread(target=lambda: stranger.accept()[0].close()).start()
-        code, found = examined(file)
-    assert code == 2
-    assert "in use" in found["port"]["found"]
-
-
-def test_a_port_that_is_our_own_servers_is_no_fault(file: Path) -> None:
-    section = load_job(file).server
-    assert section is not None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(section.pki / "server.crt", section.pki / "server.key")
-    port = int(section.bound.rpartition(":")[2])
-
-    def serve(listening: socket.socket) -> None:
-        with context.wrap_socket(listening.accept()[0], server_side=True):
-            pass
-
-    with socket.create_server(("127.0.0.1", port)) as listening:
-        threading.Thread(target=serve, args=(listening,)).start()
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
         code, found = examined(file)
     assert code == 0, found
     assert found["port"]["ok"] is None
-    assert "this federation's server runs" in found["port"]["found"]
+    assert "in use" in found["port"]["found"] and "ss -ltnp" in found["port"]["found"]
+    assert "If the coordinator itself is running, that is right." in found["port"]["found"]
+    change(file, 'address = "', 'listen = "192.0.2.1:8443"\naddress = "')
+    code, found = examined(file)
+    assert (code, found["port"]["ok"]) == (2, False)
+    assert "an address of this machine" in found["port"]["found"]
 
 
 def test_certificates_and_keys_are_looked_at(file: Path) -> None:
@@ -234,6 +216,15 @@ def test_a_certificate_that_ends_soon_is_no_fault_but_told(file: Path) -> None:
     assert found["certificate"]["ok"] is None
     assert "--renew server" in found["certificate"]["found"]
     assert "renew within 30 days: site-0, site-1" in found["sites"]["found"]
+
+
+def test_an_authority_that_ends_within_a_year_is_told(file: Path) -> None:
+    shutil.rmtree(file.parent / "pki")
+    order(file, now=datetime.now(UTC) - timedelta(days=3600))
+    order(file, renew=("server", "site-0", "site-1"))
+    code, found = examined(file)
+    assert (code, found["certificate"]["ok"]) == (0, None), found
+    assert "The authority ends on" in found["certificate"]["found"]
 
 
 def test_a_job_is_for_a_sites_doctor(file: Path) -> None:
