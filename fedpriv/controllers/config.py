@@ -110,9 +110,9 @@ class ControllerSection(Section):
     )
     data: Path | None = Field(
         None,
-        description="Records whose loss rewards sac: public or the coordinator's own, columns as"
-        " in [data], not those of [evaluation]. Without it, the reward is a released gradient's"
-        " signal above the noise.",
+        description="Records, of which the first 64 reward sac by their loss: public or the"
+        " coordinator's own, columns as in [data], not those of [evaluation]. Without it, the"
+        " reward is a released gradient's signal above the noise.",
     )
     fixed: FixedSection = FixedSection()
     quantile: QuantileSection = QuantileSection()

@@ -261,13 +261,13 @@ def test_what_one_request_computed_is_gone_before_the_next(setting: Setting) -> 
     """The gradients of a set are large, and hold on to the model that made them."""
     import gc
 
-    from fedpriv.methods.pe_sgd.basis import Basis
+    from fedpriv.methods.pe_sgd.span import Span
 
     site = ready(setting)
     for slot in (0, 1):
         ask(site, setting, slot, WHOLE)
         gc.collect()
-        assert not [one for one in gc.get_objects() if isinstance(one, Basis)]
+        assert not [one for one in gc.get_objects() if isinstance(one, Span)]
     site.close()
 
 
