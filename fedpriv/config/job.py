@@ -121,7 +121,8 @@ class JobConfig(Section):
         """Drop keys that are gone where the record of an older run has them without a value."""
         match value:
             case {"gate": None, **others}:
-                return cls._of_older_runs(others)
+                value = others
+        match value:
             case {"synthetic": {"generator": {"answers": None, **kept}, **made_up}, **others}:
                 return {**others, "synthetic": {**made_up, "generator": kept}}
         return value
