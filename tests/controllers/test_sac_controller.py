@@ -53,6 +53,7 @@ def test_it_finds_the_group_that_has_all_the_signal(
     monkeypatch: pytest.MonkeyPatch, with_loss: bool
 ) -> None:
     monkeypatch.setattr(RATE, 3e-3)
+    monkeypatch.setattr("fedpriv.controllers.sac.BATCH", 32)
     setting = setting_of((50, 50), rounds=140, clip_norm=1.0)
     found = world(make("sac", setting, **FAST), 140, with_loss=with_loss)
     assert 0.35 < found[:40].mean() < 0.65  # at first, anything
