@@ -444,8 +444,15 @@ def test_plan_says_when_a_plan_is_too_dear() -> None:
     ("arguments", "words"),
     [
         ([], "--epsilon, --sample-rate, --steps, --noise-multiplier: too few values"),
-        ([*PLAN, "--batch", "5", "--size", "250"], "--sample-rate: contradicts --batch 5"),
+        ([*PLAN, "--batch", "5", "--size", "250"], "--sample-rate: contradicts the batch of 5"),
         ([*PLAN, "--size", "100000"], "--delta: must be below 1/size"),
+        ([*PLAN[:4], "--batch", "5"], "--batch: says no rate"),
+        ([*PLAN, "--noise-multiplier", "0"], "--noise-multiplier: must be at least 0.001"),
+        (
+            [*PLAN, "--records", "0"],
+            "--records: must be a whole number from 1 to 100 (got 0). Such",
+        ),
+        ([*PLAN, "--looks", "-1"], "--looks: must not be negative. Such as 3."),
         (["--epsilon", "1e-3", *PLAN[4:6], "--noise-multiplier", "1"], "one costs"),
         (["--epsilon", "much"], "much"),
         ([*PLAN, "--sites", "1"], "--sites: must be a whole number from 2"),

@@ -126,17 +126,21 @@ def plan(
         if looks is None and wanted is not None:
             looks, slots = wanted.looks, wanted.slots
     _check(sites, max_colluding, looks, adaptive, order)
-    planned, costs = solve_with_looks(
-        (looks or 0) * slots,
-        epsilon=epsilon,
-        delta=delta,
-        sample_rate=sample_rate,
-        steps=steps,
-        noise_multiplier=noise_multiplier,
-        batch=batch,
-        size=size,
-    )
-    figures = planned.figures(records or DEFAULT_RECORDS)
+    try:
+        planned, costs = solve_with_looks(
+            (looks or 0) * slots,
+            epsilon=epsilon,
+            delta=delta,
+            sample_rate=sample_rate,
+            steps=steps,
+            noise_multiplier=noise_multiplier,
+            batch=batch,
+            size=size,
+        )
+        figures = planned.figures(records or DEFAULT_RECORDS)
+    except ConfigError as error:  # its key names arguments
+        options = str(error.key).replace("_", "-").replace(", ", ", --")
+        raise error.but(key=f"--{options}") from None
     figures["alone"] = None if sites is None else _alone(planned, sites, max_colluding)
     figures["adaptive"] = asdict(filtered(planned, order)) if adaptive else None
     figures["looks"] = None if costs is None else asdict(costs)

@@ -36,7 +36,8 @@ class GroupTerms(Section):
         by: the kind of group: all that is trained, a layer of the model, an adapter (A and B of a
             layer together), or a single matrix.
         count: K, the number of groups.
-        together: whether a unit's scaled vector is clipped as a whole, not group by group.
+        together: of a job of an earlier version, whether a unit's scaled vector was clipped as a
+            whole, not group by group. Such a job is read; no site begins one.
         bits: f, the share of the squared norm that K further values take, each of which says
             whether the unit's group was within its clip norm.
         adaptive: a slot may ask for other noise and another rate than the plan's, by a filter.

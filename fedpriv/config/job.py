@@ -42,7 +42,6 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.public_update.config import (
-    GATE,
     DenoiseSection,
     OptimizerSection,
     ServerOptimizerSection,
@@ -118,10 +117,15 @@ class JobConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_gate(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("gate") is not None:
-            raise ValueError(f"gate: {GATE}; leave this table out")
-        return {k: v for k, v in value.items() if k != "gate"} if isinstance(value, dict) else value
+    def _of_older_runs(cls, value: Any) -> Any:
+        """Drop keys that are gone where the record of an older run has them without a value."""
+        match value:
+            case {"gate": None, **others}:
+                value = others
+        match value:
+            case {"synthetic": {"generator": {"answers": None, **kept}, **made_up}, **others}:
+                return {**others, "synthetic": {**made_up, "generator": kept}}
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> JobConfig:

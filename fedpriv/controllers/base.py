@@ -143,14 +143,12 @@ class Controller:
 
     Attributes:
         bits: f, the share of a unit's squared norm that it needs for `Seen.within`; 0 for none.
-        together: whether the scaled vector of a unit is clipped as a whole.
         lift: what the server multiplies the mean gradient by (and the deviation of its noise),
             after it has divided each group by its scale; 1 where updates have their usual size
             already.
     """
 
     bits = 0.0
-    together = False
     lift = 1.0
     _decision: Decision
 

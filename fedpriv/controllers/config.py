@@ -11,12 +11,10 @@ from fedpriv.config.groups import MAX_BITS, Grouping
 from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
 from fedpriv.section import Section
 
-ControllerName = Literal["fixed", "normalise", "quantile", "geometry", "schedule", "sac"]
+ControllerName = Literal["fixed", "normalise", "quantile", "schedule", "sac"]
 ADAPTIVE: tuple[ControllerName, ...] = ("schedule", "sac")  # that can use a filter
 MAX_SPAN = 100.0
 Positive = Annotated[float, Field(ge=MIN_CLIP, le=MAX_CLIP)]
-Part = Annotated[float, Field(gt=0, le=1)]
-Factor = Annotated[float, Field(ge=1, le=MAX_SPAN)]
 End = Annotated[float, Field(ge=1 / MAX_SPAN, le=MAX_SPAN)]  # relative to the beginning
 
 
@@ -27,16 +25,6 @@ class FixedSection(Section):
         {},
         description="Clip norms by group name. Other groups: privacy.clip_norm × √(the group's"
         " share of all parameters).",
-    )
-
-
-class NormaliseSection(Section):
-    """The same length for every unit's part in a group."""
-
-    shrink: Part = Field(
-        1e-3,
-        description="Clip norm of every group, relative to fixed. Small, so that every unit is"
-        " clipped.",
     )
 
 
@@ -62,19 +50,6 @@ class QuantileSection(Section):
         le=MAX_BITS,
         description="Share of a unit's squared norm spent on reporting which groups were within."
         " Gradient noise grows by 1/√(1 − bits): 2.6% at 0.05.",
-    )
-
-
-class GeometrySection(Section):
-    """Scales of least total noise, from the released gradients."""
-
-    decay: float = Field(
-        0.9, ge=0, lt=1, description="Weight that squared norms of earlier rounds keep."
-    )
-    floor: Part = Field(
-        0.01,
-        description="Least squared norm of a group, relative to its value if all parameters were"
-        " alike.",
     )
 
 
@@ -109,37 +84,9 @@ class SacSection(Section):
         le=100_000,
         description="First decisions, drawn evenly instead of by what was learned.",
     )
-    policy: Path | None = Field(
-        None,
-        description="Policy trained before on public or made-up tasks with as many groups"
-        " (benchmarks/policy.py). It decides from round 1, without warm_up, and keeps learning.",
-    )
     interval: int = Field(1, ge=1, le=100_000, description="Rounds for which a decision holds.")
     updates: int = Field(
         4, ge=1, le=1000, description="Training steps of its networks after each decision."
-    )
-    batch: int = Field(64, ge=1, le=65_536, description="Remembered decisions in such a step.")
-    lr: Part = Field(3e-4, description="Learning rate of its networks.")
-    gamma: float = Field(0.99, ge=0, lt=1, description="Discount of the next decision's reward.")
-    tau: Part = Field(0.005, description="How fast the slow copies of the critics follow them.")
-    entropy: float = Field(
-        -1.0,
-        ge=-MAX_SPAN,
-        le=0,
-        description="Target entropy of each decided value, in nats. Lower is less random.",
-    )
-    clip_range: Factor = Field(
-        4.0, description="A clip norm stays within this factor of its first value."
-    )
-    weight_range: Factor = Field(
-        4.0,
-        description="Largest factor, up or down, on a group's least-noise weight, before weights"
-        " are scaled to sum to 1.",
-    )
-    pace_range: Factor = Field(
-        2.0,
-        description="With adaptive: largest factor, up or down, between a round's spending and"
-        " an even share of the remaining budget.",
     )
 
 
@@ -149,8 +96,7 @@ class ControllerSection(Section):
     name: ControllerName = Field(
         "fixed",
         description="Fixed clip norms (fixed), equal lengths (normalise), norms that follow a"
-        " quantile (quantile), scales of least noise (geometry), a change over rounds (schedule),"
-        " or a learning controller (sac).",
+        " quantile (quantile), a change over rounds (schedule), or a learning controller (sac).",
     )
     groups: Grouping = Field(
         "adapters",
@@ -164,17 +110,12 @@ class ControllerSection(Section):
     )
     data: Path | None = Field(
         None,
-        description="Records whose loss rewards sac: public or the coordinator's own, columns as"
-        " in [data], not those of [evaluation]. Without it, the reward is a released gradient's"
-        " signal above the noise.",
-    )
-    records: int = Field(
-        64, ge=1, le=100_000, description="Most of these records to use, from the first."
+        description="Records, of which the first 64 reward sac by their loss: public or the"
+        " coordinator's own, columns as in [data], not those of [evaluation]. Without it, the"
+        " reward is a released gradient's signal above the noise.",
     )
     fixed: FixedSection = FixedSection()
-    normalise: NormaliseSection = NormaliseSection()
     quantile: QuantileSection = QuantileSection()
-    geometry: GeometrySection = GeometrySection()
     schedule: ScheduleSection = ScheduleSection()
     sac: SacSection = SacSection()
 
@@ -193,10 +134,9 @@ class ControllerSection(Section):
             )
         if self.name != "sac" and self.data is not None:
             raise ValueError(f"data: {self.name!r} looks at no records; leave it out")
-        for table, keys in (("schedule", ("end_noise", "end_rate")), ("sac", ("pace_range",))):
-            for key in keys:
-                if not self.adaptive and key in getattr(self, table).model_fields_set:
-                    raise ValueError(f"{table}.{key}: is for adaptive = true; leave it out")
+        for key in ("end_noise", "end_rate"):
+            if not self.adaptive and key in self.schedule.model_fields_set:
+                raise ValueError(f"schedule.{key}: is for adaptive = true; leave it out")
         return self
 
     def files(self) -> dict[str, Path]:

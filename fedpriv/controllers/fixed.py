@@ -6,7 +6,7 @@ group that is exactly the job without a controller.
 
 *Normalise.* Every unit's part in a group gets the same length, whatever it was: only the direction
 of what a unit says is left, and how long gradients are no longer matters to what clip norm is
-right. The clip norms are s times the fixed ones (s is `controller.normalise.shrink`). After the
+right. The clip norms are s times the fixed ones (s is `SHRINK`). After the
 server has divided by the scales, a unit's part in a group has the length s·C_k, and so has its
 noise: both are 1/s times too small. The server multiplies by `lift` = 1/s, and an update has the
 size that it would have under `fixed` were every unit clipped there; the learning rate means the
@@ -20,9 +20,11 @@ Source:
 from __future__ import annotations
 
 from fedpriv.controllers.base import Controller, Setting, decision_of, least_noise, start_clip_norms
-from fedpriv.controllers.config import FixedSection, NormaliseSection
+from fedpriv.controllers.config import FixedSection
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.usual import MIN_CLIP
+
+SHRINK = 1e-3  # of clip norms under normalise: small, so that every unit is clipped
 
 
 class FixedController(Controller):
@@ -54,9 +56,9 @@ class NormaliseController(Controller):
     If a clip norm would be below the smallest allowed, all shrink only that far.
     """
 
-    def __init__(self, settings: NormaliseSection, setting: Setting) -> None:
+    def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         usual = start_clip_norms(setting)
-        shrink = max(settings.shrink, MIN_CLIP / float(usual.min()))
+        shrink = max(SHRINK, MIN_CLIP / float(usual.min()))
         self.lift = 1 / shrink
         self._decision = decision_of(shrink * usual, least_noise(usual, setting))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fedpriv.controllers.base import Controller, Setting
 from fedpriv.controllers.config import ADAPTIVE, ControllerSection
 from fedpriv.controllers.fixed import FixedController, NormaliseController
-from fedpriv.controllers.geometry import GeometryController
 from fedpriv.controllers.quantile import QuantileController
 from fedpriv.controllers.schedule import ScheduleController
 from fedpriv.errors import ConfigError
@@ -31,11 +30,9 @@ def make_controller(section: ControllerSection, setting: Setting) -> Controller:
         case "fixed":
             return FixedController(section.fixed, setting)
         case "normalise":
-            return NormaliseController(section.normalise, setting)
+            return NormaliseController(setting)
         case "quantile":
             return QuantileController(section.quantile, setting)
-        case "geometry":
-            return GeometryController(section.geometry, setting)
         case "schedule":
             return ScheduleController(section.schedule, setting)
         case "sac":

@@ -4,10 +4,10 @@
 stands out of the noise, and the size of its update; the share spent, the share of rounds, the loss
 and its change; the last decision.
 
-*Decision*, within ranges that the federation file sets: of each group a factor to the clip norm
-with which it began (1/`clip_range` to `clip_range`), and one (of `weight_range`) to the weight that
-makes least noise in all for these clip norms; in an adaptive job a pace, which multiplies an even
-share of what is left of the budget (by 1/`pace_range` to `pace_range`).
+*Decision*: of each group a factor to the clip norm with which it began (1/`CLIP_RANGE` to
+`CLIP_RANGE`), and one (of `WEIGHT_RANGE`) to the weight that makes least noise in all for these
+clip norms; in an adaptive job a pace, which multiplies an even share of what is left of the budget
+(by 1/`PACE_RANGE` to `PACE_RANGE`).
 
 *Reward*: how far the loss on public or synthetic records fell, for an even round's share of ε.
 Where a job has no such loss, instead: which share of the released gradient's squared norm is
@@ -36,7 +36,6 @@ Source:
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -58,6 +57,9 @@ from fedpriv.controllers.sac_networks import Batch, Learner
 from fedpriv.errors import ConfigError, RunError
 
 MAX_GROUPS = 1000  # the memory is as wide as eleven times that
+CLIP_RANGE = WEIGHT_RANGE = 4.0
+PACE_RANGE = 2.0
+BATCH = 64  # remembered decisions in a training step
 LARGEST_REWARD = 5.0  # in root mean squares of all that are remembered
 LARGEST_FEATURE = 5.0
 NETWORK = "network."  # before the names of what the learner keeps
@@ -67,7 +69,7 @@ class SacController(Controller):
     """Decides what has paid off before.
 
     Raises:
-        ConfigError: too many groups; or a policy that can't be read, or is of other networks.
+        ConfigError: too many groups.
     """
 
     def __init__(self, settings: SacSection, setting: Setting) -> None:
@@ -82,11 +84,7 @@ class SacController(Controller):
         self._start = start_clip_norms(setting)
         actions = 2 * setting.count + (setting.filter is not None)
         states = 3 * setting.count + 4 + actions
-        self._learner = Learner(states, actions, settings, self._generator(0))
-        self._warm_up = settings.warm_up
-        if settings.policy is not None:
-            self._learner.put(read_policy(settings.policy, self._learner))
-            self._warm_up = 0
+        self._learner = Learner(states, actions, settings.encoder, self._generator(0))
         self._decided = 0
         self._memory = [np.zeros((0, width), np.float32) for width in (states, actions, 1, states)]
         self._features = np.zeros(states)  # those of the last decision
@@ -99,8 +97,8 @@ class SacController(Controller):
     def decide(self, number: int) -> Decision:
         """Return what the last decision comes to in a round."""
         count = self.setting.count
-        clip_norms = self._start * self._settings.clip_range ** self._action[:count]
-        factors = self._settings.weight_range ** self._action[count : 2 * count]
+        clip_norms = self._start * CLIP_RANGE ** self._action[:count]
+        factors = WEIGHT_RANGE ** self._action[count : 2 * count]
         weights = least_noise(clip_norms, self.setting) * factors
         return decision_of(clip_norms, weights, self._share(number))
 
@@ -108,7 +106,7 @@ class SacController(Controller):
         """Return a round's share of the budget: it keeps the pace and leaves enough for others."""
         if self.setting.filter is None:
             return None
-        rounds, span = self.setting.rounds, self._settings.pace_range
+        rounds, span = self.setting.rounds, PACE_RANGE
         left = max(rounds - number + 1, 1)
         remaining = max(1 - 1e-9 - self._used, 0.0)
         if left == 1:
@@ -186,14 +184,14 @@ class SacController(Controller):
         shown = (rewards[:, 0] / scale).float().clamp(-LARGEST_REWARD, LARGEST_REWARD)
         generator = self._generator(2 * self._decided)
         for _ in range(self._settings.updates):
-            rows = torch.randint(count, (self._settings.batch,), generator=generator)
+            rows = torch.randint(count, (BATCH,), generator=generator)
             batch = Batch(states[rows], actions[rows], shown[rows], after[rows])
             self._learner.learn(batch, generator)
 
     def _choose(self) -> None:
         """Choose the decision of the coming rounds: first at random, then what was learned."""
         generator = self._generator(2 * self._decided + 1)
-        if self._decided < self._warm_up:
+        if self._decided < self._settings.warm_up:
             drawn = torch.rand(len(self._action), generator=generator, dtype=torch.float64)
             self._action = (2 * drawn - 1).numpy()
         else:
@@ -235,38 +233,6 @@ class SacController(Controller):
         self._action = np.array(own["action"], np.float64)
         self._pending = np.array(own["pending"], np.float64)
         self._decided, self._loss, self._used = int(decided), loss, used
-
-
-def policy_of(state: State) -> State:
-    """Return what was learned, of a controller's state: what another job can begin with."""
-    return {name: value for name, value in state.items() if name.startswith(NETWORK)}
-
-
-def read_policy(path: Path, learner: Learner) -> State:
-    """Read what was learned before, for networks like these.
-
-    Raises:
-        ConfigError: the file can't be read, or is of other networks.
-    """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    def refusal(problem: str) -> ConfigError:
-        fix = "Train one for this job: python benchmarks/policy.py."
-        return ConfigError(problem, key="controller.sac.policy", value=path, fix=fix)
-
-    try:
-        found = {name.removeprefix(NETWORK): value for name, value in load_file(path).items()}
-    except (OSError, SafetensorError) as error:
-        raise refusal(f"can't be read: {error}") from None
-    if not learner.fits(found):
-        raise refusal(
-            "is of networks of another size: of other groups, another encoder, or not adaptive"
-            " as this job is"
-        )
-    if not all(np.isfinite(value).all() for value in found.values()):
-        raise refusal("holds values that are not finite")
-    return found
 
 
 _MEMORY = ("memory.states", "memory.actions", "memory.rewards", "memory.after")

@@ -22,9 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from fedpriv.controllers.base import Array, State
-from fedpriv.controllers.config import SacSection
 from fedpriv.errors import RunError
 
+RATE = 3e-4  # of learning
+DISCOUNT = 0.99  # of what comes after
+FOLLOWING = 0.005  # how fast the slow copies follow the critics
+ENTROPY = -1.0  # of each value, in nats, that is aimed at
 LOWEST, HIGHEST = -5.0, 1.0  # logarithms of the deviation before tanh
 LONGEST = 1.0  # gradient of a step
 CRITICS = ("first", "second")
@@ -45,15 +48,12 @@ class Learner:
 
     Args:
         states, actions: S and A, how many values there are in each.
+        width: of the networks' layers.
         generator: draws the first weights.
     """
 
-    def __init__(
-        self, states: int, actions: int, settings: SacSection, generator: torch.Generator
-    ) -> None:
-        self._settings = settings
-        self._target = settings.entropy * actions
-        width = settings.encoder
+    def __init__(self, states: int, actions: int, width: int, generator: torch.Generator) -> None:
+        self._target = ENTROPY * actions
         self.networks = nn.ModuleDict({"actor": _dense(states, width, 2 * actions, generator)})
         for name in CRITICS:
             critic = _dense(states + actions, width, 1, generator)
@@ -67,7 +67,7 @@ class Learner:
             "temperature": [self.temperature],
         }
         self._optimizers = {
-            name: torch.optim.Adam(parameters, lr=settings.lr, foreach=False)
+            name: torch.optim.Adam(parameters, lr=RATE, foreach=False)
             for name, parameters in self._parts.items()
         }
         for optimizer in self._optimizers.values():
@@ -98,13 +98,13 @@ class Learner:
             for name in CRITICS:
                 slow, quick = self.networks[f"slow_{name}"], self.networks[name]
                 for one, other in zip(slow.parameters(), quick.parameters(), strict=True):
-                    one.lerp_(other, self._settings.tau)
+                    one.lerp_(other, FOLLOWING)
 
     @torch.no_grad()
     def _targets(self, batch: Batch, generator: torch.Generator) -> Tensor:
         actions, log_chance = self._drawn(batch.after, generator)
         later = self._lower(batch.after, actions, "slow_") - self.temperature.exp() * log_chance
-        return batch.rewards + self._settings.gamma * later
+        return batch.rewards + DISCOUNT * later
 
     def _drawn(self, states: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw actions (N, A) and the logarithms of their densities (N,)."""
@@ -143,16 +143,12 @@ class Learner:
         Raises:
             RunError: it is of other networks; nothing was changed.
         """
-        if not self.fits(state):
+        expected = {name: tuple(tensor.shape) for name, tensor in self._tensors()}
+        if {name: np.shape(value) for name, value in state.items()} != expected:
             raise RunError("The state of a controller is of other networks or other groups.")
         with torch.no_grad():
             for name, tensor in self._tensors():
                 tensor.copy_(torch.from_numpy(np.array(state[name])))
-
-    def fits(self, state: State) -> bool:
-        """Tell whether arrays have the names and shapes of what `arrays` returns."""
-        expected = {name: tuple(tensor.shape) for name, tensor in self._tensors()}
-        return {name: np.shape(value) for name, value in state.items()} == expected
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.networks.state_dict().items()

@@ -135,11 +135,10 @@ class GroupScaling:
                 f"groups: expected {count} of this model, the job has {terms.count} and its request"
                 f" {len(decision.clip_norms)}."
             )
-        self._groups, self._together = groups, terms.together
+        self._groups = groups
         weights, norms = np.array(decision.weights), np.array(decision.clip_norms)
         self._norms = norms
-        self._most = clip_norm * math.sqrt(1 - terms.bits)
-        self._bounds = self._most * np.sqrt(weights)
+        self._bounds = clip_norm * math.sqrt(1 - terms.bits) * np.sqrt(weights)
         self.scales: Values = self._bounds / norms  # a_k
         self.extra = terms.extra
         self._bit = 2 * clip_norm * math.sqrt(terms.bits / count)  # β
@@ -158,12 +157,7 @@ class GroupScaling:
             torch.from_numpy(values).to(means.device)
             for values in (self.scales, self._bounds, self._norms)
         )
-        if self._together:
-            whole = torch.linalg.vector_norm(norms * scales, dim=1, keepdim=True)
-            factors = scales * (self._most / whole.clamp_min(self._most))
-        else:
-            factors = torch.minimum(scales.expand_as(norms), bounds / norms)
-        factors = factors.to(means.dtype)
+        factors = torch.minimum(scales.expand_as(norms), bounds / norms).to(means.dtype)
         made = means.new_empty(len(means), self._groups.size + self.extra)
         for start, end, group in self._groups.segments:
             factor = factors[:, group : group + 1]

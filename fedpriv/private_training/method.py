@@ -124,13 +124,15 @@ class SiteHalf:
         """Make the half.
 
         Raises:
-            ProtocolError: see `Method.at_site`; or the method has no groups.
+            ProtocolError: see `Method.at_site`; or the method has no groups, or none like these.
         """
         made = self.method.at_site(self.proposal, self.records)
         if self.proposal.groups is None:
             return made
         if not has_groups(self.method):
             raise ProtocolError(f"groups: {self.proposal.method} has none to decide about.")
+        if self.proposal.groups.together:
+            raise ProtocolError("groups.together: each group is clipped by itself here.")
         grouped = cast(GroupedMethod, made)
         return made if self.decision is None else grouped.in_groups(self.decision)
 

@@ -50,12 +50,6 @@ class ServerOptimizerSection(OptimizerSection):
     lr: float = Field(1.0, gt=0, le=MAX_RATE, description="Learning rate; 1 takes the mean whole.")
 
 
-GATE = (
-    "a gate is no longer there: what is better after one step was the worse way, by 0.169 in the"
-    " loss (docs/results/denoising.md); use 'server' or 'off'"
-)
-
-
 class DenoiseSection(Section):
     """Removal of noise from released values, which costs no privacy."""
 
@@ -73,13 +67,6 @@ class DenoiseSection(Section):
         "kept",
         description="Length of a denoised matrix: as before (kept), or of what remains (unscaled).",
     )
-
-    @field_validator("where", mode="before")
-    @classmethod
-    def _no_gate(cls, value: object) -> object:
-        if value == "gate":
-            raise ValueError(GATE)
-        return value
 
     @field_validator("kappa", mode="before")
     @classmethod

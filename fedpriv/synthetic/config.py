@@ -32,11 +32,6 @@ class GeneratorSection(Section):
     key_env: str = Field(
         "OPENAI_API_KEY", min_length=1, description="endpoint: environment variable with its key."
     )
-    answers: Path | None = Field(
-        None,
-        description="endpoint: folder for its answers, shared by runs. Without it, the run's own"
-        " folder.",
-    )
     timeout: float = Field(
         120.0, gt=0, le=86_400, description="endpoint: seconds to wait for an answer."
     )

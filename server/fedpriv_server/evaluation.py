@@ -25,6 +25,8 @@ from fedpriv_server.own_records import spec_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+REWARDING = 64  # most records by whose loss a controller is rewarded, from the first
+
 
 def evaluation_records(
     config: JobConfig, tokenizer: PreTrainedTokenizerBase, folder: Path | None = None
@@ -57,7 +59,7 @@ def controller_records(
     if section is None or section.data is None:
         return []
     spec, key = evaluation_spec(config), "controller.data"
-    return load_examples(section.data, spec, tokenizer, key, section.records, folder)[0]
+    return load_examples(section.data, spec, tokenizer, key, REWARDING, folder)[0]
 
 
 def load_examples(

@@ -60,11 +60,7 @@ def control_of(
     )
     controller = make_controller(section, setting)
     terms = GroupTerms(
-        by=section.groups,
-        count=len(groups),
-        together=controller.together,
-        bits=controller.bits,
-        adaptive=section.adaptive,
+        by=section.groups, count=len(groups), bits=controller.bits, adaptive=section.adaptive
     )
     rewarded = partial(judge, records) if records else None
     return ControllerRun(

@@ -128,7 +128,7 @@ def generator_of(
             "is missing", key="synthetic.generator.describe", fix="Say what a record is."
         )
     if settings.kind == "endpoint":
-        ask = endpoint(settings, longest=longest, cache=settings.answers or answers)
+        ask = endpoint(settings, longest=longest, cache=answers)
     else:
         ask = chat(lend, temperature=settings.temperature, longest=longest)
     prior = _prior(config, settings)

@@ -516,6 +516,16 @@ def test_an_adaptive_job_has_no_looks_and_no_secure_sum(
     Proposal.parse(setting.change(groups=grouped(), **change).model_dump_json())
 
 
+def test_groups_that_are_clipped_together_are_read_and_refused(setting: Setting) -> None:
+    """As geometry asked for in version 0.2.0, whose dossiers hold such proposals."""
+    site, older = setting.site(), setting.change(groups=grouped(together=True))
+    assert Proposal.parse(older.model_dump_json()) == older
+    with pytest.raises(ProtocolError, match=r"groups\.together"):
+        site.consider(older)
+    assert site.ledger.head.rows == 1
+    site.close()
+
+
 def test_a_method_without_groups_has_no_controller(setting: Setting) -> None:
     site = setting.site(methods=("dp-lora", "pe-sgd"))
     asked = setting.change(

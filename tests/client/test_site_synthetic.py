@@ -16,7 +16,6 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from fedpriv.errors import ConfigError, ProtocolError, SlotError, SyntheticSetError
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site_half import PeSgd
-from fedpriv.methods.registry import CONTROLS
 from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import LocalSteps, Proposal
@@ -222,11 +221,10 @@ def test_local_steps_that_leave_the_span_are_refused(
     site.close()
 
 
-@pytest.mark.parametrize("method", CONTROLS)
-def test_a_control_is_refused_whatever_the_sites_file_allows(setting: Setting, method: str) -> None:
-    site = setting.site(methods=(method,))
-    with pytest.raises(ConfigError, match="was a control of earlier versions"):
-        site.consider(proposal(setting, method=method))
+def test_a_method_that_is_gone_is_refused_whatever_the_sites_file_allows(setting: Setting) -> None:
+    site = setting.site(methods=("pe-sgd-gradient",))
+    with pytest.raises(ConfigError, match=r"no such method is installed .*'pe-sgd-gradient'"):
+        site.consider(proposal(setting, method="pe-sgd-gradient"))
     assert site.ledger.head.rows == 1
     site.close()
 
@@ -263,13 +261,13 @@ def test_what_one_request_computed_is_gone_before_the_next(setting: Setting) -> 
     """The gradients of a set are large, and hold on to the model that made them."""
     import gc
 
-    from fedpriv.methods.pe_sgd.basis import Basis
+    from fedpriv.methods.pe_sgd.span import Span
 
     site = ready(setting)
     for slot in (0, 1):
         ask(site, setting, slot, WHOLE)
         gc.collect()
-        assert not [one for one in gc.get_objects() if isinstance(one, Basis)]
+        assert not [one for one in gc.get_objects() if isinstance(one, Span)]
     site.close()
 
 

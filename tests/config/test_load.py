@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from fedpriv.base_model import EMBEDDED as STORED
-from fedpriv.config.load import EMBEDDED, HOSPITALS, digest, load_job
+from fedpriv.config.job import JobConfig
+from fedpriv.config.load import EMBEDDED, HOSPITALS, digest, load_job, settings_of
 from fedpriv.config.trust import check_shared_noise
 from fedpriv.errors import ConfigError
 
@@ -55,8 +57,8 @@ def error_of(*overrides: str, file: Path = HOSPITALS) -> ConfigError:
         ("data.columns={letter='x'}", "data.columns", "'letter' is not a field"),
         ("data.columns={prompt='x'}", "data.columns", "needs text or completion + prompt"),
         ("denoise.where=client", "denoise.where", "'off', 'server' or 'site'"),
-        ("denoise.where=gate", "denoise.where", "no longer there"),
-        ("gate.data=x.jsonl", "gate", "leave this table out"),
+        ("denoise.where=gate", "denoise.where", "'site' (got 'gate')"),
+        ("gate.data=x.jsonl", "gate", "unknown key (got {'data': 'x.jsonl'})"),
         ("denoise.kappa=0.9", "denoise.kappa", "from 1 to 100, or auto"),
         ("denoise.kappa=often", "denoise.kappa", "from 1 to 100, or auto"),
         ("denoise.kappa=1e200", "denoise.kappa", "from 1 to 100, or auto"),
@@ -339,3 +341,18 @@ def test_spare_slots_are_slots_and_no_rounds() -> None:
     job = load_job(HOSPITALS, [SECURE, "privacy.spare_slots=7", "job.rounds=20"])
     assert (job.steps, job.slots, job.max_colluding) == (20, 27, 1)
     assert load_job(HOSPITALS).privacy.trust == "local"
+
+
+def test_what_records_of_older_runs_hold_of_keys_that_are_gone_is_read() -> None:
+    generator = "synthetic.generator={kind='endpoint', model='m', describe='d', url='http://h/v1'}"
+    job = load_job(HOSPITALS, ["synthetic.size=2", generator])
+    record = settings_of(job)
+    record["synthetic"]["generator"]["answers"] = record["gate"] = None
+    assert settings_of(JobConfig.model_validate(record)) == settings_of(job)
+    assert record["synthetic"]["generator"]["answers"] is None
+    for table in (record, record["synthetic"]["generator"]):
+        key = "gate" if table is record else "answers"
+        table[key] = "kept"
+        with pytest.raises(ValidationError, match=key):
+            JobConfig.model_validate(record)
+        table[key] = None

@@ -13,8 +13,8 @@ from fedpriv.controllers.registry import make_controller
 from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.mechanism.privatised import received
 
-NAMES = ("fixed", "normalise", "quantile", "geometry", "schedule", "sac")
-SMALL_SAC = {"encoder": 8, "warm_up": 2, "updates": 1, "batch": 4, "lr": 3e-3, "replay": 20}
+NAMES = ("fixed", "normalise", "quantile", "schedule", "sac")
+SMALL_SAC = {"encoder": 8, "warm_up": 2, "updates": 1, "replay": 20}
 ROUNDS = 12
 
 
@@ -37,7 +37,8 @@ def make(name: str, setting: Setting | None = None, **settings: Any) -> Controll
     """The controller of that name; sac is a small one."""
     setting = setting_of() if setting is None else setting
     given = {**SMALL_SAC, **settings} if name == "sac" else settings
-    section = {"name": name, "adaptive": setting.filter is not None, name: given}
+    section = {"name": name, "adaptive": setting.filter is not None}
+    section |= {name: given} if given else {}
     return make_controller(ControllerSection.model_validate(section), setting)
 
 

@@ -77,4 +77,3 @@ def test_weights_make_the_least_noise_for_its_clip_norms() -> None:
 
 def test_it_asks_for_what_its_bits_cost() -> None:
     assert make("quantile", bits=0.1).bits == 0.1
-    assert not make("quantile").together

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
 
 from fedpriv.controllers.base import Controller, Setting
-from fedpriv.controllers.sac import policy_of
-from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.filter import RdpFilter
 from tests.controllers.controller_rounds import make, seen_of, setting_of
 from tests.example_counts import examples
 
-FAST = {"encoder": 32, "warm_up": 40, "updates": 4, "batch": 32, "lr": 3e-3, "replay": 10_000}
+FAST = {"encoder": 32, "warm_up": 40, "updates": 4, "replay": 10_000}
+RATE = "fedpriv.controllers.sac_networks.RATE"
+PACE_RANGE = "fedpriv.controllers.sac.PACE_RANGE"
 UNITS = 20.0  # in a round
 
 
@@ -51,7 +49,11 @@ def world(controller: Controller, rounds: int, *, with_loss: bool) -> np.ndarray
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("with_loss", [True, False])
-def test_it_finds_the_group_that_has_all_the_signal(with_loss: bool) -> None:
+def test_it_finds_the_group_that_has_all_the_signal(
+    monkeypatch: pytest.MonkeyPatch, with_loss: bool
+) -> None:
+    monkeypatch.setattr(RATE, 3e-3)
+    monkeypatch.setattr("fedpriv.controllers.sac.BATCH", 32)
     setting = setting_of((50, 50), rounds=140, clip_norm=1.0)
     found = world(make("sac", setting, **FAST), 140, with_loss=with_loss)
     assert 0.35 < found[:40].mean() < 0.65  # at first, anything
@@ -104,9 +106,14 @@ def test_a_decision_stands_for_its_interval() -> None:
 
 
 @pytest.mark.parametrize("warm_up", [0, 1000])
-def test_its_decisions_stay_within_their_ranges(warm_up: int) -> None:
+def test_its_decisions_stay_within_their_ranges(
+    monkeypatch: pytest.MonkeyPatch, warm_up: int
+) -> None:
+    monkeypatch.setattr(RATE, 0.1)
+    monkeypatch.setattr("fedpriv.controllers.sac.CLIP_RANGE", 3.0)
+    monkeypatch.setattr("fedpriv.controllers.sac.WEIGHT_RANGE", 2.0)
     setting = setting_of(rounds=60)
-    controller = make("sac", setting, warm_up=warm_up, clip_range=3.0, weight_range=2.0, lr=0.1)
+    controller = make("sac", setting, warm_up=warm_up)
     start = np.asarray(make("fixed", setting).decide(1).clip_norms)
     for number in range(1, 60):
         decision = controller.decide(number)
@@ -129,10 +136,12 @@ def test_the_budget_is_used_up_and_never_overrun(
 ) -> None:
     budget = RdpFilter(8, 0.1, noise, rounds)
     setting = Setting(("a",), (5,), rounds, 1.0, seed=seed, filter=budget)
-    controller = make("sac", setting, pace_range=pace_range, warm_up=1000)
+    controller = make("sac", setting, warm_up=1000)
     spent, shares = Fraction(0), []
     for number in range(1, rounds + 1):
-        decision = controller.decide(number)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PACE_RANGE, pace_range)
+            decision = controller.decide(number)
         assert decision.share is not None
         shares.append(decision.share)
         spent += Fraction(budget.debit(budget.noise_of(decision.share)))
@@ -143,9 +152,10 @@ def test_the_budget_is_used_up_and_never_overrun(
         assert shares == pytest.approx([1 / rounds] * rounds, rel=1e-6)
 
 
-def test_rounds_that_were_lost_leave_more_for_the_others() -> None:
+def test_rounds_that_were_lost_leave_more_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PACE_RANGE, 1.0)
     setting = setting_of(adaptive=True)
-    controller = make("sac", setting, pace_range=1.0)
+    controller = make("sac", setting)
     assert controller.decide(1).share == pytest.approx(1 / 12)
     assert controller.decide(7).share == pytest.approx(1 / 6)  # six are left for all of it
     controller.see(seen_of(1, controller.decide(1), [1.0] * 3, spent=0.9))
@@ -170,25 +180,3 @@ def test_of_what_it_remembers_it_forgets_the_oldest() -> None:
         controller.see(seen_of(number, controller.decide(number), [1.0] * 3, loss=loss))
     rewards = controller.state().value["memory.rewards"][:, 0]
     assert rewards.tolist() == [11.0, 13.0, 15.0, 17.0, 19.0]
-
-
-def test_what_was_learned_before_decides_from_the_first_round_on(tmp_path: Path) -> None:
-    learned, other = make("sac"), tmp_path / "policy.safetensors"
-    for number in range(1, 8):
-        learned.see(seen_of(number, learned.decide(number), [1.0] * 3, loss=float(-number)))
-    save_file(policy_of(learned.state().value), other)
-    first, second = (make("sac", policy=other, warm_up=warm_up) for warm_up in (0, 1000))
-    assert first.decide(1) == second.decide(1) != make("sac", warm_up=0).decide(1)
-    kept, again = policy_of(first.state().value), policy_of(learned.state().value)
-    assert all(np.array_equal(kept[name], again[name]) for name in again)
-
-
-@pytest.mark.parametrize("wrong", ["no file", "no policy", "other groups"])
-def test_a_policy_that_is_none_is_refused(tmp_path: Path, wrong: str) -> None:
-    path = tmp_path / "policy.safetensors"
-    if wrong == "no policy":
-        path.write_bytes(b"nothing")
-    elif wrong == "other groups":
-        save_file(policy_of(make("sac", setting_of((1, 2))).state().value), path)
-    with pytest.raises(ConfigError, match=r"controller\.sac\.policy"):
-        make("sac", policy=path)

@@ -46,7 +46,6 @@ def scalings(draw: st.DrawFn) -> GroupScaling:
     terms = GroupTerms(
         by=by,
         count=count,
-        together=draw(st.booleans()),
         bits=draw(st.sampled_from([0.0, 0.05, 0.5])),
     )
     return GroupScaling(groups, terms, decision(weights, norms), C)
@@ -100,28 +99,22 @@ def test_what_was_within_comes_back_as_it_was(scaling: GroupScaling, means: torc
     assert np.allclose(back, small[0].numpy(), rtol=1e-5, atol=1e-35)
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_each_group_is_clipped_to_its_own_norm_or_all_together(together: bool) -> None:
+def test_each_group_is_clipped_to_its_own_norm() -> None:
     """Against the formulas, group by group."""
     groups = Groups.of(NAMES, SHAPES, "adapters")
     chosen = decision([1, 2, 3, 4], [0.5, 1.0, 2.0, 4.0])
-    terms = GroupTerms(by="adapters", count=4, together=together, bits=0.2)
+    terms = GroupTerms(by="adapters", count=4, bits=0.2)
     generator = np.random.default_rng(1)
     row = generator.standard_normal(SIZE) * np.repeat([5, 0.01, 1, 3], groups.sizes)
     made = GroupScaling(groups, terms, chosen, C).vectors(torch.tensor(row).unsqueeze(0))[0]
     expected, within, start = [], [], 0
-    scaled = []
     for size, norm, weight in zip(groups.sizes, chosen.clip_norms, chosen.weights, strict=True):
         part = row[start : start + size]
         start += size
         scale = C * math.sqrt(0.8 * weight) / norm
         length = float(np.linalg.norm(part))
-        scaled.append(scale * part)
         expected.append(scale * part * min(1, norm / length))
         within.append(length <= norm)
-    if together:
-        whole = np.concatenate(scaled)
-        expected = [whole * min(1, C * math.sqrt(0.8) / float(np.linalg.norm(whole)))]
     bit = 2 * C * math.sqrt(0.2 / 4)
     bits = [(0.5 if one else -0.5) * bit for one in within]
     assert made.numpy() == pytest.approx(np.concatenate([*expected, bits]), rel=1e-12)
@@ -155,12 +148,11 @@ def test_one_group_at_the_plans_own_clip_norm_changes_nothing() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_row_that_is_not_finite_adds_nothing_not_even_its_bits(bad: float) -> None:
     groups = Groups.of(NAMES, SHAPES, "adapters")
-    for together in (False, True):
-        terms = GroupTerms(by="adapters", count=4, bits=0.1, together=together)
-        scaling = GroupScaling(groups, terms, decision([1] * 4, [1.0] * 4), C)
-        row = torch.ones(1, SIZE)
-        row[0, 17] = bad
-        assert not clip_and_sum(scaling.vectors(row), C).any()
+    terms = GroupTerms(by="adapters", count=4, bits=0.1)
+    scaling = GroupScaling(groups, terms, decision([1] * 4, [1.0] * 4), C)
+    row = torch.ones(1, SIZE)
+    row[0, 17] = bad
+    assert not clip_and_sum(scaling.vectors(row), C).any()
 
 
 def test_a_decision_about_other_groups_is_refused() -> None:

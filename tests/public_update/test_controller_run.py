@@ -208,7 +208,7 @@ def test_raw_values_are_refused() -> None:
         controlled.see(raw)
 
 
-@pytest.mark.parametrize("name", ["quantile", "geometry", "sac"])
+@pytest.mark.parametrize("name", ["quantile", "sac"])
 def test_what_it_sees_rests_on_the_sites_word_and_so_does_its_state(name: Any) -> None:
     """A state that rests on less would say that no private record had a part in it."""
     adaptive = name == "sac"
@@ -216,11 +216,9 @@ def test_what_it_sees_rests_on_the_sites_word_and_so_does_its_state(name: Any) -
     setting = Setting(GROUPS.names, GROUPS.sizes, ROUNDS, CLIP, filter=budget)
     known = {"name": name, "adaptive": adaptive}
     if name == "sac":
-        known["sac"] = {"encoder": 8, "warm_up": 2, "updates": 1, "batch": 4}
+        known["sac"] = {"encoder": 8, "warm_up": 2, "updates": 1}
     made = make_controller(ControllerSection.model_validate(known), setting)
-    own = GroupTerms(
-        by="adapters", count=2, together=made.together, bits=made.bits, adaptive=adaptive
-    )
+    own = GroupTerms(by="adapters", count=2, bits=made.bits, adaptive=adaptive)
     controlled = ControllerRun(made, GROUPS, own, clip_norm=CLIP, rounds=ROUNDS)
     assert controlled.state().trust_model == TrustModel.PUBLIC
     generator = np.random.default_rng(3)

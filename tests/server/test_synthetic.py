@@ -113,17 +113,6 @@ def test_a_record_too_long_to_send_is_named(
         synthetic_records(config, tmp_path / "b")
 
 
-def test_answers_may_be_shared_by_runs(federation: Make) -> None:
-    generator = (
-        "synthetic.generator={kind='endpoint', model='m', describe='d', url='http://h/v1',"
-        " answers='kept'}"
-    )
-    file = federation()
-    found = load_job(file, ["synthetic.size=2", generator]).synthetic
-    assert found is not None and found.generator is not None
-    assert found.generator.answers == file.parent / "kept"
-
-
 def test_a_prompt_for_all_needs_records_with_prompts(federation: Make, model_folder: Make) -> None:
     file, prompt = federation(), "prompt='Write a note.'"
     with pytest.raises(ConfigError, match="belongs to records with a prompt") as caught:

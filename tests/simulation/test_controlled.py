@@ -21,7 +21,7 @@ Make = Callable[..., Any]
 JOBS = {
     "quantile": '[controller]\nname = "quantile"\ngroups = "layers"\n',
     "sac": '[controller]\nname = "sac"\ngroups = "layers"\nadaptive = true\n'
-    "sac = { encoder = 8, warm_up = 1, updates = 1, batch = 2 }\n",
+    "sac = { encoder = 8, warm_up = 1, updates = 1 }\n",
 }
 
 
@@ -131,7 +131,7 @@ ADAPTIVE = ("controller.name='sac'", "controller.adaptive=true")
             "evaluation.sites",
         ),
         (("controller.name='quantile'", "controller.adaptive=true"), "adaptive"),
-        (("controller.name='geometry'", "controller.data='held-out.jsonl'"), "data"),
+        (("controller.name='schedule'", "controller.data='held-out.jsonl'"), "data"),
         (("controller.fixed.clip_norms={nowhere=1.0}",), "nowhere"),
         (("controller.groups='adapters'", "job.method='pe-sgd'", "synthetic.data='made-up.jsonl'",
           "synthetic.size=4"), "controller"),

@@ -27,7 +27,7 @@ SAC = """[controller]
 name = "sac"
 groups = "layers"
 adaptive = true
-sac = { encoder = 8, warm_up = 1, updates = 1, batch = 2 }
+sac = { encoder = 8, warm_up = 1, updates = 1 }
 """
 SECURE = ("privacy.trust=secure-sum", "privacy.max_colluding=1")
 

@@ -3,7 +3,7 @@
 With G (N, P) holding a gradient a row, a gradient h has inner products c = G h with them, and its
 ridge regression on them is z = (G Gᵀ + λI)⁻¹ c: the step h becomes Gᵀ z. All of it needs G Gᵀ
 (N, N) and c alone, so that G itself can be held and read a layer at a time
-(`fedpriv.methods.pe_sgd.basis`).
+(`fedpriv.methods.pe_sgd.span`).
 
 Source:
     Zou et al., "PE-SGD: Differentially Private Deep Learning via Evolution of Gradient Subspace

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedpriv.errors import ProtocolError
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.projection import normalised
-from fedpriv.methods.pe_sgd.span import Span, span_of
+from fedpriv.methods.pe_sgd.span import Span, as_vector, span_of
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
@@ -71,7 +71,7 @@ class PeSgd:
 
     def at(self, parameters: Vector, moved: Vector) -> Vector:
         """Return the parameters, moved by these multiples of the gradients that were prepared."""
-        found: Vector = parameters + self.span.combine(torch.from_numpy(moved))
+        found: Vector = parameters + as_vector(self.span.combine(torch.from_numpy(moved)))
         return found
 
     def clipped_sum(
@@ -90,7 +90,7 @@ class PeSgd:
             return normalised(found, clip_norm) if self.settings.bound == "normalised" else found
 
         worker.vector.write(parameters)
-        size, values = span.basis.size, span.products
+        size, values = span.size, span.products
         return sum_of_units(
             worker, units, clip_norm, numerics, size=size, values=values, vectors=vectors
         )

@@ -1,4 +1,10 @@
-"""The gradients of a synthetic set at some values, and how other gradients are written in them."""
+"""The gradients of a synthetic set at some values, and how other gradients are written in them.
+
+For an adapter of P = 10 million parameters, N = 200 gradients are 8 GB. Where that is more than a
+share of the device's memory, they are kept in the machine's own, and while other gradients are
+made, each layer's block is taken to the device when that layer's turn comes. What is held there
+then is one block, and never a row of P values.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv import memory
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
-from fedpriv.methods.pe_sgd.basis import Basis
+from fedpriv.gradients.engine import GradientEngine
 from fedpriv.methods.pe_sgd.projection import Projection
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.public_records import batches
@@ -19,27 +26,55 @@ from fedpriv.private_training.record_loss import record_losses
 from fedpriv.private_training.worker import Worker
 
 SPAN = "span"  # at a worker
+SHARE = 8  # gradients of more than one in so many of the device's bytes stay off it
 
 
 class Span:
-    """What the gradients of some public records span, at the values that it was made with.
+    """G (N, P): the gradients of N public records' own losses, at the values it was made with.
 
     Args:
         records: None for one without a token to predict, whose gradient is 0.
         ridge: see `Projection`.
 
     Attributes:
-        basis: G (N, P).
-        projection: the projection onto it.
+        size: N.
+        gram: (N, N) float64, G Gᵀ.
+        projection: the projection onto them.
+
+    Raises:
+        ValueError: N is more than P.
+
+    Privacy:
+        Of public records and released values alone; `products` are private, like the gradients
+        they are made of.
     """
 
     def __init__(
         self, worker: Worker, records: Sequence[Example | None], parameters: Vector, ridge: float
     ) -> None:
         self._made_of = records, parameters.copy(), ridge
+        self.size, self._engine = len(records), worker.gradients
+        size, engine = self.size, self._engine
         worker.vector.write(parameters)
-        self.basis = Basis(worker.gradients, batches(worker, records), len(records))
-        self.projection = Projection(self.basis.gram, ridge)
+        if size > engine.size:
+            raise ValueError(f"Expected size={size} of at most the {engine.size} trained.")
+        home = _home(engine, size)
+        self._blocks = {  # first column → (N, columns)
+            start: torch.zeros(size, columns, dtype=engine.dtype, device=home)
+            for start, columns in engine.blocks
+        }
+        for losses, members in batches(worker, records):
+
+            def take(start: int, part: Tensor, members: list[int] = members) -> None:
+                block = self._blocks[start]
+                block[members] += part.to(block.device)  # each row once: no order to add in
+
+            engine.stream(losses, len(members), take)
+        self.gram = torch.zeros(size, size, dtype=torch.float64, device=engine.device)
+        for block in self._blocks.values():
+            block = block.to(engine.device)
+            self.gram += (block @ block.T).double()
+        self.projection = Projection(self.gram, ridge)
 
     def is_of(self, records: Sequence[Example | None], parameters: Vector, ridge: float) -> bool:
         """Tell whether another span of these would be the same."""
@@ -47,13 +82,32 @@ class Span:
         return strength == ridge and np.array_equal(values, parameters) and known == records
 
     def products(self, batch: Batch) -> Tensor:
-        """Multiply the gradients of a batch with those of the set, (B, N) float64."""
-        losses = partial(record_losses, batch=batch)
-        return self.basis.products(losses, len(batch)).double()
+        """Compute c = H Gᵀ (B, N) float64, of the gradients H (B, P) of each record's own loss.
 
-    def combine(self, coefficients: Tensor) -> Vector:
-        """Return the gradient (P,) of coefficients (N,)."""
-        return as_vector(self.basis.combine(coefficients))
+        It goes a row at a time, from memory of its own: where a row begins in a batch decides how
+        it is aligned, and that how it is rounded.
+
+        Raises:
+            NotPrivateError: as `GradientEngine.stream`.
+        """
+        engine = self._engine
+        total = torch.zeros(len(batch), self.size, dtype=engine.dtype, device=engine.device)
+
+        def take(start: int, part: Tensor) -> None:
+            block = self._blocks[start].to(part.device)
+            for row, gradient in zip(total, part, strict=True):
+                row += block @ gradient.clone()
+
+        engine.stream(partial(record_losses, batch=batch), len(batch), take)
+        return total.double()
+
+    def combine(self, coefficients: Tensor) -> Tensor:
+        """Compute Gᵀ z (P,) of z (N,), in float64."""
+        row = coefficients.double().cpu()[None]  # (1, N)
+        found = row.new_empty(1, self._engine.size)
+        for start, block in self._blocks.items():
+            found[:, start : start + block.shape[1]] = row @ block.to(row)
+        return found[0]
 
 
 def span_of(
@@ -79,3 +133,17 @@ def as_vector(value: Tensor) -> Vector:
     """Return it as it is sent and optimised."""
     found: Vector = value.to(torch.float32).cpu().numpy()
     return found
+
+
+def _home(engine: GradientEngine, size: int) -> torch.device:
+    """Choose where gradients are kept: on the device, unless they are large there.
+
+    Privacy:
+        Sizes alone decide. How much of a device is free tells of earlier private steps, and
+        where a product is computed decides how it is rounded.
+    """
+    if engine.device.type != "cuda":
+        return torch.device("cpu")
+    needed = size * engine.size * engine.dtype.itemsize
+    there = memory.total(engine.device)
+    return engine.device if needed * SHARE <= there else torch.device("cpu")

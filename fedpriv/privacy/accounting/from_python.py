@@ -1,14 +1,9 @@
-"""`fedpriv.plan`: as `fedpriv plan`, with errors that name arguments in place of options."""
+"""`fedpriv.plan`: as `fedpriv plan`, for what a person hands to a function."""
 
 from __future__ import annotations
 
-import re
-
 from fedpriv.arguments import checked
-from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.planning import Planned, solve
-
-_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([\d.]+(?:e-?\d+)?))?")
 
 
 @checked
@@ -33,22 +28,4 @@ def plan(
     Privacy:
         Reads public numbers alone.
     """
-    given = dict(locals())
-    try:
-        return solve(**given)
-    except ConfigError as error:
-        texts = {"problem": error.problem, "key": error.key or "", "fix": error.fix}
-        raise error.but(**{name: _as_arguments(text) for name, text in texts.items()}) from None
-
-
-def _as_arguments(text: str) -> str:
-    """Write ``--sample-rate 0.05`` as ``sample_rate=0.05``."""
-
-    def argument(found: re.Match[str]) -> str:
-        name, value = found[1].replace("-", "_"), found[2]
-        if value is None:
-            return name
-        number = value.rstrip(".")
-        return f"{name}={number}{value[len(number) :]}"
-
-    return _OPTION.sub(argument, text)
+    return solve(**locals())

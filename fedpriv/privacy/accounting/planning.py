@@ -256,7 +256,7 @@ def solve_with_looks(
         ConfigError, AccountingError: as of `solve`; or ε pays for no step to train.
     """
     if look_steps < 0:
-        raise ConfigError("must not be negative", key="--looks", fix="Such as --looks 3.")
+        raise ConfigError("must not be negative", key="looks", fix="Such as 3.")
     planned = solve(steps=None if steps is None else steps + look_steps, **given)
     if not look_steps:
         return planned, None
@@ -276,26 +276,25 @@ def solve_with_looks(
 def _too_few(missing: Sequence[str]) -> ConfigError:
     fix = f"Add any {len(missing) - 1} of these {len(missing)}; the one left out is solved for."
     if "sample_rate" in missing:
-        fix += " --batch with --size stands for --sample-rate."
-    return ConfigError("too few values", key=", ".join(map(_option, missing)), fix=fix)
+        fix += " A batch with a size stands for the sample rate."
+    return ConfigError("too few values", key=", ".join(missing), fix=fix)
 
 
 def _rate(batch: float, size: int | None, sample_rate: float | None) -> float:
     if sample_rate is not None:
-        problem = f"contradicts --batch {batch:g}, which says the rate too"
+        problem = f"contradicts the batch of {batch:g}, which says the rate too"
         fix = "Leave one of them out."
-        raise ConfigError(problem, key="--sample-rate", value=sample_rate, fix=fix)
+        raise ConfigError(problem, key="sample_rate", value=sample_rate, fix=fix)
     if size is None:
         raise ConfigError(
             "says no rate without the number of units it is drawn from",
-            key="--batch",
+            key="batch",
             value=batch,
-            fix="Add --size with the declared number of units, or give --sample-rate instead.",
+            fix="Add the size, the declared number of units, or give the sample rate instead.",
         )
     if batch > size:
-        raise ConfigError(
-            f"is more than --size {size}", key="--batch", value=batch, fix="Make it smaller."
-        )
+        problem = f"is more than the size of {size}"
+        raise ConfigError(problem, key="batch", value=batch, fix="Make it smaller.")
     return batch / size
 
 
@@ -304,19 +303,14 @@ def _check_delta(delta: float, size: int, is_default: bool) -> None:
         problem = f"must be below 1/size = {1 / size:.4g}" + (
             ", and its default is not" if is_default else ""
         )
-        fix = f"Such as --delta 1e-{len(str(size)) + 1}."
-        raise ConfigError(problem, key="--delta", value=delta, fix=fix)
+        fix = f"Such as 1e-{len(str(size)) + 1}."
+        raise ConfigError(problem, key="delta", value=delta, fix=fix)
 
 
 def _check(name: str, value: float) -> None:
     fits, problem, example = _LIMITS[name]
     if not fits(value):
-        option = _option(name)
-        raise ConfigError(problem, key=option, value=value, fix=f"Such as {option} {example}.")
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+        raise ConfigError(problem, key=name, value=value, fix=f"Such as {example}.")
 
 
 def finite(value: float) -> float | None:

@@ -275,9 +275,8 @@ def new_rule(
         LedgerError: a value that makes no rule.
     """
     if name not in OPTIONS:
-        older = ", but of older ones, which take no new plan" if name in RULES else ""
         fix = f"Use one of {', '.join(OPTIONS)}."
-        raise ConfigError(f"is no rule of a new ledger{older}", key="rule", value=name, fix=fix)
+        raise ConfigError("is no rule of a new ledger", key="rule", value=name, fix=fix)
     for key in given.keys() - set(OPTIONS[name]):
         raise ConfigError(
             f"does not belong to the rule {name!r}", key=key, value=given[key], fix="Leave it out."

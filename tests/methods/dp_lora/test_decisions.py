@@ -86,7 +86,7 @@ def steered(make_worker: Callable[..., Any]) -> Callable[..., Steered]:
     [
         pytest.param("adapters", {}, marks=pytest.mark.slow),
         pytest.param("matrices", {"bits": 0.3}, marks=pytest.mark.slow),
-        ("layers", {"together": True, "bits": 0.05}),
+        ("layers", {"bits": 0.05}),
         ("model", {"bits": 0.5}),
     ],
 )
@@ -107,12 +107,11 @@ def test_one_unit_moves_the_sum_by_at_most_the_bound_whatever_is_decided(
 
 
 @pytest.mark.parametrize("numerics", ["default", "strict"])
-@pytest.mark.parametrize("together", [False, True])
 def test_a_unit_adds_the_same_whatever_else_is_sampled_and_decided(
-    steered: Callable[..., Steered], numerics: str, together: bool
+    steered: Callable[..., Steered], numerics: str
 ) -> None:
     """In strict numerics to the last bit, else but for the order in which float64 sums are made."""
-    found = steered("matrices", numerics, together=together, bits=0.2)
+    found = steered("matrices", numerics, bits=0.2)
     members = units([1, 3, 1, 2, 1])
     off = 0.0 if numerics == "strict" else 1e-12
     for kind in ("side by side", "lopsided"):

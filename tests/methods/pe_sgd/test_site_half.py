@@ -184,7 +184,7 @@ def test_what_a_release_stands_for_is_the_ridge_projection(make_worker: Make) ->
     parameters, record = moved(worker), example(77, 30)
     method = prepared(worker, parameters, bound="clipped")
     value = method.clipped_sum(worker, [(record,)], parameters, 1e6).value
-    found = method.span.combine(value)
+    found = method.span.combine(value).numpy()
     g = gradients(worker, list(RECORDS), parameters)
     h, gram = gradients(worker, [record], parameters)[0], g @ g.T
     z = np.linalg.solve(gram + RIDGE * np.trace(gram) / N * np.eye(N), g @ h)
@@ -197,7 +197,7 @@ def test_local_steps_move_in_the_span_of_the_beginning(make_worker: Make) -> Non
     worker = make_worker("llama")
     members, first = units([1, 2, 1]), moved(worker)
     method = prepared(worker, first)
-    basis = method.span.basis
+    span = method.span
     values, move = first, method.start(first)
     assert not move.any() and move.shape == (N,)
     for _ in range(3):
@@ -205,7 +205,7 @@ def test_local_steps_move_in_the_span_of_the_beginning(make_worker: Make) -> Non
         expected = method.clipped_sum(worker, members, values, CLIP).value
         assert (total - expected).abs().max() < 1e-4 * CLIP  # values are float32
         move = (move - 0.5 * total.numpy()).astype(np.float32)
-        step = basis.combine(torch.from_numpy(-0.5 * total.numpy())).float().numpy()
+        step = span.combine(torch.from_numpy(-0.5 * total.numpy())).float().numpy()
         values = (values + step).astype(np.float32)
     assert np.abs(method.at(first, move) - values).max() < 1e-6
     assert np.abs(values - first).max() > 1e-3

@@ -21,14 +21,17 @@ def test_it_solves_as_the_command_does() -> None:
     [
         (
             {"epsilon": -1},
-            "epsilon: must be above 0 and finite (got -1). Such as epsilon=8.",
+            "epsilon: must be above 0 and finite (got -1). Such as 8.",
         ),
-        ({"sample_rate": 2}, "Such as sample_rate=0.05."),
-        ({"delta": 0}, "Such as delta=1e-5."),
+        ({"sample_rate": 2}, "sample_rate: must be above 0 and at most 1 (got 2). Such as 0.05."),
+        ({"delta": 0}, "delta: must be between 0 and 1 (got 0). Such as 1e-5."),
         ({"epsilon": 1}, "sample_rate, steps, noise_multiplier: too few values. Add any 2"),
-        ({"epsilon": 1}, "batch with size stands for sample_rate."),
-        ({"batch": 5, "sample_rate": 0.1}, "contradicts batch=5, which says the rate too"),
-        ({"batch": 5, "size": 3}, "is more than size=3"),
+        ({"epsilon": 1}, "A batch with a size stands for the sample rate."),
+        (
+            {"batch": 5, "sample_rate": 0.1},
+            "sample_rate: contradicts the batch of 5, which says the rate too",
+        ),
+        ({"batch": 5, "size": 3}, "batch: is more than the size of 3 (got 5)"),
     ],
 )
 def test_errors_name_arguments(given: Any, said: str) -> None:

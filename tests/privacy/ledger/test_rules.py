@@ -102,7 +102,7 @@ def test_no_ledger_of_an_envelope_is_made(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="'envelope' is made any more"):
         ledger(tmp_path, EnvelopeRule(0.1, 1.5, 20))
     stated = {"sample_rate": 0.1, "noise_multiplier": 1.5, "slots": 20}
-    with pytest.raises(ConfigError, match=r"rule: .*older ones.*'envelope'.*Use one of plan, rdp"):
+    with pytest.raises(ConfigError, match=r"rule: .*new ledger.*'envelope'.*Use one of plan, rdp"):
         new_rule("envelope", stated, BUDGET, DELTA)
 
 

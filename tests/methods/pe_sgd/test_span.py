@@ -1,19 +1,21 @@
-"""A basis by layers against the whole matrix."""
+"""Gradients by layers against the whole matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fedpriv.data.batch import Batch
 from fedpriv.gradients.engine import gradients_of, weighted_gradient
-from fedpriv.methods.pe_sgd.basis import Basis, _home
+from fedpriv.methods.pe_sgd import span as module
 from fedpriv.methods.pe_sgd.projection import Projection
+from fedpriv.methods.pe_sgd.span import Span, _home
 from fedpriv.private_training.record_loss import record_losses
 from tests.gradients.gradients_checks import loop
 
@@ -64,6 +66,17 @@ def public() -> Batch:
 @pytest.fixture
 def private() -> Batch:
     return batch_of([11, 20, 4], seed=3)
+
+
+@pytest.fixture
+def spanned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Span]:
+    """A span of these losses, at the values that the worker has."""
+
+    def make(worker: Any, parts: Iterable[Any], size: int = N, ridge: float = 1e-3) -> Span:
+        monkeypatch.setattr(module, "batches", lambda worker, records: parts)
+        return Span(worker, [None] * size, worker.vector.read(), ridge)
+
+    return make
 
 
 def rows(worker: Any, batch: Batch) -> torch.Tensor:
@@ -131,29 +144,33 @@ def test_a_layer_that_is_used_twice_is_added_up() -> None:
     assert torch.allclose(found, torch.stack(whole), atol=1e-14, rtol=0)
 
 
-def test_it_holds_the_rows_whatever_the_batches_are(worker: Any, public: Batch) -> None:
+def test_it_holds_the_rows_whatever_the_batches_are(
+    worker: Any, public: Batch, spanned: Callable[..., Span]
+) -> None:
     g = rows(worker, public)
-    found = Basis(worker.gradients, batches(public), N)
+    found = spanned(worker, batches(public))
     assert (found.gram - g @ g.T).abs().max() < 1e-12
     z = torch.linspace(-1, 1, N, dtype=torch.float64)
     assert (found.combine(z) - z @ g).abs().max() < 1e-12
 
 
 def test_products_are_those_of_the_whole_gradients(
-    worker: Any, public: Batch, private: Batch
+    worker: Any, public: Batch, private: Batch, spanned: Callable[..., Span]
 ) -> None:
     g, h = rows(worker, public), rows(worker, private)
-    found = Basis(worker.gradients, batches(public), N)
-    assert (found.products(losses(private), 3) - h @ g.T).abs().max() < 1e-12
+    found = spanned(worker, batches(public))
+    assert (found.products(private) - h @ g.T).abs().max() < 1e-12
 
 
-def test_a_weighted_backward_pass_is_the_combination(worker: Any, public: Batch) -> None:
+def test_a_weighted_backward_pass_is_the_combination(
+    worker: Any, public: Batch, spanned: Callable[..., Span]
+) -> None:
     """Gᵀz = ∇ Σ zᵢ ℓ(xᵢ), by torch itself on the untouched model.
 
     Powers of two, because the model's norms are float32: what is scaled before them rounds alike.
     """
     z = torch.tensor([0.5, -1.0, 2.0, 0.0, 4.0, -0.25], dtype=torch.float64)
-    combined = Basis(worker.gradients, batches(public), N).combine(z)
+    combined = spanned(worker, batches(public)).combine(z)
     weighted = weighted_gradient(worker.gradients, batches(public), z)
     worker.gradients.detach()
     trained = [p for p in worker.model.parameters() if p.requires_grad]
@@ -163,7 +180,7 @@ def test_a_weighted_backward_pass_is_the_combination(worker: Any, public: Batch)
     assert (weighted - plain).abs().max() < 1e-12
 
 
-def test_the_whole_space_leaves_a_gradient_as_it_is() -> None:
+def test_the_whole_space_leaves_a_gradient_as_it_is(spanned: Callable[..., Span]) -> None:
     """With as many independent gradients as parameters."""
     from torch import nn
 
@@ -177,19 +194,25 @@ def test_the_whole_space_leaves_a_gradient_as_it_is() -> None:
         result: torch.Tensor = (model(x) - y).square().sum((1, 2))
         return result
 
-    found = Basis(engine, [(distance, list(range(6)))], 6)
+    vector = SimpleNamespace(read=lambda: np.zeros(6, np.float32), write=lambda values: None)
+    worker = SimpleNamespace(gradients=engine, vector=vector)
+    found = spanned(worker, [(distance, list(range(6)))], ridge=1e-13)
     noisy = torch.randn(6, dtype=torch.float64)  # in multiples of the gradients
-    z = Projection(found.gram, 1e-13).coefficients(found.gram @ noisy)
+    z = found.projection.coefficients(found.gram @ noisy)
     assert (found.combine(z) - found.combine(noisy)).abs().max() < 1e-6
 
 
-def test_a_set_larger_than_the_adapter_is_refused(worker: Any, public: Batch) -> None:
+def test_a_set_larger_than_the_adapter_is_refused(
+    worker: Any, public: Batch, spanned: Callable[..., Span]
+) -> None:
     with pytest.raises(ValueError, match="of at most the"):
-        Basis(worker.gradients, batches(public), 10**6)
+        spanned(worker, batches(public), 10**6)
 
 
-def test_a_record_without_a_gradient_spans_nothing(worker: Any, public: Batch) -> None:
-    found = Basis(worker.gradients, list(batches(public))[:2], N)  # the third has no example
+def test_a_record_without_a_gradient_spans_nothing(
+    worker: Any, public: Batch, spanned: Callable[..., Span]
+) -> None:
+    found = spanned(worker, list(batches(public))[:2])  # the third has no example
     assert not found.gram[2].any()
     z = Projection(found.gram, 1e-3).coefficients(torch.ones(N))
     assert float(z[2]) == pytest.approx(1 / 1e-3 / float(found.gram.diagonal().mean()))
