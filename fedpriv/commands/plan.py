@@ -32,8 +32,8 @@ def plan(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Federation file, whose ε, δ, sample rate, steps and looks are taken where no"
-            " option says otherwise."
+            help="Federation file, whose ε, δ, sample rate and steps are taken where no option says"
+            " otherwise, with its looks and its secure sum."
         ),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε that the plan may cost at most.")] = None,
@@ -54,20 +54,6 @@ def plan(
         float | None, typer.Option(help="Expected batch; with --size, instead of --sample-rate.")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Declared number of units.")] = None,
-    looks: Annotated[
-        int | None, typer.Option(help="Looks at the sites' held-out records, besides the steps.")
-    ] = None,
-    slots: Annotated[int, typer.Option(help="Steps of a look.")] = SLOTS,
-    sites: Annotated[
-        int | None, typer.Option(help="Sites that add up under a secure sum and share the noise.")
-    ] = None,
-    max_colluding: Annotated[
-        int | None,
-        typer.Option(
-            help="Of them, how many may work with the server.",
-            show_default="1 of up to four, else a minority",
-        ),
-    ] = None,
     budget: Annotated[
         float | None,
         typer.Option(
@@ -81,10 +67,6 @@ def plan(
             "--adaptive", help="Also what it costs to choose noise and rates between the steps."
         ),
     ] = False,
-    order: Annotated[
-        int | None,
-        typer.Option(help="adaptive: α of the ledger's filter.", show_default="the best one"),
-    ] = None,
     methods: Annotated[
         bool,
         typer.Option(
@@ -111,24 +93,26 @@ def plan(
     from fedpriv.config.load import load_job
     from fedpriv.defaults import rows_for
     from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, filtered, solve_with_looks
+    from fedpriv.privacy.accounting.shares import alone
     from fedpriv.privacy.ledger.choosing import price_choosing
 
     job = None if file is None else load_job(file)
+    looks = None if job is None else job.evaluation.sites
     if job is not None:  # it says what no option says
-        privacy, wanted = job.privacy, job.evaluation.sites
+        privacy = job.privacy
         epsilon = privacy.epsilon if epsilon is None else epsilon
         delta = privacy.delta if delta is None else delta
         sample_rate = privacy.sample_rate if sample_rate is None and batch is None else sample_rate
         steps = job.steps + privacy.spare_slots if steps is None else steps
-        if privacy.trust == "secure-sum":
-            max_colluding = job.max_colluding if sites is max_colluding is None else max_colluding
-            sites = len(job.sites) if sites is None else sites
-        if looks is None and wanted is not None:
-            looks, slots = wanted.looks, wanted.slots
-    _check(sites, max_colluding, looks, adaptive, order)
+    colluding = None if job is None else job.max_colluding  # of a secure sum
+    if adaptive and (looks is not None or colluding is not None):
+        problem = "is not with a secure sum or with looks: what a site pays for a step is its own"
+        problem += " choice of noise, and every step trains"
+        fix = "Leave it out, or evaluation.sites and privacy.trust out of the file."
+        raise ConfigError(problem, key="--adaptive", fix=fix)
     try:
         planned, costs = solve_with_looks(
-            (looks or 0) * slots,
+            0 if looks is None else looks.steps,
             epsilon=epsilon,
             delta=delta,
             sample_rate=sample_rate,
@@ -141,10 +125,14 @@ def plan(
     except ConfigError as error:  # its key names arguments
         options = str(error.key).replace("_", "-").replace(", ", ", --")
         raise error.but(key=f"--{options}") from None
-    figures["alone"] = None if sites is None else _alone(planned, sites, max_colluding)
-    figures["adaptive"] = asdict(filtered(planned, order)) if adaptive else None
+    figures["alone"] = None
+    if job is not None and colluding is not None:
+        found = alone(planned.event, planned.delta, len(job.sites), colluding)
+        figures["alone"] = asdict(found)
+    figures["adaptive"] = asdict(filtered(planned)) if adaptive else None
     figures["looks"] = None if costs is None else asdict(costs)
-    of_look = slots if sites is None and not adaptive else None  # else the job can have none
+    slots = SLOTS if looks is None else looks.slots
+    of_look = slots if colluding is None and not adaptive else None  # else the job can have none
     figures["choosing"] = asdict(price_choosing(planned, of_look, budget))
     figures["second"] = _second(planned) if check else None
     figures["methods"] = _reach(job, planned, size) if methods else None
@@ -196,43 +184,6 @@ def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[st
     found = signal_to_noise(event.sample_rate * units, event.noise_multiplier, sites, shares)
     reached = reach(found, adapter_shapes(job.model, job.lora))
     return {**asdict(reached), "studies": [DENOISING, PE_SGD]}
-
-
-def _check(
-    sites: int | None,
-    max_colluding: int | None,
-    looks: int | None,
-    adaptive: bool,
-    order: int | None,
-) -> None:
-    """Refuse options that are of different kinds of jobs."""
-    value: object
-    if sites is None and max_colluding is not None:
-        key, value, fix = "--max-colluding", max_colluding, "Add --sites."
-        problem = "says nothing without the number of sites in the sum"
-    elif sites is not None and looks:
-        key, value, fix = "--looks", looks, "Leave them or --sites out."
-        problem = "are not in the same job as a secure sum, as each site releases them by itself"
-    elif order is not None and not adaptive:
-        key, value, fix = "--order", order, "Add --adaptive, or leave it out."
-        problem = "says nothing of a plan of fixed noise"
-    elif adaptive and (sites is not None or looks):
-        key, value = "--adaptive", ...
-        fix = f"Leave {'--sites' if sites is not None else '--looks'} out."
-        problem = "is not with a secure sum or with looks: what a site pays for a step is its own"
-        problem += " choice of noise, and every step trains"
-    else:
-        return
-    raise ConfigError(problem, key=key, value=value, fix=fix)
-
-
-def _alone(planned: Planned, sites: int, max_colluding: int | None) -> dict[str, Any]:
-    """Compute what the plan costs if nobody else's noise counts."""
-    from fedpriv.config.trust import usual_max_colluding
-    from fedpriv.privacy.accounting.shares import alone
-
-    most = usual_max_colluding(sites) if max_colluding is None else max_colluding
-    return asdict(alone(planned.event, planned.delta, sites, most))
 
 
 def show(figures: dict[str, Any], console: Console) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import date
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -54,9 +54,6 @@ class OmopSection(_Dated):
     password_env: str | None = Field(
         None, min_length=1, description="Environment variable with the password."
     )
-    password_file: Path | None = Field(
-        None, description="File with the password, readable by its owner only."
-    )
     cdm_schema: Identifier | None = Field(
         None, description="Schema of the table. Without it, the database user's own."
     )
@@ -68,15 +65,20 @@ class OmopSection(_Dated):
         (), description="Note languages to read. Empty: all."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_0_2_0(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("password_file", ...) is None:  # as it dumped it
+            return {k: v for k, v in value.items() if k != "password_file"}
+        return value
+
     @model_validator(mode="after")
     def _keeps_no_password(self) -> Self:
         if without_passwords(self.url) != self.url:
             raise ValueError(
                 "url: holds a password, and this file is copied and shown; take it out and name"
-                " password_env or password_file"
+                " password_env"
             )
-        if self.password_env is not None and self.password_file is not None:
-            raise ValueError("password_file: there is a password_env, too; name one of them")
         return self
 
     @property

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.load import load_job
-from fedpriv.data.in_memory import IN_MEMORY, KEY, Records, are_columns, columns_of, rows_of
+from fedpriv.data.in_memory import IN_MEMORY, KEY, OF_COLUMNS, Records, columns_of, rows_of
 from fedpriv.data.values import OddValueError, as_id, as_json
 from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.files import canonical_json, replacing_folder
@@ -74,7 +74,7 @@ def write_federation(
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder}: is not empty. Name a new folder.")
-    if public is None and (not isinstance(evaluation, Mapping) or are_columns(evaluation)):
+    if public is None and not isinstance(evaluation, Mapping):
         public, evaluation = evaluation, None
     if isinstance(evaluation, Mapping):
         tables["evaluation"] = evaluation
@@ -93,7 +93,7 @@ def write_federation(
             raise ConfigError("is an argument of its own", key=f"{where}.{key}", fix=fix)
     if public is None:
         raise ConfigError("is missing", key="public", fix="Give records to measure models by.")
-    parts: Any = None if are_columns(records) or not isinstance(records, Mapping) else records
+    parts: Any = records if isinstance(records, Mapping) else None
     _check_sites(parts, sites)
     named = columns or columns_of(records if parts is None else next(iter(parts.values())))
     unit = str(tables.get("privacy", {}).get("unit", "record"))
@@ -171,7 +171,8 @@ def _check_sites(named: Any, sites: Any) -> None:
             fix = 'Give one of them, or name the sites: {"north": …, "south": …}.'
             raise ConfigError(problem, key=KEY, value=list(named), fix=fix)
         if sites is not None and not isinstance(sites, Mapping):
-            raise ConfigError("are named by the records already", key="sites", value=sites)
+            problem, fix = "are named by the records already", f"Leave it out. {OF_COLUMNS}"
+            raise ConfigError(problem, key="sites", value=sites, fix=fix)
         if unknown := [name for name in sites or () if name not in named]:
             raise ConfigError("have no records", key="sites", value=unknown)
         sites = list(named)

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     import datasets
 
 IN_MEMORY = "the records in memory"
+OF_COLUMNS = "Of a dictionary of columns, make datasets.Dataset.from_dict(…)."
 
 
 class Records(Protocol):
     """Records in memory: rows, or columns.
 
-    A list of rows, each a mapping from column to value; a data set of `datasets`; a dictionary of
-    columns; a data frame of pandas; or a table that Arrow can take, such as one of polars.
+    A list of rows, each a mapping from column to value; a data set of `datasets`; a data frame of
+    pandas; or a table that Arrow can take, such as one of polars.
     """
 
     def __len__(self) -> int: ...
@@ -75,30 +76,15 @@ def rows_of(records: Any, key: str) -> Iterator[Row]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             problem = f"row {number} is a {type(row).__name__}"
-            fix = 'A row is a mapping from column to value, such as {"text": "…"}.'
+            fix = 'A row is a mapping from column to value, such as {"text": "…"}. ' + OF_COLUMNS
             raise DataError(problem, file=IN_MEMORY, key=key, fix=fix)
         yield Row(row, f"row {number}")
 
 
 def names_of(records: Any) -> list[Any] | None:
     """Return the columns of records that have them in common; None of rows with their own."""
-    columns = records if isinstance(records, Mapping) else getattr(records, "columns", None)
-    columns = getattr(records, "column_names", columns)
+    columns = getattr(records, "column_names", getattr(records, "columns", None))
     return None if columns is None else list(columns)
-
-
-def are_columns(records: Any) -> bool:
-    """Return whether a dictionary holds columns of values, and not the rows of several sites."""
-    if not isinstance(records, Mapping) or not records:
-        return False
-    return all(
-        not isinstance(column, str | bytes | Mapping)
-        and hasattr(column, "__len__")
-        and names_of(column) is None
-        and len(column) > 0
-        and not isinstance(next(iter(column)), Mapping)
-        for column in records.values()
-    )
 
 
 def check_records(records: Any, key: str) -> None:
@@ -113,9 +99,7 @@ def check_records(records: Any, key: str) -> None:
         _check_dataset(records, key)
         return
     elif isinstance(records, Mapping):
-        if are_columns(records) and len({len(column) for column in records.values()}) == 1:
-            return
-        fix = 'Give a list of rows, or columns of one length, such as {"text": ["…", "…"]}.'
+        fix = f"Give a list of rows. {OF_COLUMNS}"
     elif len(set(names := names_of(records) or [])) < len(names):
         fix = "Several of its columns have one name: rename them."
     elif not (hasattr(records, "__len__") and (hasattr(records, "__iter__") or names)):
@@ -132,16 +116,14 @@ def _opened(records: Any, key: str) -> Any:
         DataError: as `check_records`.
     """
     check_records(records, key)
-    columns = records
-    if hasattr(records, "itertuples"):  # of pandas
-        columns = {name: _values(records[name]) for name in records.columns}
-    elif names_of(records) and hasattr(records, "__arrow_c_stream__"):
+    if not hasattr(records, "itertuples"):
+        if not (names_of(records) and hasattr(records, "__arrow_c_stream__")):
+            return records
         import pyarrow  # type: ignore[import-untyped, unused-ignore]
         from datasets import Dataset
 
         return Dataset(pyarrow.table(records))
-    if not isinstance(columns, Mapping):
-        return records
+    columns = {name: _values(records[name]) for name in records.columns}  # of pandas
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return [
         {k: v.tolist() if getattr(v, "shape", ()) else v for k, v in row.items()} for row in rows

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -17,8 +16,7 @@ from fedpriv.config.ehr import OmopSection
 from fedpriv.data.dates import day_of
 from fedpriv.data.formats import Row, text_or_bytes
 from fedpriv.data.values import NOTHING, OddValueError, as_id
-from fedpriv.errors import DataError, FedprivError, did_you_mean, without_passwords
-from fedpriv.secret import load_secret
+from fedpriv.errors import DataError, did_you_mean, without_passwords
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, ColumnClause, Connection, Engine, Select
@@ -236,18 +234,6 @@ def _password(section: OmopSection) -> str:
             fix = "Set it to the password of the database user before the program starts."
             raise DataError(problem, key=".password_env", value=name, fix=fix)
         return os.environ[name]
-    if section.password_file is not None:
-        path: Path = section.password_file
-        try:
-            content = load_secret(
-                path, name="password", leaked="If others read it, change it.", error=FedprivError
-            )
-            return content.decode().strip()
-        except UnicodeDecodeError:
-            problem = "is no text"
-        except FedprivError as error:
-            problem = str(error).removeprefix(f"{path}: ").rstrip(".")
-        raise DataError(problem, file=path, key=".password_file") from None
     return ""
 
 

@@ -25,20 +25,18 @@ Shown = Callable[[float], str]  # the text of a value on an axis
 PALETTE = sum(role.startswith("series-") for role in COLOURS)
 LABEL_HEIGHT = 15  # px between two labels at the right edge
 TEXT = 12.0  # px
-MARKS = 80  # crosses drawn in a chart; more would hide the lines
 ROLES = {role: f"#0000{0x10 + index:02x}" for index, role in enumerate(COLOURS)}  # placeholders
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve, or a level where `dashed`; `marks` are crosses, such as missed rounds."""
+    """One curve, or a level where `dashed`."""
 
     label: str
     points: Sequence[tuple[float, float]]
     colour: str
     width: float = 1.8
     dashed: bool = False
-    marks: Sequence[tuple[float, float]] = ()
 
 
 def thin(points: Sequence[T], at_most: int) -> list[T]:
@@ -79,7 +77,6 @@ def line_chart(
     height: int,
     from_zero: bool = True,
     description: str,
-    ticks: Shown | None = None,
     across: str = "round",
     places: Shown = "{:,.0f}".format,
 ) -> str:
@@ -90,7 +87,6 @@ def line_chart(
         width, height: of the view box, in px; the page scales it.
         from_zero: whether the vertical axis must show zero.
         description: what a screen reader says.
-        ticks: text of a value on the vertical axis; None is a plain number.
         across, places: what the horizontal axis shows, and the text of a value on it.
     """
     import matplotlib
@@ -107,7 +103,7 @@ def line_chart(
             _draw(axes, line)
         axes.set_xlim(*_extent([x for line in lines for x, _ in line.points]))
         axes.set_ylim(*_limits([y for line in lines for _, y in line.points], from_zero))
-        _dress(axes, plot, ticks, places)
+        _dress(axes, plot, places)
         axes.set_xlabel(across, color=ROLES["quiet"], labelpad=3, loc="right")
         _label_ends(axes, plot, [line for line in lines if line.label])
         stream = io.StringIO()
@@ -116,10 +112,9 @@ def line_chart(
 
 
 def _draw(axes: Axes, line: Line) -> None:
-    colour = ROLES[line.colour]
     axes.plot(
         *zip(*line.points, strict=True),
-        color=colour,
+        color=ROLES[line.colour],
         linewidth=line.width,
         linestyle=(0, (4, 3)) if line.dashed else "-",
         solid_capstyle="round",
@@ -127,12 +122,9 @@ def _draw(axes: Axes, line: Line) -> None:
         marker="o" if len(line.points) == 1 else None,
         markersize=5,
     )
-    if line.marks:
-        marks = zip(*thin(line.marks, MARKS), strict=True)
-        axes.plot(*marks, color=colour, linestyle="none", marker="x", markersize=6)
 
 
-def _dress(axes: Axes, plot: tuple[int, int], ticks: Shown | None, places: Shown) -> None:
+def _dress(axes: Axes, plot: tuple[int, int], places: Shown) -> None:
     """Make the axes quiet: a base line, level lines and few numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -141,7 +133,7 @@ def _dress(axes: Axes, plot: tuple[int, int], ticks: Shown | None, places: Shown
     axes.xaxis.set_major_locator(across)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: places(value)))
     axes.yaxis.set_major_locator(MaxNLocator(max(3, plot[1] // 45)))
-    shown = ticks or _plain(axes.get_yticks().tolist())
+    shown = _plain(axes.get_yticks().tolist())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
     axes.grid(axis="y", color=ROLES["rule"], linewidth=1)
     axes.set_axisbelow(True)

@@ -9,45 +9,33 @@ from markupsafe import Markup
 
 from fedpriv.report.alike import grouped
 from fedpriv.report.charts import PALETTE, Line, line_chart, thin
-from fedpriv.report.figures import amount, duration, score
+from fedpriv.report.figures import score
 from fedpriv.report.rundir import Round, RunDirectory, finite
 
 POINTS = 240  # of one line; a page has no more pixels to show
 ALL_POINTS = 3000  # of all lines of a chart
 NAMED_LINES = 12  # more can't be told apart, so the worst alone is named
-Sizes = Sequence[tuple[int, int]]
-BOTH: Sizes = ((880, 300), (372, 260))  # of a wide page, and of a narrow one
-HALF: Sizes = ((420, 210),)
+SIZES = ((880, 300), (372, 260))  # of a wide page, and of a narrow one
 
 
 def charts(directory: RunDirectory) -> dict[str, list[str]]:
-    """Return the SVG elements of each chart, a wide and a narrow one where the page needs both."""
-    rounds = directory.rounds
-    if not rounds:
-        return {"loss": [], "epsilon": [], "bytes": [], "seconds": []}
+    """Return the SVG elements of each chart, a wide and a narrow one."""
+    if not directory.rounds:
+        return {"loss": [], "epsilon": []}
     loss, spent = _loss_lines(directory), _epsilon_lines(directory)
-    up = [(float(row.round), float(row.bytes_up)) for row in rounds]
-    down = [(float(row.round), float(row.bytes_down)) for row in rounds]
-    seconds = [(float(row.round), row.seconds) for row in rounds if row.seconds is not None]
-    traffic = [Line("down", thin(down, POINTS), "series-0"), Line("up", thin(up, POINTS), "accent")]
-    if up == down:
-        traffic = [Line("each way", thin(up, POINTS), "accent")]
-    time = [Line(duration(one), thin(seconds, POINTS), "accent") for _, one in seconds[-1:]]
     return {
-        "loss": _drawn("loss", loss, BOTH, "Held-out loss by round", from_zero=False),
-        "epsilon": _drawn("epsilon", spent, BOTH, "Epsilon spent by site and round"),
-        "bytes": _drawn("bytes", traffic, HALF, "Bytes up and down by round", ticks=amount),
-        "seconds": _drawn("seconds", time, HALF, "Seconds by round", ticks=duration),
+        "loss": _drawn("loss", loss, "Held-out loss by round", from_zero=False),
+        "epsilon": _drawn("epsilon", spent, "Epsilon spent by site and round"),
     }
 
 
-def _drawn(name: str, lines: list[Line], sizes: Sizes, said: str, **how: Any) -> list[str]:
-    """Draw a chart in each of its sizes, if it has lines; `how` is as of `line_chart`."""
+def _drawn(name: str, lines: list[Line], said: str, **how: Any) -> list[str]:
+    """Draw a chart in each size, if it has lines; `how` is as of `line_chart`."""
     how |= {"description": said}
     return [
         # safe: matplotlib escapes the text it is given
         Markup(line_chart(f"{name}-{width}", lines, width=width, height=height, **how))
-        for width, height in sizes
+        for width, height in SIZES
         if lines
     ]
 
@@ -82,8 +70,7 @@ def _epsilon_lines(directory: RunDirectory) -> list[Line]:
         label = _named(names) if named else ""
         colour = f"series-{rank % PALETTE}" if few else "accent" if named else "quiet"
         width = 1.8 if few else 2.2 if named else 0.7
-        marks = _missed(names, directory.rounds, dict(curve)) if named else ()
-        lines.append(Line(label, thin(curve, at_most), colour, width, marks=marks))
+        lines.append(Line(label, thin(curve, at_most), colour, width))
     return lines[::-1]  # the worst is drawn over the others
 
 
@@ -106,17 +93,6 @@ def _spent(name: str, rounds: Sequence[Round]) -> tuple[tuple[float, float], ...
         if spent is not None:
             points.append((float(row.round), spent))
     return tuple(points) if spent is not None else ()
-
-
-def _missed(
-    names: Sequence[str], rounds: Sequence[Round], curve: dict[float, float]
-) -> list[tuple[float, float]]:
-    return [
-        (float(row.round), curve[row.round])
-        for row in rounds
-        if row.round in curve
-        and any(name in row.sites and row.sites[name].status != "ok" for name in names)
-    ]
 
 
 def _named(names: Sequence[str]) -> str:

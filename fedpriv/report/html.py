@@ -67,7 +67,7 @@ def write_report(run_dir: Path, *, alive: bool = True) -> Path:
 
 
 def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
-    from fedpriv.report.curves import NAMED_LINES, POINTS, charts  # with markupsafe
+    from fedpriv.report.curves import NAMED_LINES, charts  # with markupsafe
 
     run, rounds, reports = directory.run, directory.rounds, directory.reports
     looks = [row.held_out for row in rounds if row.held_out is not None]
@@ -121,9 +121,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "rules": RULES,
         "charts": charts(directory),
         "css_colours": css_colours,
-        "thinned": len(rounds) > POINTS,
         "named_lines": NAMED_LINES,
-        "any_missed": any(kind == "missed" for one in took_part for _, kind in one.pieces),
         "of_sites": len(directory.site_names),
     }
 

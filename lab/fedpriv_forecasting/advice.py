@@ -96,7 +96,6 @@ class Forecast:
         settings: how many federations these were, of so many `kinds`.
         unlike: what of the job was not measured at all.
         answers: to the three questions, own patients first.
-        ways: none where the federation begins at public records and no curve knows such.
         best: the way that is surest to be worth it, and of several the one that gains most.
         records: of a typical site, the geometric mean.
         noise_multipliers: smallest and largest σ of a site's claim.
@@ -118,10 +117,9 @@ class Forecast:
     answers: tuple[Answer, ...]
     price: Price
     ways: tuple[Outlook, ...]
-    best: str | None
+    best: str
     of_sites: tuple[OfSite, ...]
     changes: tuple[Changed, ...]
-    warm_start_measured: bool
     two_own: tuple[float, float] | None
 
     __repr__ = one_line
@@ -153,20 +151,14 @@ def forecast(
     unlike = tuple(unlike_measured(job, federation, described, points))
     over_two = {way: basis.reading(federation, way, TWO_ALONE) for way in curves}
     ways = tuple(
-        _outlook(way, curve, over_two[way], federation, unlike)
-        for way, curve in curves.items()
-        if curve.warm or not federation.warm_start
+        _outlook(way, curve, over_two[way], federation, unlike) for way, curve in curves.items()
     )
     ranked = sorted(ways, key=lambda one: (RANKS.index(one.verdict), -one.over_alone.gain))
-    best = ranked[0].way if ranked else None
-    of_sites = list[OfSite]()
-    changed = list[Changed]()
-    if best is not None:
-        of_sites += _of_sites(job, federation, curves[best], over_two[best], unlike)
-        if curves[best].sloped:
-            changed += _changed(federation, curves[best], points, unlike)
+    best = ranked[0].way
+    sloped = curves[best].sloped
+    changed = _changed(federation, curves[best], points, unlike) if sloped else ()
     sigmas = federation.noise_multipliers
-    own = answer(basis, federation, unlike, OWN, best or next(iter(curves)), ALONE)
+    own = answer(basis, federation, unlike, OWN, best, ALONE)
     return Forecast(
         kind=name,
         says=described.says,
@@ -183,10 +175,9 @@ def forecast(
         price=_price(job, federation, described, unlike),
         ways=ways,
         best=best,
-        of_sites=tuple(of_sites),
+        of_sites=tuple(_of_sites(job, federation, curves[best], over_two[best], unlike)),
         changes=tuple(changed),
-        warm_start_measured=any(curve.warm for curve in curves.values()),
-        two_own=_two_own(points, federation.warm_start),
+        two_own=_two_own(points),
     )
 
 
@@ -223,12 +214,8 @@ def verdict(over_alone: Interval, over_two: Interval | None) -> str:
     return ONE_ALONE if over_two.high < 0 else PERHAPS_TWO
 
 
-def _two_own(points: Sequence[Point], warm_start: bool) -> tuple[float, float] | None:
-    means = [
-        statistics.fmean(gains)
-        for point in points
-        if point.warm_start == warm_start and (gains := point.gains(TWO_ALONE))
-    ]
+def _two_own(points: Sequence[Point]) -> tuple[float, float] | None:
+    means = [statistics.fmean(gains) for point in points if (gains := point.gains(TWO_ALONE))]
     return (min(means), max(means)) if means else None
 
 
@@ -267,13 +254,10 @@ def _of_sites(
 def _changed(
     federation: Federation, curve: Reading, points: Sequence[Point], unlike: Sequence[str]
 ) -> Iterable[Changed]:
-    """Give each change; leave a warm start out if its coefficient is not known."""
     now = federation.setting
     pace = set(other_pace(federation, points))  # a change may bring it near again
     for what, other in changes(federation):
         there = other.setting
-        if there.warm_start and not curve.warm:
-            continue
         still = [words for words in unlike if words not in pace]
         yield Changed(
             what=what,

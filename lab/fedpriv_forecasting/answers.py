@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedpriv_forecasting.curve import Interval, LeftOut
 from fedpriv_forecasting.federation import Federation
 from fedpriv_forecasting.reading import Basis
-from fedpriv_forecasting.table import BASE, FEDERATED, OUTSIDE, OWN_RECORDS, SINGLE, WARM
+from fedpriv_forecasting.table import BASE, FEDERATED, OUTSIDE, OWN_RECORDS, SINGLE
 
 PAYS, PAYS_NOT, UNKNOWN = "is expected to pay", "is expected not to pay", "can't be told"
 LEVEL = "is expected to change next to nothing"
@@ -21,7 +21,6 @@ UNEVENLY = (
 STARTS = {  # what an adapter of a federation is compared with at a site outside of it
     BASE: "the base model",
     SINGLE: "the adapter that the best single hospital could hand on at the same ε",
-    WARM: "public records alone",
 }
 
 
@@ -37,7 +36,7 @@ class Answer:
         verdict: None there, and outside of what was measured.
         outside: in which figures it is that.
         widened: why the interval is wider than the curve's own, in words.
-        federations: that were measured, of those that begin as this one does.
+        federations: that were measured.
         measured: the least and the most that they gained; None of none.
         left_out: how well the curve predicts what it has not seen.
     """
@@ -78,14 +77,13 @@ def answer(
     """
     here = federation.setting
     points = basis.points(question, way, over)
-    alike = [point for point in points if point.warm_start == here.warm_start]
     means: dict[object, list[float]] = {}
-    for point in alike:
+    for point in points:
         of_seed = statistics.fmean(point.gains(way, over, question) or ())
         means.setdefault((point.setting, point.epsilon), []).append(of_seed)
     reading = basis.reading(federation, way, over, question)
     gain, outside, widened = None, unlike, []
-    if reading is not None and (reading.warm or not here.warm_start):
+    if reading is not None:
         gain = reading.predict(here, one_site=federation.uneven)
         outside = (*unlike, *reading.outside(*federation.settings))
         widened = [*reading.widened, *([UNEVENLY] if federation.uneven else [])]
@@ -105,14 +103,10 @@ def answer(
 
 
 def of_others(basis: Basis, federation: Federation, unlike: tuple[str, ...]) -> Iterator[Answer]:
-    """Answer for outside sites' patients and for new sites: over the base, and what was measured.
-
-    Public records alone are compared with only where the federation begins at such records.
-    """
+    """Answer for outside sites' patients and for new sites: over the base, and over the single."""
     for question in (OUTSIDE, *OWN_RECORDS):
         for start in STARTS:
-            measured = basis.points(question, FEDERATED, start)
-            if start == BASE or (measured and (start == SINGLE or federation.warm_start)):
+            if start == BASE or basis.points(question, FEDERATED, start):
                 yield answer(basis, federation, unlike, question, FEDERATED, start)
 
 

@@ -85,15 +85,13 @@ def show(
     for heading, said in _answers(found):
         console.print("\n" + heading, style="bold")
         console.print(said, markup=False)
-    if found.ways:
-        console.print("\nOwn patients, by way to use the adapter", style="bold")
-        console.print(_ways(found))
+    console.print("\nOwn patients, by way to use the adapter", style="bold")
+    console.print(_ways(found))
     for sentence in _sentences(model, found):
         console.print("\n" + sentence, markup=False)
-    if found.best is not None:
-        console.print(f"\nBy site, {found.best}", style="bold")
-        for line in _sites(found):
-            console.print(line, soft_wrap=True, markup=False)
+    console.print(f"\nBy site, {found.best}", style="bold")
+    for line in _sites(found):
+        console.print(line, soft_wrap=True, markup=False)
     if found.changes:
         console.print(f"\nWhat would change it, {found.best}", style="bold")
         console.print(_changes(found))
@@ -193,18 +191,12 @@ def _price(price: Price) -> str:
 
 
 def _sentences(model: ModelSection, found: Forecast) -> Iterator[str]:
-    if found.best is None:
-        yield (
-            "This begins at public records (synthetic.warm_start), of which too few federations"
-            " were measured for a forecast."
-        )
-    else:
-        unit = "token" if model.task == "causal-lm" else "record"
-        yield (
-            f"Gain is how much lower the loss is, in nats per {unit}. In brackets, where the mean"
-            " over the sites of such a federation is in 90% of cases, with records and a model like"
-            " those that were measured."
-        )
+    unit = "token" if model.task == "causal-lm" else "record"
+    yield (
+        f"Gain is how much lower the loss is, in nats per {unit}. In brackets, where the mean over"
+        " the sites of such a federation is in 90% of cases, with records and a model like those"
+        " that were measured."
+    )
     own = found.answers[0]
     if own.gain is not None and own.verdict is None:
         yield (
@@ -259,12 +251,11 @@ def _remarks(found: Forecast) -> Iterator[str]:
         own = [words for words in one.outside if words not in found.unlike]
         if own:
             yield f"* {one.what}: outside what was measured; {'; '.join(own)}."
-    if not found.warm_start_measured:
-        yield (
-            "What public records of the same kind would change (synthetic.warm_start) can't be told"
-            " by this table. Where it was measured, they were worth more than joining, and joining"
-            " next to nothing after them (documentation, 'Beginning with public notes')."
-        )
+    yield (
+        "What public records of the same kind would change (synthetic.warm_start) can't be told by"
+        " this table. Where it was measured, they were worth more than joining, and joining next to"
+        " nothing after them (documentation, 'Beginning with public notes')."
+    )
 
 
 def _interval(found: Interval) -> str:

@@ -19,8 +19,7 @@ of it:
 with t Student's at 95% and as many degrees of freedom as there are groups less coefficients, and
 w the variance between seeds that the mean over seeds hides; for one site, also the variance
 between the sites of a run. How far a difference of two gains may be off is taken from how the
-coefficients move as each group is left out (the jackknife over groups). Runs with a public warm
-start, where there are enough of them, have one coefficient more.
+coefficients move as each group is left out (the jackknife over groups).
 
 Why the product: `benchmarks/forecast.py` compares curves by what they miss groups by that were left
 out. On measured notes the one with it misses by two thirds or less of what the other does for the
@@ -33,7 +32,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,7 +125,6 @@ class Curve:
         scatter: v, of settings around the curve.
         between_seeds, between_sites: variances of gains within a setting, and within a run.
         freedom: degrees of it.
-        warm: whether runs with a warm start have a coefficient.
     """
 
     runs: tuple[Runs, ...]
@@ -138,12 +135,11 @@ class Curve:
     between_seeds: float
     between_sites: float
     freedom: int
-    warm: bool
     terms: Terms
 
     def row(self, setting: Setting) -> Array:
         """Return x, which the coefficients are multiplied by."""
-        return _row(setting, self.terms, self.warm)
+        return np.array(self.terms(setting))
 
     def leverage(self, setting: Setting) -> float:
         """Return x (XᵀX)⁻¹ xᵀ: how far a setting is from the middle of what was measured."""
@@ -170,7 +166,7 @@ class Curve:
 
     def outside(self, setting: Setting) -> list[str]:
         """Say in which figures a setting is outside what was measured; none if in none."""
-        found = self.out_of_range(setting) or far_from(self._like(setting), setting)
+        found = self.out_of_range(setting) or far_from(self._known, setting)
         longest = max(self.leverage(one.setting) for one in self.runs)
         if not found and self.leverage(setting) > longest * (1 + 1e-9):
             return ["records and noise together: each was measured, but not so at the same time"]
@@ -178,13 +174,11 @@ class Curve:
 
     def out_of_range(self, setting: Setting) -> list[str]:
         """Say in which figures, each by itself, a setting is outside what was measured."""
-        if setting.warm_start and not self.warm:
-            return ["a public warm start, of which too little was measured"]
-        return out_of_range(self._like(setting), setting)
+        return out_of_range(self._known, setting)
 
-    def _like(self, setting: Setting) -> list[Setting]:
-        """Return the measured settings that begin as this one does."""
-        return [one.setting for one in self.runs if one.setting.warm_start == setting.warm_start]
+    @property
+    def _known(self) -> list[Setting]:
+        return [one.setting for one in self.runs]
 
 
 def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
@@ -221,24 +215,14 @@ def measured_range(values: Sequence[float]) -> str:
     return f"measured were {least:.3g} to {most:.3g}"
 
 
-def _row(setting: Setting, terms: Terms, warm: bool) -> Array:
-    return np.array([*terms(setting), *([float(setting.warm_start)] if warm else [])])
-
-
 def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
     """Fit the curve through runs; None if there are too few runs for an uncertainty.
-
-    Runs with a warm start are left out if a coefficient for it can't be told.
 
     Args:
         terms: the curve's terms; by default those above, or fewer where they can't be told.
     """
-    cold = [one for one in runs if not one.setting.warm_start]
-    ways = [(cold, False)] if len(cold) == len(runs) else [(list(runs), True), (cold, False)]
-    for (kept, warm), tried in product(ways, (joint, plain, flat) if terms is None else (terms,)):
-        if (curve := _fit(kept, tried, warm)) is not None:
-            return curve
-    return None
+    fits = (_fit(runs, one) for one in ((joint, plain, flat) if terms is None else (terms,)))
+    return next((curve for curve in fits if curve is not None), None)
 
 
 def level_of(runs: Sequence[Runs]) -> Curve | None:
@@ -246,28 +230,26 @@ def level_of(runs: Sequence[Runs]) -> Curve | None:
 
     Its variance is that between groups, and 0 for a single group: for use among other kinds.
     """
-    cold = [one for one in runs if not one.setting.warm_start]
-    if not cold:
+    if not runs:
         return None
-    y = np.array([one.mean for one in cold])
-    groups = {one.setting.group for one in cold}
+    y = np.array([one.mean for one in runs])
+    groups = {one.setting.group for one in runs}
     return Curve(
-        runs=tuple(cold),
+        runs=tuple(runs),
         coefficients=np.array([y.mean()]),
         inverse=np.array([[1 / len(groups)]]),
         moves=np.zeros((1, 1)),
         scatter=float(y.var(ddof=1)) if len(groups) > 1 else 0.0,
-        between_seeds=_hidden(cold),
-        between_sites=_pooled([sites for one in cold for sites in one.gains]),
+        between_seeds=_hidden(runs),
+        between_sites=_pooled([sites for one in runs for sites in one.gains]),
         freedom=len(groups) - 1,
-        warm=False,
         terms=flat,
     )
 
 
-def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:
+def _fit(runs: Sequence[Runs], terms: Terms) -> Curve | None:
     groups = [one.setting.group for one in runs]
-    x = np.array([_row(one.setting, terms, warm) for one in runs])
+    x = np.array([terms(one.setting) for one in runs])
     y = np.array([one.mean for one in runs])
     freedom = len(set(groups)) - (x.shape[1] if runs else 0)
     if freedom < LEAST_FREEDOM:
@@ -294,7 +276,6 @@ def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:
         between_seeds=_hidden(runs),
         between_sites=_pooled([sites for one in runs for sites in one.gains]),
         freedom=freedom,
-        warm=warm,
         terms=terms,
     )
 
@@ -345,15 +326,14 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
     Args:
         terms: as for `fit_curve`.
     """
-    known = [one for one in runs if not one.setting.warm_start]
     tried = []
-    groups = dict.fromkeys(one.setting.group for one in known)
+    groups = dict.fromkeys(one.setting.group for one in runs)
     for group in groups:
-        others = [one for one in known if one.setting.group != group]
+        others = [one for one in runs if one.setting.group != group]
         if (curve := fit_curve(others, terms)) is None:
             return None
         usual = float(np.mean([one.mean for one in others]))
-        left = (one for one in known if one.setting.group == group)
+        left = (one for one in runs if one.setting.group == group)
         tried += [(curve.predict(one.setting), gain, usual) for one in left for gain in one.means]
     return left_out_of(len(groups), tried)
 

@@ -38,7 +38,6 @@ class Federation:
         slots: all steps that the noise is paid for, spare ones and those of looks among them.
         secure_sum: whether the sites share the noise.
         stated_colluding: how many may collude then, where the file says it.
-        warm_start: whether public records are trained on first.
         records_per_unit: at most, where a unit is a patient.
     """
 
@@ -50,7 +49,6 @@ class Federation:
     slots: int
     secure_sum: bool = False
     stated_colluding: int | None = None
-    warm_start: bool = False
     records_per_unit: int = 1
 
     @property
@@ -117,7 +115,7 @@ class Federation:
     @property
     def setting(self) -> Setting:
         """Where it is on the curve: the mean over its sites is at their geometric mean."""
-        return Setting(self.sites, self.records, self.noise, self.warm_start)
+        return Setting(self.sites, self.records, self.noise)
 
 
 def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
@@ -128,13 +126,19 @@ def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
             does: texts such as ``250``, for every such site, and ``surgery=250``.
 
     Raises:
-        ConfigError: there is only one site; a site has no size, or grants less than a secure sum
-            asks of all; or a size is no size, of no site, or of a site with a size in the file.
+        ConfigError: there is only one site; the job begins at public records; a site has no size,
+            or grants less than a secure sum asks of all; or a size is no size, of no site, or of a
+            site with a size in the file.
     """
     privacy, made_up = job.privacy, job.synthetic
     if len(job.sites) < 2:
         problem = "has a single site, which can join nobody"
         raise ConfigError(problem, key="sites", fix="Name all sites.")
+    if made_up is not None and made_up.warm_start > 0:
+        key, value = "synthetic.warm_start", made_up.warm_start
+        problem = "begins at public records, of which too few federations were measured for a"
+        fix = f"Forecast it without them, with --set {key}=0."
+        raise ConfigError(f"{problem} forecast", key=key, value=value, fix=fix)
     stated = _stated(sizes, job)
     return Federation(
         sizes=tuple(_trained_on(site, stated) for site in job.sites),
@@ -145,7 +149,6 @@ def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
         slots=job.slots,
         secure_sum=privacy.trust == "secure-sum",
         stated_colluding=privacy.max_colluding,
-        warm_start=made_up is not None and made_up.warm_start > 0,
         records_per_unit=1 if privacy.unit == "record" else privacy.max_records_per_unit,
     )
 
@@ -208,8 +211,6 @@ def changes(now: Federation) -> Iterator[tuple[str, Federation]]:
     yield "half the sample rate", replace(now, sample_rate=now.sample_rate / 2)
     more = now.slots + now.rounds
     yield "twice the rounds", replace(now, rounds=2 * now.rounds, slots=more)
-    if not now.warm_start:
-        yield "a public warm start", replace(now, warm_start=True)
 
 
 def _other_trust(now: Federation) -> Iterator[tuple[str, Federation]]:

@@ -85,11 +85,6 @@ class Reading:
         """Whether it tells what another size or noise would change."""
         return all(curve.terms is not flat for curve in self.curves)
 
-    @property
-    def warm(self) -> bool:
-        """Whether runs with a warm start were measured enough."""
-        return all(curve.warm for curve in self.curves)
-
     def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
         """Return the gain there, as the mean over sites or of one of them."""
         return _hull(
@@ -158,8 +153,9 @@ def leave_kinds_out(curves: Sequence[Curve]) -> LeftOut | None:
         others = [other for other in curves if other is not curve]
         reading = Reading(tuple(others), "another")
         usual = statistics.fmean(one.mean for other in others for one in other.runs)
-        left = (one for one in curve.runs if not one.setting.warm_start)
-        tried += [(reading.predict(one.setting), gain, usual) for one in left for gain in one.means]
+        tried += [
+            (reading.predict(one.setting), gain, usual) for one in curve.runs for gain in one.means
+        ]
     return left_out_of(len(curves), tried)
 
 

@@ -18,7 +18,6 @@ class Setting:
     sites: int
     records: float
     noise: float
-    warm_start: bool = False
 
     @property
     def group(self) -> tuple[int, float]:

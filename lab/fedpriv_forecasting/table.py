@@ -31,7 +31,7 @@ WAYS = {  # what a site can do with a federation's adapter
     "federated+fifth": "an own model, beside it the federation's with a fifth of the weight",
     "federated+averaged": "the same, with the weight that own validation records choose",
 }
-BASE, FEDERATED, SINGLE, WARM = "base", "federated", "single", "warm-start"
+BASE, FEDERATED, SINGLE = "base", "federated", "single"
 OWN, OUTSIDE = "own", "outside"  # whose patients are asked about: of a site, of one that is not in
 OWN_RECORDS = ("0", "4", "16", "64")  # of a new site that begins with an adapter
 Unit = Literal["record", "patient"]
@@ -113,7 +113,7 @@ class Point(Entry):
     @property
     def setting(self) -> Setting:
         """Where it is on the curve."""
-        return Setting(self.sites, self.records, self.noise, self.warm_start)
+        return Setting(self.sites, self.records, self.noise)
 
     def gains(
         self, way: str, baseline: str = ALONE, question: str = OWN
@@ -171,8 +171,8 @@ class Table(Entry):
         return self
 
     def of(self, kind: str, unit: Unit | None = None) -> list[Point]:
-        """Return the runs of a kind, all of them or those of a unit."""
-        points = [point for point in self.points if point.kind == kind]
+        """Return the runs of a kind that began at the base model, of all units or of one."""
+        points = [one for one in self.points if one.kind == kind and not one.warm_start]
         if unit is None or not points:
             return points
         stated = self.kinds[kind].settings.get("privacy.unit", "record")

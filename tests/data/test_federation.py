@@ -367,10 +367,10 @@ def test_a_site_has_keys_of_its_own_and_a_path_is_one_of_here(
         assert words in str(refused.value) and not Path("never").exists()
 
 
-@pytest.mark.parametrize("kind", ["DataFrame", "dictionary", "data set"])
+@pytest.mark.parametrize("kind", ["DataFrame", "data set"])
 def test_records_may_be_held_by_column(kind: str, tmp_path: Path) -> None:
     columns = {key: [row[key] for row in rows(8)] for key in ("note", "mrn")}
-    made: Any = {"DataFrame": pandas.DataFrame, "data set": Dataset.from_dict}.get(kind, dict)
+    made: Any = {"DataFrame": pandas.DataFrame, "data set": Dataset.from_dict}[kind]
     given: Any = {"size": 30, "columns": {"text": "note"}, "privacy": {"unit": "mrn"}, **JOB}
     files = [
         write_federation(tmp_path / "a", made(columns), made(columns), sites=2, **given),
@@ -382,6 +382,13 @@ def test_records_may_be_held_by_column(kind: str, tmp_path: Path) -> None:
     }
     file = write_federation(tmp_path / "c", {"one": made(columns)}, rows(2), **given)
     assert (file.parent / "one.jsonl").read_text().count("\n") == 8
+
+
+def test_a_dictionary_of_columns_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    columns: Any = {"text": ["a", "b"], "mrn": [1, 2]}
+    for records, sites in ((columns, 2), (columns, None), ({"one": columns}, None)):
+        with pytest.raises((ConfigError, DataError), match=r"datasets\.Dataset\.from_dict"):
+            write_federation(tmp_path / "a", records, rows(2), sites=sites, size=30, **JOB)
 
 
 def test_classes_and_gaps_are_written_as_they_are_read(tmp_path: Path) -> None:

@@ -302,28 +302,14 @@ def test_sqlalchemy_is_asked_for_where_it_is_missing(
 def test_a_password_comes_from_elsewhere_and_is_never_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "password"
-    file.write_text("hunter2\n")
     url = "postgresql+psycopg://x@127.0.0.1:1/z"
-    by_file = OmopSection(url=url, password_file=file)
-    file.chmod(0o644)
-    with pytest.raises(DataError, match=r"password: .*password_file: .*chmod 600"):
-        omop._password(by_file)
-    file.chmod(0o600)
     monkeypatch.setenv("FEDPRIV_TEST_PASSWORD", "hunter2")
     by_env = OmopSection(url=url, password_env="FEDPRIV_TEST_PASSWORD")
-    for source in (by_file, by_env):
-        assert omop._url(source) == (
-            sa.make_url(url).set(password="hunter2"),
-            "hunter2",
-        )
-        with pytest.raises(DataError) as caught:
-            read(source, tmp_path)
-        assert "hunter2" not in f"{caught.value!s}{caught.value!r}{caught.value.__cause__}"
-        assert "hunter2" not in str(source)
-    file.unlink()
-    with pytest.raises(DataError, match="password_file: the password can't be used: No such file"):
-        omop._password(by_file)
+    assert omop._url(by_env) == (sa.make_url(url).set(password="hunter2"), "hunter2")
+    with pytest.raises(DataError) as caught:
+        read(by_env, tmp_path)
+    assert "hunter2" not in f"{caught.value!s}{caught.value!r}{caught.value.__cause__}"
+    assert "hunter2" not in str(by_env)
 
 
 def test_a_note_without_a_person_is_refused_and_not_quoted(tmp_path: Path) -> None:
@@ -387,7 +373,6 @@ def test_only_a_file_of_sqlite_is_a_file(tmp_path: Path) -> None:
     assert absolute(OmopSection(url="sqlite:///a/b.db"), tmp_path).file == tmp_path / "a/b.db"
     elsewhere = absolute(OmopSection(url=f"sqlite:///{tmp_path}/b.db"), Path("/x"))
     assert elsewhere.file == tmp_path / "b.db"
-    given = OmopSection(url="postgresql://u@h/d", password_file=Path("pw"))
-    server = absolute(given, tmp_path)
-    assert server.file is None and server.password_file == tmp_path / "pw"
+    server = absolute(OmopSection(url="postgresql://u@h/d"), tmp_path)
+    assert server.file is None
     assert os.fspath(tmp_path) not in server.url

@@ -63,12 +63,18 @@ def test_a_page_is_done_as_it_is_written(page: str, tmp_path: Path) -> None:
     assert Reader(tmp_path, LITTLE).follow(text) == there > 0
 
 
-def test_the_figure_of_a_secure_sum_is_the_one_of_its_command() -> None:
+def test_the_figure_of_a_secure_sum_is_the_one_of_a_file_of_fifty_sites(tmp_path: Path) -> None:
     page = (ROOT / "docs/explanation/sharp-edges.md").read_text()
     said = re.search(r"may be ε = (\d+) \*alone\*", page)
-    command = re.search(r"^fedpriv (plan .* --sites .*)$", page, re.M)
-    assert said and command
-    shown = CliRunner().invoke(fedpriv, [*shlex.split(command[1]), "--json"])
+    assert said
+    file = tmp_path / "federation.toml"
+    text = (
+        "[job]\nrounds = 30\n[privacy]\nepsilon = 4\nsample_rate = 0.2\n"
+        'trust = "secure-sum"\n[evaluation]\ndata = "e.jsonl"\n'
+    )
+    site = '[[sites]]\nname = "s{}"\ndata = "a.jsonl"\nsize = 250\n'
+    file.write_text(text + "".join(map(site.format, range(50))))
+    shown = CliRunner().invoke(fedpriv, ["plan", str(file), "--json"])
     assert round(json.loads(shown.stdout)["alone"]["epsilon"]) == int(said[1])
 
 

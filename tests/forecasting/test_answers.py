@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from fedpriv_forecasting.answers import PAYS, Answer, of_others
 from fedpriv_forecasting.reading import Basis
-from fedpriv_forecasting.table import BASE, FEDERATED, OUTSIDE, OWN_RECORDS, SINGLE, WARM
+from fedpriv_forecasting.table import BASE, FEDERATED, OUTSIDE, OWN_RECORDS, SINGLE
 from tests.forecasting.made_up_runs import GRID, read, runs
 from tests.forecasting.test_federation import of
 
@@ -62,15 +61,11 @@ def test_of_too_few_federations_their_range_is_told_and_no_verdict() -> None:
 
 
 def test_a_start_is_compared_with_where_it_was_measured() -> None:
-    """Public records alone only where the federation begins at such."""
     made = runs(others=surface)
     for run in made:
-        run["outside"] |= {SINGLE: [3.9] * 3, WARM: [3.8] * 3}
+        run["outside"] |= {SINGLE: [3.9] * 3, "warm-start": [3.8] * 3}
     points = read(made).points
-    for warm_start, starts in ((False, [BASE, SINGLE]), (True, [BASE, SINGLE, WARM])):
-        federation = replace(FEDERATION, warm_start=warm_start)
-        found = [*of_others(Basis((points,), (), None), federation, ())]
-        assert [one.over for one in found if one.question == OUTSIDE] == starts
-        assert all((one.gain is None) == warm_start for one in found)  # measured were cold ones
-    over_single = found[1]
-    assert over_single.measured is None
+    found = [*of_others(Basis((points,), (), None), FEDERATION, ())]
+    assert [one.over for one in found if one.question == OUTSIDE] == [BASE, SINGLE]
+    assert all(one.gain is not None for one in found)
+    assert found[1].federations == found[0].federations

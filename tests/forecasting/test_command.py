@@ -120,11 +120,9 @@ def test_outside_there_is_no_verdict(tmp_path: Path, measured: Path) -> None:
 def test_what_begins_at_public_records_is_not_forecast(tmp_path: Path, measured: Path) -> None:
     begun = "[synthetic]\nsize = 20\ndata = 'public.jsonl'\nwarm_start = 4"
     done = shown(federation_file(tmp_path / "f.toml", rest=begun), "--table", measured)
-    assert done.returncode == 0, done.stderr
-    words = " ".join(done.stdout.split())
-    assert "begins at public records (synthetic.warm_start), of which too few" in words
-    assert "by way to use" not in words
-    assert "over a model trained alone: not measured." in words
+    assert done.returncode == 2 and not done.stdout
+    assert "synthetic.warm_start: begins at public records, of which too few" in done.stderr
+    assert "with --set synthetic.warm_start=0" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -197,16 +197,3 @@ def test_what_was_measured_is_inside_and_a_corner_between_is_not() -> None:
         (words,) = CURVE.outside(Setting(16, records, noise))
         assert words.startswith("records and noise together")
         assert "by a factor of" in words or "at the same time" in words
-
-
-def test_a_warm_start_needs_runs_of_its_own() -> None:
-    cold, warm = runs(), runs(lambda m, s: plain(m, s) + 0.2, warm_start=True)
-    setting = Setting(16, 64, 0.004, warm_start=True)
-    assert fitted(cold).outside(setting) == [
-        "a public warm start, of which too little was measured"
-    ]
-    both = fitted(cold + warm)
-    assert both.outside(setting) == []
-    assert both.predict(setting).gain == pytest.approx(plain(64, 0.004) + 0.2)
-    few = fitted(cold + [one for one in warm if (one["sites"], one["records"]) == (16, 64)])
-    assert few.outside(setting) and not few.warm  # one group can't be left out

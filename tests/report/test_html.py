@@ -483,7 +483,6 @@ def test_fifty_sites_and_many_rounds_stay_small_and_the_same(make_run: MakeRun) 
 def test_very_many_rounds_stay_small(make_run: MakeRun) -> None:
     path = write_report(make_run(sites=2, rounds=5000))
     assert path.stat().st_size < 300_000
-    assert "The charts show a selection of the 5,000 rounds" in Page(path).words
 
 
 @pytest.mark.parametrize(

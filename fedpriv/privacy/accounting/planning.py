@@ -255,8 +255,6 @@ def solve_with_looks(
     Raises:
         ConfigError, AccountingError: as of `solve`; or ε pays for no step to train.
     """
-    if look_steps < 0:
-        raise ConfigError("must not be negative", key="looks", fix="Such as 3.")
     planned = solve(steps=None if steps is None else steps + look_steps, **given)
     if not look_steps:
         return planned, None
@@ -326,8 +324,8 @@ class Filtered:
         order: α of the filter with the noise below.
         noise_multiplier: the noise that the filter needs for the ε of the plan.
         noise_percent: how much more that is than the plan's, in per cent.
-        epsilon: ε of a filter with the plan's own noise, at the best order for it or the one given;
-            infinite where there is no bound.
+        epsilon: ε of a filter with the plan's own noise, at the best order for it; infinite where
+            there is no bound.
         epsilon_percent: how much more that is than the ε of the plan, in per cent.
 
     Privacy:
@@ -342,20 +340,17 @@ class Filtered:
     epsilon_percent: float
 
 
-def filtered(planned: Planned, order: int | None = None) -> Filtered:
-    """Compute what the same steps cost as an adaptive plan.
-
-    Args:
-        order: α, where a ledger has fixed it; None for the best one.
+def filtered(planned: Planned) -> Filtered:
+    """Compute what the same steps cost as an adaptive plan, at the best order.
 
     Raises:
-        AccountingError: no order of that number, or no noise with which it meets the ε of the plan.
+        AccountingError: there is no noise with which it meets the ε of the plan.
     """
     event, delta = planned.event, planned.delta
     q, sigma, steps = event.sample_rate, event.noise_multiplier, int(event.count)
     target = planned.epsilon if planned.target_epsilon is None else planned.target_epsilon
-    found = calibrate_filtered(target, delta, q, steps, order)
-    at_best = best_order(q, sigma, steps, delta) if order is None else order
+    found = calibrate_filtered(target, delta, q, steps)
+    at_best = best_order(q, sigma, steps, delta)
     epsilon = RdpFilter(at_best, q, sigma, steps).epsilon(delta)
     more = epsilon / planned.epsilon - 1 if planned.epsilon else math.inf
     noise = found.noise_multiplier

@@ -65,14 +65,14 @@ def alone(event: Event, delta: float, sites: int, max_colluding: int) -> Alone:
         raise ConfigError(
             f"must be a whole number from 2 to {MAX_MEMBERS}, as one site has nobody to share"
             " noise with",
-            key="--sites",
+            key="sites",
             value=sites,
-            fix="Such as --sites 4.",
+            fix="Name so many sites.",
         )
     if not 0 <= max_colluding < sites:
         problem = f"must be a whole number from 0 to {sites - 1}, so that a site is left to protect"
-        fix = "Such as --max-colluding 1."
-        raise ConfigError(problem, key="--max-colluding", value=max_colluding, fix=fix)
+        key = "privacy.max_colluding"
+        raise ConfigError(problem, key=key, value=max_colluding, fix="Such as 1.")
     shares = shares_of(sites, max_colluding)
     noise = share_of(event.noise_multiplier, shares)
     epsilon = epsilon_upper([Event(event.sample_rate, noise, event.count)], delta)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.accounting.planning import filtered, solve
 from tests.example_counts import examples
@@ -39,17 +38,6 @@ def test_without_a_target_it_is_the_epsilon_of_the_plan() -> None:
     )
 
 
-def test_the_order_of_a_ledger_is_kept_and_no_cheaper() -> None:
-    planned = solve(epsilon=3.0, delta=DELTA, sample_rate=0.05, steps=100)
-    best, kept = filtered(planned), filtered(planned, 30)
-    assert kept.order == 30 != best.order
-    assert kept.noise_multiplier > best.noise_multiplier
-    assert kept.epsilon > best.epsilon
-
-
-def test_what_no_filter_reaches_is_refused_and_what_it_does_not_bound_is_infinite() -> None:
-    planned = solve(epsilon=1.0, delta=1e-9, sample_rate=0.05, steps=100)
-    with pytest.raises(AccountingError, match="at order 2 with"):
-        filtered(planned, 2)
+def test_what_no_filter_bounds_is_infinite() -> None:
     dear = solve(delta=DELTA, sample_rate=1.0, steps=1, noise_multiplier=1e-3)
     assert math.isfinite(filtered(dear).epsilon)

@@ -236,5 +236,3 @@ def test_steps_that_are_solved_for_hold_the_looks() -> None:
     assert looks is not None and looks.training_steps == planned.event.count - 12
     with pytest.raises(AccountingError, match="looks"):
         solve_with_looks(planned.event.count, **plan)
-    with pytest.raises(ConfigError, match=r"^looks: "):
-        solve_with_looks(-1, **plan)

@@ -62,12 +62,12 @@ def test_a_share_that_bounds_nothing_has_no_finite_figure() -> None:
 @pytest.mark.parametrize(
     ("sites", "most", "words"),
     [
-        (1, 0, "--sites: must be a whole number from 2"),
-        (0, 0, "--sites"),
-        (-3, 0, "--sites"),
-        (10**6, 1, "--sites"),
-        (4, -1, "--max-colluding: must be a whole number from 0 to 3"),
-        (4, 4, "--max-colluding"),
+        (1, 0, "^sites: must be a whole number from 2"),
+        (0, 0, "^sites"),
+        (-3, 0, "^sites"),
+        (10**6, 1, "^sites"),
+        (4, -1, "^privacy.max_colluding: must be a whole number from 0 to 3"),
+        (4, 4, "^privacy.max_colluding"),
     ],
 )
 def test_what_is_no_sum_is_refused(sites: int, most: int, words: str) -> None:
