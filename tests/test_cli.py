@@ -450,7 +450,6 @@ def test_plan_says_when_a_plan_is_too_dear() -> None:
             [*PLAN, "--records", "0"],
             "--records: must be a whole number from 1 to 100 (got 0). Such",
         ),
-        ([*PLAN, "--looks", "-1"], "--looks: must not be negative. Such as 3."),
         (["--epsilon", "1e-3", *PLAN[4:6], "--noise-multiplier", "1"], "one costs"),
         (["--epsilon", "much"], "much"),
         ([*PLAN, "--budget", "0"], "--budget: must be above 0"),

@@ -46,10 +46,11 @@ ROUNDED = Rule(
     "Several ids become one such number. Export ids as text, or as integers.",
 )
 TWO_WAYS = Rule(
-    "a number that reads in two ways: `1,000`, `1.000`, `1.234`, `12.50`, `12 345`",
+    "a number that reads in two ways: `1,000`, `1.000`, `1.234`, `12.50`, `12 345`, `12e3`",
     "as written",
     "has a unit id that other programs read as another number",
-    "Write ids without separators between digits, and without zeros at the end of a fraction.",
+    "Write ids without separators or an E between digits, and without zeros at the end of a"
+    " fraction.",
 )
 NO_ID = Rule(
     "a truth value, or a date by type",
@@ -63,6 +64,12 @@ DAMAGED = Rule(
     "has a unit id with a character that was lost",
     "Export it again, as UTF-8.",
 )
+TYPESET = Rule(
+    "a typographic dash or quote inside: `12–345`",
+    "as written",
+    "has a unit id with a typographic dash or quote",
+    "Another program writes the same id in another way. Write it as on a keyboard, such as 12-345.",
+)
 NO_TEXT = Rule(
     "bytes, a list, a table, an object; database text that is not UTF-8",
     "holds {} where text is expected",
@@ -75,7 +82,7 @@ TABLE = (
     Rule("`01`", "as written", "`01`, not `1`"),
     Rule("`12.5`, as text or number", "`12.5`", "`12.5`"),
     Rule("a UUID", "as written", "small letters, no braces"),
-    *(NOTHING, ROUNDED, TWO_WAYS, NO_ID, DAMAGED, NO_TEXT),
+    *(NOTHING, ROUNDED, TWO_WAYS, NO_ID, DAMAGED, TYPESET, NO_TEXT),
 )
 
 
@@ -145,7 +152,10 @@ def as_id(value: Any) -> str:
         raise OddValueError(DAMAGED)
     if found := _UUID.fullmatch(text):
         return found[1].lower()
-    return _number(re.sub("  +", " ", text))
+    number = _number(re.sub("  +", " ", text))
+    if any(c == "\u2212" or (c != "-" and unicodedata.category(c) in _TYPESET) for c in number):
+        raise OddValueError(TYPESET)
+    return number
 
 
 # As one program or another writes a number: a whole one, a fraction, one with an exponent.
@@ -157,6 +167,7 @@ _SEPARATED = re.compile(
     r"|[1-9][0-9]{0,2}(?:\.[0-9]{3})+)"
 )
 _QUOTED = re.compile(r"""=?(["'])(.*)\1""", re.S)  # as a spreadsheet is told that it is text
+_TYPESET = ("Pd", "Pi", "Pf")  # dashes, and quotes that open or close
 _EXACT = 2**53  # a float of 64 bits holds every whole number below that
 _UUID = re.compile(r"[{(]?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[)}]?", re.I)
 
@@ -168,9 +179,11 @@ def _number(text: str) -> str:
     if found := _POWER.fullmatch(text):
         first, rest, power = found[1], found[2] or "", int(found[3])
         number = Decimal(f"{first}.{rest}e{power}")
-        if len(first.lstrip("+-")) > 1 and abs(number) >= _EXACT:
-            return text  # a code such as 12e45: no program writes a float like that
-        if abs(number) >= _EXACT or (len(first.lstrip("+-")) == 1 and len(rest) < power):
+        if len(first.lstrip("+-")) > 1:  # no program writes a float like that
+            if abs(number) >= _EXACT:
+                return text  # a code such as 12e45
+            raise OddValueError(TWO_WAYS)  # a code, too, or so many thousands
+        if abs(number) >= _EXACT or len(rest) < power:
             raise OddValueError(ROUNDED)  # its last digits are not known
         return _number(_digits(number))
     if found := _WHOLE.fullmatch(text):

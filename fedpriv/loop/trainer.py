@@ -20,6 +20,7 @@ from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
 from fedpriv.models.base import refuse_code
 from fedpriv.report.figures import worse
+from fedpriv.stored_adapter import refuse_own
 
 with without_hub_code():  # or bitsandbytes, which a Trainer imports, would run some
     from transformers import (
@@ -326,10 +327,12 @@ def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantizatio
 
     Raises:
         NotPrivateError: its configuration names code that is not of transformers.
-        ConfigError: it has an adapter already, and another would take its names and be lost.
+        ConfigError: it has an adapter already, and another would take its names and be lost; or it
+            was trained on a site's own records without privacy.
     """
     set_seed(args.seed)
     if isinstance(model, str | Path):
+        refuse_own(Path(model))
         with suppress(OSError):  # an adapter's folder has none
             refuse_code(str(model), PretrainedConfig.get_config_dict(model)[0])
         kind: Any = AutoModelForSequenceClassification if args.labels else AutoModelForCausalLM

@@ -27,6 +27,7 @@ from fedpriv.data.values import (
     ROUNDED,
     TABLE,
     TWO_WAYS,
+    TYPESET,
     OddValueError,
     as_id,
     as_json,
@@ -46,7 +47,8 @@ def ways(number: int) -> list[Any]:
     return [
         *(number, float(number), Decimal(number), Decimal(f"{number}.00"), str(number)),
         *(f" {number}\t", f"{number}.0", f"{number}.00", f"{number}.", f"\ufeff{number}\u200b"),
-        *(f"{number}e0", f"{number}.0E+00", written, f"{number:+d}", f"{float(number):.18e}"),
+        *(written, f"{number:+d}", f"{float(number):.18e}"),
+        *((f"{number}e0", f"{number}.0E+00") if abs(number) < 10 else ()),
         *(kind(number) for kind in NUMPY if small or kind is not np.float32),
     ]
 
@@ -54,6 +56,15 @@ def ways(number: int) -> list[Any]:
 @given(st.integers(-(2**53) + 1, 2**53 - 1))
 def test_a_number_is_one_person_however_it_is_written(number: int) -> None:
     assert {as_id(way) for way in ways(number)} == {str(number)}
+
+
+@given(st.from_regex(r"[1-9][0-9]{1,8}[eE][+-]?[0-9]{1,3}", fullmatch=True))
+def test_a_code_that_looks_like_a_power_is_nobody_elses_number(code: str) -> None:
+    """Hexadecimal codes such as 1200e5, 120e06 and 120000000 are three people."""
+    try:
+        assert as_id(code) == code
+    except OddValueError as error:
+        assert error.rule is TWO_WAYS
 
 
 @given(st.integers(2**53), st.integers(-400, 400))
@@ -136,6 +147,8 @@ def test_what_says_nothing_is_nobody(value: Any) -> None:
      ("12.50", TWO_WAYS), ("1e+16", ROUNDED), ("1.23E+05", ROUNDED), (True, NO_ID),
      ("True", NO_ID), (np.bool_(False), NO_ID), (date(2020, 1, 1), NO_ID),
      (datetime(2020, 1, 1, tzinfo=UTC), NO_ID), (np.datetime64("2020-01-01"), NO_ID),
+     ("1200e5", TWO_WAYS), ("12e0", TWO_WAYS), ("12–345", TYPESET), ("−1", TYPESET),
+     ("“7a”", TYPESET), ("«7»", TYPESET),
      ("7\ud800", DAMAGED), ("M\ufffdller", DAMAGED), ("7\0", DAMAGED), ("a\nb", DAMAGED),
      (b"7", NO_TEXT), (bytearray(b"7"), NO_TEXT), (np.bytes_(b"7"), NO_TEXT), ([7], NO_TEXT),
      ({"id": 7}, NO_TEXT), (np.array([7]), NO_TEXT), (object(), NO_TEXT)],

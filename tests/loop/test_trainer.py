@@ -19,11 +19,13 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 
+from fedpriv.base_model import FACTS
 from fedpriv.errors import ConfigError, DataError, SlotError
 from fedpriv.loop.arguments import PrivateConfig
 from fedpriv.loop.step import PrivateStep
 from fedpriv.loop.trainer import PrivateTrainer
 from fedpriv.models.vector import TrainableVector
+from fedpriv.names import OWN_KINDS
 from fedpriv.plain_training.scores import Scores
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.mechanism import execution
@@ -317,6 +319,17 @@ def test_a_second_adapter_is_refused(trainer: Make, lora: Make) -> None:
     inside = lora().get_base_model()  # with layers of its adapter still in it
     with pytest.raises(ConfigError, match="peft_config"):
         trainer(model=inside, peft_config=own)
+
+
+def test_what_a_site_trained_for_itself_is_no_beginning(
+    trainer: Make, lora: Make, tmp_path: Path
+) -> None:
+    """Everything made of it would depend on records that nobody paid for."""
+    lora().save_pretrained(tmp_path)
+    (tmp_path / FACTS).write_text(json.dumps({"kind": OWN_KINDS[0]}))
+    for folder in (tmp_path, str(tmp_path)):
+        with pytest.raises(ConfigError, match="on a site's own records without privacy"):
+            trainer(model=folder)
 
 
 def test_a_run_that_would_learn_nothing_is_refused(trainer: Make) -> None:
