@@ -165,12 +165,9 @@ class Site:
         if (begun := ledger.plan(plan.job)) is not None:  # a job keeps what it began with
             plan = replace(plan, ticks=begun.ticks)
         if plan.ticks and settings.compute.devices > 1:
-            raise ConfigError(
-                f"job {plan.job} began with public ticks, which hold for one device",
-                key="compute.devices",
-                value=settings.compute.devices,
-                fix="Set it to 1 until the job is finished, or close the job.",
-            )
+            problem = f"job {plan.job} began with public ticks, which hold for one device"
+            fix = "Set it to 1 until the job is finished, or close the job."
+            raise ConfigError(problem, key="compute.devices", fix=fix)
         signed = check_word(settings, proposal, signed, begun=begun is not None)
         epsilon, epsilon_alone = ledger.check_both(plan)
         settings.check_fields(proposal)

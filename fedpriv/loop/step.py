@@ -106,14 +106,14 @@ class PrivateStep:
         What `backward` gives over the life of the plan, and all that is made of it, the trained
         model included, is (ε, δ)-differentially private for adding or removing one unit, with the
         plan's ε at the ledger's δ. The values that the model begins with must be public, or paid
-        for: an adapter that a site trained for itself is neither. Each step is one `PlanExecution.step`: a Poisson-subsampled
-        Gaussian mechanism of sensitivity C. Divided is by sample rate × declared size and never
-        by how many were drawn. A lasting ledger adds up all plans for the same people. Without one
-        the claim is about this object alone, and whoever makes a second one of the same records
-        has to add up by hand. What a script computes of the records or of their losses by other
-        means is covered by nothing. How long a step takes is not covered. With numerics other than
-        ``strict``, it is an assumption that a gradient computed beside others does not depend on
-        them; see docs/explanation/privacy.md.
+        for: an adapter that a site trained for itself is neither. Each step is one
+        `PlanExecution.step`: a Poisson-subsampled Gaussian mechanism of sensitivity C. Divided is
+        by sample rate × declared size and never by how many were drawn. A lasting ledger adds up
+        all plans for the same people. Without one the claim is about this object alone, and whoever
+        makes a second one of the same records has to add up by hand. What a script computes of the
+        records or of their losses by other means is covered by nothing. How long a step takes is
+        not covered. With numerics other than ``strict``, it is an assumption that a gradient
+        computed beside others does not depend on them; see docs/explanation/privacy.md.
     """
 
     @checked
