@@ -78,7 +78,7 @@ def test_init_fixes_the_terms(path: Path, options: tuple[str, ...], rule: object
     [
         (("--plans", "5"), "--plans: does not belong to the rule 'rdp'"),
         (("--rule", "sum"), "--plans: is needed by the rule 'sum'"),
-        (("--rule", "envelope"), r"--rule: .*older ones.*'envelope'.*Use one of plan, rdp, sum"),
+        (("--rule", "envelope"), r"--rule: .*'envelope'.*Use one of plan, rdp, sum"),
         (("--rule", "renyi"), "--rule: is no rule of a new ledger .*Use one of plan, rdp, sum"),
         (("--order", "1"), "order=1"),
         (("--order", "2"), "higher order"),
