@@ -83,7 +83,7 @@ def levers(point: Point) -> dict[str, list[str]]:
     return found
 
 
-def write_views(folder: Path, point: Point) -> Path:
+def write_views(folder: Path) -> Path:
     """Write a federation's files again, with the views of each record that a site trains on."""
     views = folder / "views"
     if (views / "federation.toml").exists():
@@ -234,7 +234,7 @@ def main() -> int:
     console = Console(highlight=False, width=100)
     with open_folder(folder / "runs"):
         study = Study(file, folder / "runs")
-        views = Study(write_views(folder, point), folder / "runs")
+        views = Study(write_views(folder), folder / "runs")
         wanted = [
             name
             for name in levers(point)
