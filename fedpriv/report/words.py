@@ -20,7 +20,7 @@ from fedpriv.report.budget import NUMERICS, STRICT_NUMERICS, TICKS, TIMING, trus
 ASSUMPTIONS = (
     "The declared size and the sample rate are typed by people, never derived from records.",
     "Preparation is a function of one unit's own records and public settings.",
-    "The ledger and its witnesses are not restored together from older copies.",
+    "Ledger and witnesses are not restored together from older copies, nor is a witness cut short.",
     "The operating system's random numbers are secret, and AES-256 and HMAC-SHA-256 are"
     " pseudorandom functions.",
     "The normal quantile function of scipy errs by less than ten times what is measured.",
