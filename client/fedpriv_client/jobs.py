@@ -139,13 +139,13 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
             state = "closed"
         elif orders.refuses(plan.job):
             state = "refused"
+        elif row is not None and (adapters_folder(settings.state_dir) / plan.job).exists():
+            state = "handed over"  # the server says that it is over; it can ask for what is left
         elif row is None and kept is not None and kept.proposal.has_expired:
             state = "expired"
         elif settings.ask and kept is not None:  # also of a job that began before the site asked
             is_approved = orders.is_approved(plan, settings.approvers, settings.approvals)
             state = state if is_approved else WAITS
-        if state == "begun" and (adapters_folder(settings.state_dir) / plan.job).exists():
-            state = "handed over"  # the server says that it is over; it can ask for what is left
         return Job(plan, state, kept, paid, yes, delta, two, orders.refusal(plan.job))
 
     begun = {row["proposal"] for row in account["plans"]}

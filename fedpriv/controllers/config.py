@@ -122,7 +122,7 @@ class ControllerSection(Section):
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
         for table in get_args(ControllerName):
-            if table != self.name and table in self.model_fields_set:
+            if table != self.name and self._is_given(table):
                 raise ValueError(
                     f"{table}: belongs to name = {table!r}, and the name is {self.name!r}; leave"
                     " it out"
@@ -135,9 +135,15 @@ class ControllerSection(Section):
         if self.name != "sac" and self.data is not None:
             raise ValueError(f"data: {self.name!r} looks at no records; leave it out")
         for key in ("end_noise", "end_rate"):
-            if not self.adaptive and key in self.schedule.model_fields_set:
+            given = getattr(self.schedule, key) != ScheduleSection.model_fields[key].default
+            if not self.adaptive and given:
                 raise ValueError(f"schedule.{key}: is for adaptive = true; leave it out")
         return self
+
+    def _is_given(self, table: str) -> bool:
+        """Tell whether a controller's settings are not its defaults, which a run's record has."""
+        field = type(self).model_fields.get(table)
+        return field is not None and getattr(self, table) != field.default
 
     def files(self) -> dict[str, Path]:
         """Return the files of records, by key."""

@@ -136,8 +136,8 @@ class _Slots:
 
 def _content(holder: Any) -> Any:
     """Return a container, or the attributes of a class or in slots, by name."""
-    if isinstance(holder, type):
-        return dict(vars(holder))
+    if isinstance(holder, type):  # whose annotations Python makes, empty, when somebody looks
+        return {k: v for k, v in vars(holder).items() if v or k != "__annotations__"}
     if isinstance(holder, _Slots):
         members = holder.members.items()
         return {key: m.__get__(holder.of) for key, m in members if hasattr(holder.of, key)}

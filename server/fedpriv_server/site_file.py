@@ -38,7 +38,7 @@ def site_file(config: JobConfig, name: str, address: str) -> str:
         "steps": config.slots,
         "max_length": model.max_length,
         "r": config.lora.r,
-        "colluding": config.max_colluding or 1,
+        "colluding": 1 if config.max_colluding is None else config.max_colluding,
     }
     is_elsewhere = Path(model.name).is_absolute()  # a folder of the coordinator's
     where = Path(model.name).name if is_elsewhere else model.name

@@ -111,6 +111,16 @@ def test_what_is_kept_is_named_and_put_back(way: str) -> None:
     assert not model[0].array.any()
 
 
+def test_annotations_that_python_makes_when_somebody_looks_are_no_state() -> None:
+    kind: Any = type("Unannotated", (nn.Module,), {})
+    model = kind()
+    before = Remembered(model)
+    assert kind.__annotations__ == {} and "__annotations__" in vars(kind)  # another thread did
+    assert before.changed() == []
+    kind.__annotations__["loss"] = torch.ones(1)
+    assert before.changed() != []
+
+
 def test_frozen_parameters_are_read_if_asked() -> None:
     model = Keeping()
     before = Remembered(model, frozen=True)

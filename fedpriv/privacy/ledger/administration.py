@@ -179,12 +179,13 @@ def _count_what_was_lost(ledger: Ledger, path: Path, witness: Path, known: Seque
             " Put back the witness that the ledger left, and witness.key from the newest"
             " backup of the ledger's folder. If there are none, this ledger has to rest."
         )
-    missing = {(head.rows, head.hash) for head in known} - {(s.rows, s.hash) for s in seen.seen}
+    missing = set(known) - {sighting.head for sighting in seen.seen} - ledger.history.lost
     if missing:
         raise LedgerCorruptError(
-            f"{witness}: has not seen row {max(missing)[0]}, which somebody outside has. Its last"
-            " lines are missing, and nobody knows what they saw taken. Nothing was changed. Put"
-            " back the witness that the ledger left. If there is none, this ledger has to rest."
+            f"{witness}: has not seen row {max(head.rows for head in missing)}, which somebody"
+            " outside has. Its last lines are missing, and nobody knows what they saw taken."
+            " Nothing was changed. Put back the witness that the ledger left. If there is none,"
+            " this ledger has to rest."
         )
     if any(len(s.used) != len(ledger.history.limit) for s in seen.seen):
         raise LedgerError(

@@ -1238,6 +1238,11 @@ def test_a_witness_that_lost_its_last_lines_recovers_nothing_that_a_report_knows
     witness.write_bytes(kept)
     with administration.recover(path, witness, [newest]) as ledger:
         assert ledger.epsilon_allocated > 0
+        older = path.read_bytes()
+        administration.state_distinct(ledger, "another", "somebody")
+    path.write_bytes(older)
+    with administration.recover(path, witness, [newest]) as ledger:  # a report of before the first
+        assert len(ledger.history.lost) > 1
 
 
 def test_lines_of_two_witnesses_of_a_ledger_are_not_mixed(path: Path, tmp_path: Path) -> None:
