@@ -138,16 +138,16 @@ def check_grown(history: History, declared_size: int, delta: float) -> None:
 def recover(path: Path, witness: Path, known: Sequence[Head] = ()) -> Ledger:
     """Open an older copy that was restored, and count as spent whatever it can't know of.
 
-    Args:
-        known: heads of this ledger that are known outside: of a report, or of a server. Lines that
-            were cut off the end of a witness are missed by nothing else.
-
     Every open plan is spent in full and takes no further slot, and so is what the witness
     saw taken since the newest row that both have. If the copy went its own way after that
     row, a plan that was open then may have been used up twice, and is counted twice.
 
     Whoever can write to the witness's disk could write one that saw nothing taken. So every
     line of it has to be sealed with the key that lies in the ledger's folder.
+
+    Args:
+        known: heads of this ledger that are known outside: of a report, or of a server. Lines that
+            were cut off the end of a witness show in nothing else.
 
     Raises:
         LedgerError: the witness is of another ledger, has seen nothing newer, or has lines that
