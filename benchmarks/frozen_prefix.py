@@ -10,6 +10,7 @@ Nothing that a site runs knows this file: it keeps values of records in memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,21 +56,35 @@ class Prefix:
 
     def _through(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         keys = [row.numpy().tobytes() for row in self._ids.detach().cpu()]
-        if not all(key in self._kept for key in keys):
+        rows = [self._kept.get(key) for key in keys]
+        missing = [place for place, row in enumerate(rows) if row is None]
+        if missing:
+            args, kwargs = (_rows(of, missing, len(keys)) for of in (args, kwargs))
+            made = hidden[missing]
             with torch.no_grad():
-                made = hidden
                 for forward in self._layers:
                     made = forward(made, *args, **kwargs)
                     made = made[0] if isinstance(made, tuple) else made
-            for key, row in zip(keys, made, strict=True):
-                self._keep(key, row)
-            return made
-        return torch.stack([self._kept[key] for key in keys])
+            for place, row in zip(missing, made, strict=True):
+                rows[place] = row
+                self._keep(keys[place], row)
+        return torch.stack(rows)
 
     def _keep(self, key: bytes, row: torch.Tensor) -> None:
         if key not in self._kept and self._bytes < MOST:
             self._kept[key] = row.detach().clone()
             self._bytes += row.nbytes
+
+
+def _rows(of: Any, places: Sequence[int], count: int) -> Any:
+    """Return those rows of all tensors that have one for each record of a batch."""
+    if isinstance(of, torch.Tensor):
+        return of[places] if count > 1 and of.dim() > 1 and len(of) == count else of
+    if isinstance(of, tuple):
+        return tuple(_rows(one, places, count) for one in of)
+    if isinstance(of, dict):
+        return {key: _rows(one, places, count) for key, one in of.items()}
+    return of
 
 
 def _layers(model: nn.Module) -> nn.ModuleList:

@@ -47,6 +47,7 @@ def _points() -> list[Point]:
     return [
         Point(sentences, 16, 1000, ceiling=True),
         Point(descriptions, 8, 1000, ceiling=True),
+        Point(KINDS["descriptions-smollm2"], 8, 1000, ceiling=True),
         Point(stays, 16, 4000, ceiling=True),
         Point(abstracts, 4, 1000, ceiling=True),
         Point(sentences, 16, 3900, ceiling=True),
@@ -77,6 +78,7 @@ CHOSEN_PASSES = 12  # that are tried before a site has chosen its own
 SECONDS = {  # of a processor for each record of a step, without AMX, to plan by
     "sentences": 0.003,
     "descriptions": 0.014,
+    "descriptions-smollm2": 0.04,
     "abstracts": 0.014,
     "stays": 0.003,
     "notes": 0.036,

@@ -204,6 +204,10 @@ r = 4
 alpha = 4
 target_modules = ["3.self_attn.q_proj", "3.self_attn.v_proj", "3.mlp.down_proj"]
 """
+LINEAR = [f"self_attn.{name}_proj" for name in "qkvo"]
+LINEAR += [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+LAST_LAYERS = json.dumps([f"{layer}.{name}" for layer in range(26, 30) for name in LINEAR])
+SMOLLM2 = LANGUAGE_MODEL.replace("embedded", "smollm2").replace('"all-linear"', LAST_LAYERS)
 KINDS = {
     kind.name: kind
     for kind in (
@@ -224,6 +228,16 @@ KINDS = {
             LANGUAGE_MODEL.format(tokens=64),
             batch=300,
             own_passes=40,
+        ),
+        Kind(
+            "descriptions-smollm2",
+            "the same, with a base of 135 million parameters (SmolLM2) and an adapter in its last"
+            " four layers",
+            descriptions,
+            SMOLLM2.format(tokens=64),
+            batch=300,
+            own_rates=(1e-3, 3e-3, 1e-2),
+            own_passes=10,
         ),
         Kind(
             "abstracts",
@@ -288,7 +302,7 @@ def pieces(kind: Kind, data: Path, sites: int, records: int) -> dict[str, list[R
     Raises:
         ConfigError: there are too few records.
     """
-    drawn = random.Random(f"{kind.name} {sites} {records}")
+    drawn = random.Random(f"{kind.groups.__name__} {sites} {records}")
     groups, apart = kind.groups(data), kind.apart
     order = drawn.sample(range(len(groups)), len(groups))
     shuffled = [groups[index] for index in order]

@@ -15,6 +15,7 @@ from fedpriv import __version__, logs
 from fedpriv.command_line import run
 from fedpriv.commands.doctor import doctor
 from fedpriv.commands.ledger import app as ledger_app
+from fedpriv.commands.roster import app as roster_app
 from fedpriv.environment import set_environment
 from fedpriv.process import read_status, stop_on_terminate
 
@@ -29,6 +30,7 @@ app = typer.Typer(
     help="Take part in a federation with the records of this site.",
 )
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(roster_app, name="roster")
 app.command()(doctor)
 NEWEST = "this site's newest"
 Config = Annotated[Path, typer.Option("--config", help="This site's own file.")]

@@ -12,6 +12,7 @@ from fedpriv.commands.roster import app
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.pki.points import in_groups
 from fedpriv.secure_sum.roster import read, write
+from fedpriv_client.cli import app as client
 from tests.secure_sum.secure_sites import sites
 
 SITES = sites("cardiology", "radiology", "surgery")
@@ -48,6 +49,13 @@ def test_a_roster_is_made_of_entries_and_shown(entries: list[Path], tmp_path: Pa
         for site in SITES:
             groups = in_groups(site.entry.public_key).split()
             assert site.name in words and all(group in words for group in groups)
+
+
+def test_a_site_that_has_no_other_part_can_show_it(entries: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "roster.json"
+    roster("make", *entries, "--out", out)
+    shown = CliRunner().invoke(client, ["roster", "show", str(out)])
+    assert shown.exit_code == 0 and read(out).digest in shown.output
 
 
 def test_it_is_shown_as_json(entries: list[Path], tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ PARTS = [
     ),
 ]
 COMMANDS = {  # of `fedpriv`, or as `fedpriv-client` has them
-    "client": {"__init__", "doctor", "ledger"},
+    "client": {"__init__", "doctor", "ledger", "roster"},
     "server": {"__init__", "doctor", "dossier", "init", "plan", "report", "roster"},
     "verify": {"__init__", "dossier"},
 }
