@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv_client.account import read_account
-from fedpriv_client.orders import Approval, Orders
+from fedpriv_client.orders import Approval, Orders, shown
 from fedpriv_client.proposals import KeptProposal, kept_proposals
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
@@ -59,6 +59,11 @@ class Job:
     def digest(self) -> str:
         """Of its proposal."""
         return self.plan.proposal
+
+    @property
+    def shown(self) -> str:
+        """Digest of the proposal at its price here."""
+        return shown(self.plan)
 
     @property
     def epsilon(self) -> float:

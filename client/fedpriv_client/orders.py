@@ -147,7 +147,7 @@ class Orders(Section):
         for one in () if known is None else known.persons:
             if one.by != said.by:
                 before = one.model_copy(update={"before": before})
-        yes = _now(plan.job, said).model_copy(update={"before": before, "plan": _shown(plan)})
+        yes = _now(plan.job, said).model_copy(update={"before": before, "plan": shown(plan)})
         return self.model_copy(update={"approved": {**self.approved, plan.proposal: yes}})
 
     def persons(self, plan: Plan, approvers: Sequence[str] = ()) -> tuple[Approval, ...]:
@@ -157,11 +157,11 @@ class Orders(Section):
             approvers: who may approve; if empty, everybody who can give orders. With names here,
                 an approval of an older version, which does not state its plan, does not count.
         """
-        yes, shown = self.approved.get(plan.proposal), _shown(plan)
+        yes, price = self.approved.get(plan.proposal), shown(plan)
         found = () if yes is None else yes.persons
         if approvers:
-            return tuple(one for one in found if one.by in approvers and one.plan == shown)
-        return tuple(one for one in found if one.plan is None or one.plan == shown)
+            return tuple(one for one in found if one.by in approvers and one.plan == price)
+        return tuple(one for one in found if one.plan is None or one.plan == price)
 
     def refuses(self, job: str) -> bool:
         """Tell whether the administrator wants no part in a job."""
@@ -200,7 +200,7 @@ class Orders(Section):
             )
 
 
-def _shown(plan: Plan) -> str:
+def shown(plan: Plan) -> str:
     """Return the digest of what a person saw of a plan; when its answers leave changes no price."""
     return sha256(canonical_json(replace(plan, ticks=False).as_row()))
 

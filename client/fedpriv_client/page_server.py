@@ -64,11 +64,13 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
         form = await own_form(request, form_key)
         settings = site_settings(file, config)
         for job in jobs_of(settings).waiting:
-            if (job.name, job.digest) == (form["job"], form["digest"]):
+            if (job.name, job.shown) == (form["job"], form["digest"]):
                 persons.approve(settings, job, await said_in(request, form))
                 break
         else:
-            raise HTTPException(409, "This proposal does not wait any more. Load the page again.")
+            raise HTTPException(
+                409, "This proposal does not wait at this price. Load the page again."
+            )
         log.info("Job %s was approved: %s.", job.name, job.digest)
         return RedirectResponse("/", 303)
 

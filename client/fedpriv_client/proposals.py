@@ -93,6 +93,20 @@ def proposals_folder(state_dir: Path) -> Path:
     return state_dir / "proposals"
 
 
+def check_expiry(proposal: Proposal, *, begun: bool) -> None:
+    """Check that a job may still begin.
+
+    Raises:
+        StatementError: its last day to begin has passed.
+    """
+    if proposal.has_expired and not begun:
+        assert proposal.statement is not None
+        raise StatementError(
+            f"Job {proposal.job_id!r} could be begun until {proposal.statement.expires}."
+            " The coordinator has to propose it anew."
+        )
+
+
 def check_word(
     settings: SiteSettings, proposal: Proposal, signed: Signed | None, *, begun: bool
 ) -> Signed | None:
@@ -104,12 +118,7 @@ def check_word(
     Raises:
         StatementError: it has expired before it began here, or its signature is wrong or missing.
     """
-    if proposal.has_expired and not begun:
-        assert proposal.statement is not None
-        raise StatementError(
-            f"Job {proposal.job_id!r} could be begun until {proposal.statement.expires}."
-            " The coordinator has to propose it anew."
-        )
+    check_expiry(proposal, begun=begun)
     if settings.authority is None:
         return None
     if signed is not None:

@@ -64,8 +64,7 @@ def _is_strict(site: Site) -> bool:
 
 def _at_ticks(site: Site) -> bool:
     """Tell whether all that the claim is about left, and will leave, at public ticks."""
-    to_come = site.ledger.is_full or site.settings.limits.ticks
-    return site.ledger.at_ticks and to_come and site.ledger.terms.private
+    return site.ledger.at_ticks and site.settings.limits.ticks and site.ledger.terms.private
 
 
 def _max_colluding(site: Site) -> int | None:

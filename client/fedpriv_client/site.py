@@ -39,7 +39,7 @@ from fedpriv_client.handover import keep_adapter
 from fedpriv_client.held_space import HeldSpace
 from fedpriv_client.orders import Orders
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
-from fedpriv_client.proposals import KeptProposal, check_word, keep_proposal
+from fedpriv_client.proposals import KeptProposal, check_expiry, check_word, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_job import SiteJob, check_loaded, check_model, half_of, recipe_of
 from fedpriv_client.site_ledger import open_or_create_ledger
@@ -223,6 +223,19 @@ class Site:
                 self.notify(new)
             orders.check_approved(plan, *persons)
 
+    def _check_consent(self, job: SiteJob) -> None:
+        """Check at each request what an offer rested on: time goes on, and people take back a yes.
+
+        Raises:
+            PausedError: a person's yes is missing.
+            StatementError: the last day to begin the job has passed.
+        """
+        settings, plan = self.settings, job.plan
+        check_expiry(job.proposal, begun=self.ledger.plan(plan.job) is not None)
+        if settings.ask:
+            orders = Orders.read(settings.state_dir)
+            orders.check_approved(plan, settings.approvers, settings.approvals)
+
     def _approvals(self, plan: Plan) -> list[dict[str, str]]:
         """Return what the ledger keeps of the named persons who approved a plan."""
         settings = self.settings
@@ -298,6 +311,8 @@ class Site:
     def share(self, request: protocol.SetRequest) -> tuple[protocol.StepReply, MaskedShare]:
         """Return what this site adds to a secure sum; see `SharedSlots.share`."""
         with self._lock:
+            if self._job is not None:
+                self._check_consent(self._job)
             share = self._shared.share(self._job, request)
             return self._reply_with(share, request.slot), share
 
@@ -307,6 +322,7 @@ class Site:
         ledger, job = self.ledger, self._job
         if job is None or job.proposal.job_id != request.job_id:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
+        self._check_consent(job)
         slots = job.slots_of(request)
         job.check_decision(request)
         ledger.check_witness(request.witness)
@@ -357,10 +373,11 @@ class Site:
         Returns:
             It, and the chance with which each of them may be drawn at all. How many units a share
             keeps apart differs from the share of their number: each one is apart by its own hash.
+            Records with one text have one hash, so all of them may be apart.
         """
-        apart = 1.0 if request.centres is None else self.settings.held_out
+        apart, terms = 1.0 if request.centres is None else self.settings.held_out, self.ledger.terms
         if isinstance(apart, float):
-            return self.ledger.terms.declared_size, apart
+            return terms.declared_size, 1.0 if terms.unit == "record" else apart
         assert self.settings.limits.held_out is not None  # else no job looks
         return self.settings.limits.held_out, 1.0
 

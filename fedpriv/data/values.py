@@ -153,7 +153,7 @@ def as_id(value: Any) -> str:
     if found := _UUID.fullmatch(text):
         return found[1].lower()
     number = _number(re.sub("  +", " ", text))
-    if any(c == "\u2212" or (c != "-" and unicodedata.category(c) in _TYPESET) for c in number):
+    if any(c in _ALIKE or (c != "-" and unicodedata.category(c) in _TYPESET) for c in number):
         raise OddValueError(TYPESET)
     return number
 
@@ -168,6 +168,8 @@ _SEPARATED = re.compile(
 )
 _QUOTED = re.compile(r"""=?(["'])(.*)\1""", re.S)  # as a spreadsheet is told that it is text
 _TYPESET = ("Pd", "Pi", "Pf")  # dashes, and quotes that open or close
+# Minus, low quotes, accents and primes.
+_ALIKE = "\u2212\u02d7\u2043\u201a\u201e\u00b4\u02b9\u02ba\u02bb\u02bc\u2032\u2033\u2035"
 _EXACT = 2**53  # a float of 64 bits holds every whole number below that
 _UUID = re.compile(r"[{(]?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[)}]?", re.I)
 

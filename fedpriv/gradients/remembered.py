@@ -6,6 +6,7 @@ and a checkpoint holds them, or the next evaluation shows them.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from fedpriv.models.packed import Packed
 
+log = logging.getLogger(__name__)
 _OF_TORCH = frozenset(vars(nn.Module())) | {"forward", "train"}  # which engines replace
 _CONTAINERS = (dict, list, set, deque)
 _NO_STATE = (FunctionType, MethodType, ModuleType, type, torch.Generator)
@@ -60,17 +62,16 @@ class Remembered:
         return found + [name for name, now in sums if self._sums.get(name) != now]
 
     def put_back(self) -> None:
-        """Let all but frozen parameters be as it was."""
-        for _, container, copy in self._held:
-            if not _is_same(_content(container), copy):
-                _fill(container, copy)
-        for _, now, copy in self._tensors:
-            if _is_equal(now, copy):
-                continue
-            if now.shape == copy.shape and not now.is_inference():
-                now.detach().copy_(copy)  # in place: others may share its memory
-            else:
-                now.data = copy
+        """Let all but frozen parameters be as it was.
+
+        What can't be put back is named in the log alone: no error of a record may stop a sum.
+        """
+        kept = [(_fill, *held) for held in self._held]
+        for fill, name, now, copy in [*kept, *((_copy, *held) for held in self._tensors)]:
+            try:
+                fill(now, copy)
+            except Exception as error:
+                log.error("%s can't be put back: %s.", name, type(error).__name__)
 
     def _look_at_modules(self, name: str, root: nn.Module) -> None:
         """Look at a module and those below it, which may be kept where its parent knows none."""
@@ -137,7 +138,7 @@ class _Slots:
 def _content(holder: Any) -> Any:
     """Return a container, or the attributes of a class or in slots, by name."""
     if isinstance(holder, type):  # whose annotations Python makes, empty, when somebody looks
-        return {k: v for k, v in vars(holder).items() if v or k != "__annotations__"}
+        return {k: v for k, v in vars(holder).items() if k != "__annotations__" or v}
     if isinstance(holder, _Slots):
         members = holder.members.items()
         return {key: m.__get__(holder.of) for key, m in members if hasattr(holder.of, key)}
@@ -168,8 +169,19 @@ def _first_difference(container: Any, copy: Any) -> Any:
     return next((key for key, now, then in pairs if not _is_same([now], [then])), "…")
 
 
+def _copy(now: Tensor, copy: Tensor) -> None:
+    if _is_equal(now, copy):
+        return
+    if now.shape == copy.shape and not now.is_inference():
+        now.detach().copy_(copy)  # in place: others may share its memory
+    else:
+        now.data = copy
+
+
 def _fill(holder: Any, copy: Any) -> None:
     content = _content(holder)
+    if _is_same(content, copy):
+        return
     if isinstance(holder, type | _Slots):
         of, write = (holder, type) if isinstance(holder, type) else (holder.of, object)
         for key in _own(content).keys() - copy.keys():

@@ -122,6 +122,20 @@ def test_a_refused_job_stays_refused(setting: Setting) -> None:
     site.close()
 
 
+def test_a_yes_that_was_taken_back_pays_for_nothing_more(setting: Setting) -> None:
+    """A no forgets it, and taking the no back does not bring it again."""
+    state, site = setting.folder / "state", asking(setting)
+    approve(setting, setting.proposal)
+    site.consider(setting.proposal)
+    Orders.change(state, lambda stands: stands.refusing("job-1").not_refusing("job-1"))
+    with pytest.raises(PausedError, match="waits for somebody"):
+        site.step(request(), setting.vector)
+    assert site.ledger.head.rows == 1
+    approve(setting, setting.proposal)
+    site.step(request(), setting.vector)
+    site.close()
+
+
 def test_what_goes_beyond_the_limits_is_refused_and_nobody_is_asked(setting: Setting) -> None:
     site = asking(setting, max_steps=3)
     with pytest.raises(LimitError, match="4 steps"):

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from fedpriv.local_page import new_token
 from fedpriv_client.orders import Orders
 from fedpriv_client.page_server import MOST, page_app
+from fedpriv_client.proposals import KeptProposal, proposals_folder
 from tests.client.page_setting import PROPOSAL, Place
 
 HERE = "http://127.0.0.1:8640"
@@ -35,9 +36,8 @@ def client(place: Place, token: str | None = TOKEN, base: str = HERE) -> TestCli
 def form(browser: TestClient, **changes: str) -> dict[str, str]:
     """The form of the page's only job that waits, as a browser would send it."""
     text = browser.get("/").text
-    [key] = set(re.findall(r'name="form_key" value="([^"]+)"', text))
-    known = {"form_key": key, "job": PROPOSAL.job_id, "digest": PROPOSAL.digest()}
-    return known | changes
+    [known] = {tuple(re.findall(r'name="(form_key|job|digest)" value="([^"]+)"', text))[:3]}
+    return dict(known) | changes
 
 
 def press(browser: TestClient, action: str = "approve", origin: str = HERE, **changes: str) -> Any:
@@ -133,6 +133,19 @@ def test_what_was_changed_meanwhile_is_not_what_was_read(place: Place) -> None:
     assert browser.post("/approve", data=seen, headers={"Origin": HERE}).status_code == 303
     assert changed.digest() not in Orders.read(place.state).approved
     assert [job.digest for job in place.jobs.waiting] == [changed.digest()]
+
+
+def test_a_yes_is_to_the_price_that_the_page_showed(place: Place) -> None:
+    """The site's file decides on a proposal's price, and may change while a page is open."""
+    browser = client(place)
+    seen = form(browser)
+    [path] = proposals_folder(place.state).iterdir()
+    kept = KeptProposal.read(path)
+    noise = kept.plan.noise_multiplier / 2
+    dearer = kept.model_copy(update={"committed": {**kept.committed, "noise_multiplier": noise}})
+    path.write_text(dearer.model_dump_json())
+    assert browser.post("/approve", data=seen, headers={"Origin": HERE}).status_code == 409
+    assert Orders.read(place.state) == Orders()
 
 
 def test_a_browser_is_told_to_keep_and_load_nothing(place: Place) -> None:

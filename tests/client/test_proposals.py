@@ -77,6 +77,20 @@ def test_what_has_expired_is_not_begun_and_goes_on_where_it_has(
     site.close()
 
 
+def test_an_offer_of_the_last_day_is_not_begun_later(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = site_of(setting)
+    until = STATEMENT.model_copy(update={"expires": date(2998, 1, 1)})
+    proposal = setting.change(statement=until)
+    site.consider(proposal)
+    monkeypatch.setattr(type(proposal), "has_expired", True)
+    with pytest.raises(StatementError, match="could be begun until 2998-01-01"):
+        site.step(request(), setting.vector)
+    assert site.ledger.head.rows == 1
+    site.close()
+
+
 def test_a_signature_that_is_none_is_refused_as_any_message(setting: Setting) -> None:
     with pytest.raises(ProtocolError, match=r"Signed\.signature"):
         Signed.parse('{"at": "2026-01-01T00:00:00Z", "certificate": "", "signature": "xyz"}')

@@ -18,6 +18,7 @@ from fedpriv.errors import (
     ConfigError,
     FedprivError,
     LimitError,
+    PausedError,
     ProtocolError,
     SetError,
     ShareLostError,
@@ -39,6 +40,7 @@ from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv.secure_sum.total import Total
 from fedpriv_client import shared_slots as module
 from fedpriv_client import site_job, ticks
+from fedpriv_client.orders import Orders
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings
@@ -211,6 +213,23 @@ def test_the_stored_share_outlives_the_process_and_a_key_does_not(
         lost.share(asked)
     assert lost.ledger.epsilon_spent == 0
     sites[:2] = [restarted, lost]
+
+
+def test_no_share_is_given_where_a_yes_was_taken_back(sharing: Sharing) -> None:
+    sites = [sharing.open(name) for name in NAMES]
+    site = sites[0]
+    site.settings = dataclasses.replace(site.settings, ask=True)
+    state, plan = site.settings.state_dir, site.settings.limits.plan(sharing.sharing, BOTH)
+    Orders.change(state, lambda stands: stands.approving(plan, "a test"))
+    for one in sites:
+        one.consider(sharing.sharing)
+    asked = set_of(*(sharing.ready(one) for one in sites))
+    Orders.change(state, lambda stands: stands.refusing("job-1").not_refusing("job-1"))
+    with pytest.raises(PausedError, match="waits for somebody"):
+        site.share(asked)
+    assert site.ledger.head.rows == 1
+    for one in sites:
+        one.close()
 
 
 def test_a_share_is_computed_until_a_tick(

@@ -149,6 +149,7 @@ def test_what_says_nothing_is_nobody(value: Any) -> None:
      (datetime(2020, 1, 1, tzinfo=UTC), NO_ID), (np.datetime64("2020-01-01"), NO_ID),
      ("1200e5", TWO_WAYS), ("12e0", TWO_WAYS), ("12–345", TYPESET), ("−1", TYPESET),
      ("“7a”", TYPESET), ("«7»", TYPESET),
+     ("12\u201a345", TYPESET), ("12\u2032345", TYPESET), ("12\u2043345", TYPESET),
      ("7\ud800", DAMAGED), ("M\ufffdller", DAMAGED), ("7\0", DAMAGED), ("a\nb", DAMAGED),
      (b"7", NO_TEXT), (bytearray(b"7"), NO_TEXT), (np.bytes_(b"7"), NO_TEXT), ([7], NO_TEXT),
      ({"id": 7}, NO_TEXT), (np.array([7]), NO_TEXT), (object(), NO_TEXT)],

@@ -34,6 +34,7 @@ class Keeping(nn.Module):
     """Has some of everything that may be kept."""
 
     losses: list[float] = []  # noqa: RUF012 - of all such layers
+    constants = torch.tensor([1.0, 2.0])
     total = 0.0
 
     def __init__(self) -> None:
@@ -91,8 +92,29 @@ WAYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a buffer aside": (lambda m: m.aside[0][0].running_mean.add_(1), "aside.0.0.running_mean"),
     "a class": (lambda m: setattr(type(m), "total", 1.0), "Keeping.total"),
     "a list of a class": (lambda m: type(m).losses.append(1.0), "Keeping.losses.…"),
+    "a tensor of a class": (lambda m: type(m).constants.add_(1), "Keeping.constants"),
     "a class has more": (lambda m: setattr(type(m), "fresh", 1.0), "Keeping.fresh"),
 }
+
+
+class Stubborn(dict[str, Any]):
+    """Can't be written as others can."""
+
+    def update(self, *others: Any, **more: Any) -> None:
+        raise RuntimeError("a secret")
+
+
+def test_what_cannot_be_put_back_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Whether a step's sum counts would depend on the record that left something."""
+    model = Keeping()
+    model.stubborn = Stubborn(cache=1)  # type: ignore[assignment]
+    before = Remembered(model)
+    model.stubborn["cache"], model.number = 2, 7  # type: ignore[index,assignment]
+    model.plain.add_(1)
+    before.put_back()
+    assert (model.number, model.plain.tolist()) == (1, [0, 0])
+    assert "stubborn. can't be put back: RuntimeError" in caplog.text
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize("way", WAYS)

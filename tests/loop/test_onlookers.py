@@ -281,6 +281,7 @@ class Filling(torch.nn.Module):
     """A layer that keeps something of what goes through it: always, or where a token is rare."""
 
     losses: list[float] = []  # noqa: RUF012 - as of a loss that all layers add to
+    last: Any
 
     def __init__(self, layer: Any, way: str, threshold: float) -> None:
         super().__init__()
@@ -301,6 +302,8 @@ class Filling(torch.nn.Module):
                 self.shapes.append(x.shape)
             elif self.way == "class":
                 self.losses.append(float(x.detach().norm()))
+            elif self.way == "class tensor":
+                type(self).last = x.detach()
             elif self.way == "aside":
                 self.aside[0].last = x.detach()
             else:  # a codebook, as if it were a constant
@@ -335,7 +338,7 @@ def test_a_layer_that_keeps_something_is_refused_by_name(
         Filling.losses.clear()
 
 
-@pytest.mark.parametrize("way", ["buffer", "tensor", "number", "list", "class", "aside"])
+@pytest.mark.parametrize("way", sorted({*FILLED, "class tensor"} - {"parameter"}))
 def test_what_a_rare_record_leaves_is_taken_out_after_the_step(
     private_step: Make, lora: Make, way: str
 ) -> None:
@@ -350,6 +353,7 @@ def test_what_a_rare_record_leaves_is_taken_out_after_the_step(
     assert not step._worker.failures
     assert [filling.calls, filling.shapes, filling.cache] == kept
     assert not filling.losses and not hasattr(filling.aside[0], "last")
+    assert "last" not in vars(Filling)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
