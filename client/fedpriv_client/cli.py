@@ -172,8 +172,8 @@ def init(
 ) -> None:
     """Make the ledger of this site's people, once, with their budget for life.
 
-    At a terminal it shows the terms and asks; a script is not asked. If a term turns out wrong, see
-    undo-init.
+    At a terminal it shows the terms and asks; a script is not asked. A ledger with other terms is
+    undone first, if it is at most a day old and nothing was spent from it: see undo-init.
     """
     from fedpriv_client.init import make_ledger
 

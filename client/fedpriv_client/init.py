@@ -6,13 +6,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import typer
 
 from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import where
-from fedpriv.errors import AccountingError, DataError, LedgerCorruptError, LedgerError
+from fedpriv.errors import AccountingError, ConfigError, DataError, LedgerCorruptError, LedgerError
 from fedpriv.files import private_folder
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.claims import ALONE
@@ -25,12 +26,15 @@ from fedpriv.report.lifetime import for_one, in_words
 from fedpriv.report.page_parts import RULES
 from fedpriv_client.settings import check_no_ledger_is_missing, ledger_path, ledgers, terms_of
 from fedpriv_client.site_settings import cache_folder
+from fedpriv_client.undo_init import undo, unspent
 
 RATE, STEPS = 0.05, 100  # of a usual job, within the site's own limits
 
 
 def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) -> None:
     """Show the terms of a ledger, ask where there is somebody to ask, and make it.
+
+    A ledger with other terms that nothing was spent from is undone first, with a trace.
 
     Args:
         another: these are other people than in the first ledger.
@@ -45,8 +49,13 @@ def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) 
     print("This makes the ledger of these people. What it states is for their lives:")
     for name, text in in_words_of(file, terms):
         print(f"  {name}: {text}")
+    old = None if another else _mistyped(file, terms)
+    if old is not None:
+        print(f"The ledger {old} has other terms; nothing was spent from it. It is undone first.")
     if not yes and sys.stdin.isatty():
         typer.confirm("Make this ledger?", abort=True)
+    if old is not None:
+        print(undo(file, old))
     dataset_id = init_site(file, config_path, another=another)
     elsewhere = "" if file.budget.witness is None else ", and the witness elsewhere"
     print(
@@ -100,6 +109,16 @@ def check_unit(file: SiteFile) -> None:
             if error.value == unit:
                 raise error.but(key="data.unit") from None
             print(f"The unit's column was not checked: {error}")
+
+
+def _mistyped(file: SiteFile, terms: Terms) -> str | None:
+    """Return the only ledger of the site, if it has other terms and may be undone."""
+    known = [*ledgers(file)]
+    if len(known) == 1 and file.data.dataset_id is None:
+        with suppress(LedgerError, ConfigError), unspent(file, known[0]) as ledger:
+            if replace(ledger.terms, dataset_id=terms.dataset_id) != terms:
+                return known[0]
+    return None
 
 
 def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> str:
