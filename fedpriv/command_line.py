@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 
 from fedpriv.errors import FedprivError
-from fedpriv.logs import discreet
+from fedpriv.logs import discreet, one_line
 from fedpriv.terminal import use_readable_output
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -32,7 +32,8 @@ def run(app: typer.Typer) -> NoReturn:
     try:
         code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None
     except FedprivError as error:
-        print(f"error: {error}", file=sys.stderr)
+        lines = f"error: {error}".split("\n")  # which may quote what somebody else wrote
+        print(*map(one_line, lines), sep="\n", file=sys.stderr)
         if error.verdict:
             print(error.verdict)
         raise SystemExit(error.exit_code) from None

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from fedpriv.cli import app
 from fedpriv.config.load import load_job
 from fedpriv.doctor.studies import DENOISING, PE_SGD
+from fedpriv.errors import DossierError
 from fedpriv.privacy.accounting import planning
 from fedpriv.report.figures import upper
 from tests.forked_commands import command
@@ -152,6 +153,8 @@ def test_a_full_disk_is_one_message_and_any_other_fault_is_not_hidden(
 
     @app.command()
     def write(number: int) -> None:
+        if not number:  # an error may quote what somebody else wrote
+            raise DossierError("unit = \x1b[2JVERIFIED\nis not known")
         raise OSError(number, os.strerror(number), "run.json")
 
     monkeypatch.setattr(sys, "argv", ["write", str(errno.ENOSPC)])
@@ -167,6 +170,10 @@ def test_a_full_disk_is_one_message_and_any_other_fault_is_not_hidden(
     assert (
         capsys.readouterr().err == "error: run.json: Permission denied. Name another, or mend it.\n"
     )
+    monkeypatch.setattr(sys, "argv", ["write", "0"])
+    with pytest.raises(SystemExit):
+        run(app)
+    assert capsys.readouterr().err == "error: unit = \\x1b[2JVERIFIED\nis not known\n"
     monkeypatch.setattr(sys, "argv", ["write", str(errno.EBADF)])
     with pytest.raises(SystemExit) as ended:
         run(app)

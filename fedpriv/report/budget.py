@@ -20,13 +20,15 @@ from fedpriv.files import canonical_json
 from fedpriv.names import Name
 from fedpriv.pki.points import VerifyingKey
 from fedpriv.privacy.life import Life
-from fedpriv.privacy.usual import AnyRule
+from fedpriv.privacy.usual import MAX_STEPS, AnyRule
 from fedpriv.section import Section
 
 if TYPE_CHECKING:
     from fedpriv.privacy.accounting.accountant import Event
 
 Epsilon = Annotated[float, Field(ge=0)]
+Nats = Annotated[float, Field(ge=0, le=1e9)]
+Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 TIMING = "not covered: replies leave when they are ready"
 TICKS = (
     "public ticks: what is computed from records ends at a time that depends on public settings and"
@@ -74,18 +76,18 @@ class BudgetEvent(Section):
     """A run of equal consecutive private steps, as the accountant was charged for them."""
 
     job: str
-    round: int = Field(ge=1, description="the first round of the run")
+    round: Count = Field(description="the first round of the run")
     sample_rate: float = Field(gt=0, le=1)
     noise_multiplier: float = Field(ge=0)
-    count: int = Field(ge=1, description="consecutive rounds of this kind")
+    count: Count = Field(description="consecutive rounds of this kind")
 
 
 class FilterUse(Section):
     """What an adaptive plan may take of Rényi divergence, in nats, and what its slots have."""
 
-    order: int = Field(ge=2, description="α, at which debits add up")
-    budget: float = Field(gt=0, description="of the plan; paid for in full when it was accepted")
-    debited: float = Field(ge=0, description="of it, by the slots that were reserved")
+    order: int = Field(ge=2, le=512, description="α, at which debits add up")
+    budget: Nats = Field(gt=0, description="of the plan; paid for in full when it was accepted")
+    debited: Nats = Field(description="of it, by the slots that were reserved")
 
 
 class Signature(Section):

@@ -69,8 +69,8 @@ class Owed:
         """
         try:
             self._settle(grid)
-        except (OSError, FedprivError) as error:
-            log.error("Not all that is owed was fetched: %s", error)
+        except Exception as error:  # a site's report may have what no check thought of
+            log.error("Not all that is owed was fetched: %s", str(error) or type(error).__name__)
 
     def _settle(self, grid: JobGrid) -> None:
         sites = self.sites

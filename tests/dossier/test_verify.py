@@ -415,6 +415,30 @@ def test_without_rows_a_proposal_is_compared_with_the_events(tmp_path: Path) -> 
         signed_anew(made, facts)
 
 
+@pytest.mark.parametrize("shared", [SHARED, None], ids=["secure-sum", "local"])
+def test_without_rows_no_filter_makes_a_job_cheaper_that_has_none(
+    tmp_path: Path, shared: Any
+) -> None:
+    made = make_run(tmp_path, asked=proposal(shared=shared), slots=4)
+    without_rows(made)
+    made.sign("north", filter=budget.FilterUse(order=8, budget=1.0, debited=0.1))
+    with pytest.raises(DossierError, match=r"at rates \[0\.1\] under a filter.* 6 at 0\.1"):
+        made.export()
+
+
+def test_without_rows_an_adaptive_job_has_no_greater_rates_than_its_proposal(
+    tmp_path: Path,
+) -> None:
+    made = make_run(tmp_path, rule=RdpRule(8), asked=proposal(groups=ADAPTIVE), order=8)
+    without_rows(made)
+    events = [
+        event.model_copy(update={"sample_rate": 0.2}) for event in made.report("north").events
+    ]
+    made.sign("north", events=tuple(events))
+    with pytest.raises(DossierError, match=r"at rates \[0\.2\] under a filter"):
+        made.export()
+
+
 def test_another_job_or_site_is_refused(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     made.export()

@@ -10,10 +10,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from fedpriv.errors import ConfigError, LedgerCorruptError
 from fedpriv.report import budget, received
-from fedpriv.report.budget import BudgetEvent, BudgetReport
+from fedpriv.report.budget import BudgetEvent, BudgetReport, FilterUse
 
 KEY = Ed25519PrivateKey.generate()
 REPORT = budget.sign(
@@ -44,6 +45,7 @@ REPORT = budget.sign(
     ),
     KEY,
 )
+FILTER = FilterUse(order=8, budget=1.0, debited=0.1)
 KEYS = {
     *("format", "site", "dataset_id", "unit", "max_records_per_unit", "relation", "delta"),
     *("declared_size", "rule", "accountant", "timing", "numerics", "trust_model", "assumptions"),
@@ -198,6 +200,22 @@ def test_the_figures_of_the_second_claim_belong_together(missing: str) -> None:
         BudgetReport.model_validate(fields | dict.fromkeys(gone))
     without_sums = BudgetReport.model_validate(fields | {"max_colluding": None})
     assert without_sums.budget_alone == 25.0
+
+
+@pytest.mark.parametrize(
+    ("of", "changes"),
+    [
+        (FILTER, {"order": 513}),
+        (FILTER, {"debited": 1e30}),
+        (FILTER, {"budget": 1e30}),
+        (REPORT.events[0], {"count": 10**4300}),
+        (REPORT.events[0], {"round": 10**4300}),
+    ],
+)
+def test_a_figure_that_no_ledger_has_is_refused(of: Any, changes: dict[str, Any]) -> None:
+    """A site signs what it likes, and who reads it computes with it."""
+    with pytest.raises(ValidationError, match=next(iter(changes))):
+        type(of)(**{**of.model_dump(), **changes})
 
 
 def test_whom_a_claim_trusts_is_said_in_words() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,19 @@ def test_each_is_asked_when_it_is_back_and_again_after_a_while(
     assert owed.sites == set()
     owed.settle(grid)
     assert len(asked) == 5
+
+
+def test_a_report_that_nobody_thought_of_stops_no_server(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def odd(*_: Any) -> Any:
+        raise InvalidOperation
+
+    monkeypatch.setattr(module, "collect_reports", odd)
+    sites: Any = Sites()
+    sites.there = [2]
+    Owed(run).settle(sites)
+    assert "Not all that is owed was fetched: InvalidOperation" in caplog.text
 
 
 def test_an_adapter_that_is_gone_is_said(run: RunDirectory) -> None:

@@ -139,7 +139,8 @@ class Witness:
         first = json.dumps({"witness of": dataset_id, "start": start}) + "\n"
         lines = made._lines(seen)
         try:
-            write_atomic(made.path, first.encode() + b"".join(line for line, _ in lines))
+            content = first.encode() + b"".join(line for line, _ in lines)
+            write_atomic(made.path, content, mode=0o600)
         except OSError as error:
             raise _unwritable(made.path, error) from None
         made._size = len(first)

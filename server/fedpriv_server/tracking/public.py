@@ -39,7 +39,8 @@ class Tracked:
     @classmethod
     def of(cls, config: JobConfig, run: RunDirectory) -> Tracked:
         """Describe the run of a job."""
-        facts = {key: run.info[key] for key in ("config_digest", "versions", "model")}
+        model = {key: x for key, x in run.info["model"].items() if key not in ("name", "folder")}
+        facts = {key: run.info[key] for key in ("config_digest", "versions")} | {"model": model}
         return cls(
             job=run.info["job_id"],
             private=run.info["private"],
@@ -69,8 +70,9 @@ def _settings(config: JobConfig) -> dict[str, Any]:
     said = config.model_dump(
         exclude={**NOT_OF_A_RUN, **dict.fromkeys(("server", "sites", "outside"), True)}
     )
-    if (base := Path(config.model.name)).exists():
-        said["model"]["name"] = base.name
+    for key in ("name", "begin"):
+        if (path := Path(said["model"][key] or "")).exists():
+            said["model"][key] = path.name or None
     if said["synthetic"] is not None:
         said["synthetic"].pop("generator")
     sites = {site.name: {key: getattr(site, key) for key in OF_A_SITE} for site in config.sites}

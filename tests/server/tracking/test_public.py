@@ -73,7 +73,11 @@ def test_settings_say_what_was_run_and_not_where(
     )
     config = load_job(federation(), where)
     run = RunDirectory.create(tmp_path / "run", config, insecure_seed=3)
-    run.info["model"] = {"digest": "sha256:0", "trainable": 5}
+    folder = Path(config.model.name)
+    run.info["model"] = {"name": str(folder), "folder": "../base", "trainable": 5}
+    (tmp_path / "begun").mkdir()
+    model = config.model.model_copy(update={"begin": str(tmp_path / "begun")})
+    config = config.model_copy(update={"model": model})
     tracked = Tracked.of(config, run)
     assert not tracked.private and tracked.experiment == "fedpriv"
     settings = tracked.settings
@@ -83,7 +87,9 @@ def test_settings_say_what_was_run_and_not_where(
         "maker",
         "lasting",
         "elsewhere",
+        "../base",
         str(tmp_path),
+        str(folder.parent),
         ".jsonl",
         "tracking",
     ):
@@ -92,4 +98,5 @@ def test_settings_say_what_was_run_and_not_where(
     assert settings["data.columns.text"] == "note"
     assert settings["sites.site-0.epsilon"] == "3.0" and "sites.site-1.epsilon" not in settings
     assert settings["run.model.trainable"] == "5"
-    assert settings["model.name"] == Path(config.model.name).name
+    assert settings["model.name"] == folder.name
+    assert settings["model.begin"] == "begun"
