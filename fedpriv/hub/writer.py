@@ -65,7 +65,8 @@ class Writer:
     ) -> list[str]:
         """Write after each prompt, until the model ends or has written all it may.
 
-        A record's length (`model.max_length`) is what prompt and text may have together.
+        A record's length (`model.max_length`) is what prompt and text may have together; the text
+        may have half of it in any case.
 
         Args:
             base: let the base model write, without the adapter.

@@ -7,7 +7,6 @@ Privacy
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from transformers import AutoTokenizer
 from fedpriv.adapter_facts import read_facts
 from fedpriv.errors import ConfigError
 from fedpriv.serving import load_site_model
-from fedpriv.synthetic.continuation import continue_prompts, said_first
+from fedpriv.synthetic.continuation import continue_prompts, prompt_of
 
 # To texts, and the first one's number.
 Answer = Callable[[Sequence[str], int], list[dict[str, Any]]]
@@ -55,8 +54,8 @@ class Answering:
         Raises:
             ValueError: there is none.
         """
-        text = said_first(value) if self.field == "messages" else value
-        if not isinstance(text, str) or not text.strip():
+        text = prompt_of(value, self.field)
+        if not text.strip():
             raise ValueError("no text")
         return text
 
@@ -68,14 +67,13 @@ class Answering:
             temperature: at which tokens are drawn; 0 takes the likeliest each time.
             seed: of what is drawn.
         """
-        reads = getattr(self._model.config, "max_position_embeddings", None) or sys.maxsize
 
         def answer(texts: Sequence[str], first: int) -> list[dict[str, Any]]:
             made = continue_prompts(
                 self._model,
                 self._tokenizer,
                 texts,
-                longest=min(reads, self._longest) if new is None else reads,
+                longest=self._longest,
                 new=new,
                 chat=self.field == "messages",
                 temperature=temperature,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedpriv.data.encode import Cause
+from fedpriv.errors import DataError
 from fedpriv.synthetic.instructed import Ask
-from fedpriv.synthetic.language_model import Lender, sample
+from fedpriv.synthetic.language_model import Lender, texts_after
 
 ANSWER = 1024  # tokens, at most
 
@@ -21,16 +23,23 @@ def chat(model: Lender, *, temperature: float, longest: int) -> Ask:
 
     def ask(instructions: Sequence[str], seed: str) -> list[str]:
         with model() as (lent, tokenizer):
-            starts = [asked(tokenizer, instruction) for instruction in instructions]
-            room = max(map(len, starts)) + min(longest, ANSWER)
-            made = sample(lent, tokenizer, starts, longest=room, temperature=temperature, seed=seed)
-            return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in made]
+            talks = ([{"role": "user", "content": instruction}] for instruction in instructions)
+            starts = [asked(tokenizer, talk) for talk in talks]
+            rooms = [min(longest, ANSWER)] * len(starts)
+            how: dict[str, Any] = {"temperature": temperature, "seed": seed}
+            return texts_after(lent, tokenizer, starts, rooms, **how)
 
     return ask
 
 
-def asked(tokenizer: Any, instruction: str) -> list[int]:
-    """Return the tokens of what a user says, up to where the model answers."""
-    messages = [{"role": "user", "content": instruction}]
-    found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
-    return list(found["input_ids"])
+def asked(tokenizer: Any, talk: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the tokens of a conversation, up to where the model answers.
+
+    Raises:
+        DataError: the chat template refuses it.
+    """
+    how = {"add_generation_prompt": True, "return_dict": True}
+    try:
+        return list(tokenizer.apply_chat_template(list(talk), **how)["input_ids"])
+    except Exception:  # templates raise what they like
+        raise DataError(Cause.REFUSED.said, fix=Cause.REFUSED.fix) from None
