@@ -53,8 +53,8 @@ def read_prompts(path: Path, columns: Mapping[str, str], key: str) -> list[Promp
     else:
         (field,) = columns.keys() - {"completion"}
         rows = _rows(path, {field: columns[field]}, key)
-        found = [prompt_of(row[field], field) for row in rows]
-    return _not_empty([Prompt(text) for text in found if text.strip()], path, key)
+        return _not_empty([Prompt(prompt_of(row[field], field)) for row in rows], path, key)
+    return _not_empty(list(map(Prompt, found)), path, key)
 
 
 def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]:
@@ -77,9 +77,8 @@ def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]
     found: dict[str, list[str]] = {}
     for row in _rows(path, columns, key):
         asked, said = (conversation(row[field]) for field in ("prompt", "completion"))
-        prompt, written = prompt_of(row["prompt"], "prompt"), row["completion"] or ""
-        if said:
-            written = "\n".join(turn["content"] for turn in said)
+        prompt = prompt_of(row["prompt"], "prompt")
+        written = "\n".join(turn["content"] for turn in said) if said else row["completion"] or ""
         if prompt and written.strip() and bool(asked) == bool(said):  # else nothing learns it
             found.setdefault(prompt, []).append(written)
     pairs = [Prompt(text, tuple(written)) for text, written in found.items()]
@@ -91,7 +90,8 @@ def _rows(path: Path, columns: Mapping[str, str], key: str) -> Iterator[Mapping[
         yield from read_records(path, columns, unit="record", cache_dir=Path(cache), key=key)
 
 
-def _not_empty(prompts: list[Prompt], path: Path, key: str) -> list[Prompt]:
+def _not_empty(found: list[Prompt], path: Path, key: str) -> list[Prompt]:
+    prompts = [one for one in found if one.text.strip()]
     if not prompts:
         raise DataError("holds no prompt", file=path, key=key, fix="Name another file.")
     return prompts

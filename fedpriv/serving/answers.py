@@ -7,6 +7,7 @@ Privacy
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 from transformers import AutoTokenizer
 
 from fedpriv.adapter_facts import read_facts
+from fedpriv.data.encode import conversation
+from fedpriv.data.transform import as_seen, find_transform
 from fedpriv.errors import ConfigError
 from fedpriv.serving import load_site_model
 from fedpriv.synthetic.continuation import continue_prompts, prompt_of
@@ -28,6 +31,7 @@ class Answering:
 
     Args:
         folder: the site model's folder.
+        transform: the site's `data.transform`, which the texts of training went through.
         writes: whether it must write, or label.
 
     Attributes:
@@ -37,7 +41,8 @@ class Answering:
         ConfigError: the folder is none of such a site model, or a file in it was changed.
     """
 
-    def __init__(self, folder: Path, *, writes: bool) -> None:
+    def __init__(self, folder: Path, transform: str | None = None, *, writes: bool) -> None:
+        self._transform = transform and find_transform(transform, "data.transform")
         self._model: Any = load_site_model(folder)
         if self._model.can_generate() != writes:
             does, other = ("labels", "classify") if writes else ("writes", "generate")
@@ -49,15 +54,31 @@ class Answering:
         (self.field,) = set(proposal.fields) - {"completion", "label"}
 
     def text_of(self, value: object) -> str:
-        """Return the text of a record's field.
+        """Return the text of a record's field, see `as_trained`.
 
         Raises:
             ValueError: there is none.
         """
         text = prompt_of(value, self.field)
         if not text.strip():
-            raise ValueError("no text")
-        return text
+            raise ValueError("no text there")
+        return self.as_trained(text)
+
+    def as_trained(self, text: str) -> str:
+        """Return a text, or a conversation as JSON, as the site's `data.transform` makes it.
+
+        Raises:
+            ValueError: the function fails on it.
+        """
+        if not self._transform:
+            return text
+        talk = self.field == "messages" and conversation(text)
+        try:
+            made = as_seen("messages" if talk else "text", text, self._transform)
+        except Exception as error:  # of a function that may do anything
+            kind = type(error).__name__
+            raise ValueError(f"a text that data.transform fails on ({kind})") from None
+        return json.dumps(made, ensure_ascii=False) if talk else str(made)
 
     def write(self, new: int | None = None, temperature: float = 0.0, seed: int = 0) -> Answer:
         """Answer with what it writes: {"completion": ...}.

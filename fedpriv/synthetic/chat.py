@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fedpriv.data.encode import Cause
@@ -23,16 +23,19 @@ def chat(model: Lender, *, temperature: float, longest: int) -> Ask:
 
     def ask(instructions: Sequence[str], seed: str) -> list[str]:
         with model() as (lent, tokenizer):
-            talks = ([{"role": "user", "content": instruction}] for instruction in instructions)
-            starts = [asked(tokenizer, talk) for talk in talks]
+            starts = [asked(tokenizer, user_says(text)) for text in instructions]
             rooms = [min(longest, ANSWER)] * len(starts)
-            how: dict[str, Any] = {"temperature": temperature, "seed": seed}
-            return texts_after(lent, tokenizer, starts, rooms, **how)
+            return texts_after(lent, tokenizer, starts, rooms, temperature=temperature, seed=seed)
 
     return ask
 
 
-def asked(tokenizer: Any, talk: Sequence[Mapping[str, Any]]) -> list[int]:
+def user_says(text: str) -> list[dict[str, Any]]:
+    """Return the conversation that begins so."""
+    return [{"role": "user", "content": text}]
+
+
+def asked(tokenizer: Any, talk: list[dict[str, Any]]) -> list[int]:
     """Return the tokens of a conversation, up to where the model answers.
 
     Raises:
@@ -40,6 +43,6 @@ def asked(tokenizer: Any, talk: Sequence[Mapping[str, Any]]) -> list[int]:
     """
     how = {"add_generation_prompt": True, "return_dict": True}
     try:
-        return list(tokenizer.apply_chat_template(list(talk), **how)["input_ids"])
+        return list(tokenizer.apply_chat_template(talk, **how)["input_ids"])
     except Exception:  # templates raise what they like
         raise DataError(Cause.REFUSED.said, fix=Cause.REFUSED.fix) from None

@@ -22,6 +22,7 @@ BATCH, GREEDY_BATCH = 64, 16  # texts at once
 Model = tuple[Any, Any]  # a causal LM, and its tokenizer
 Lender = Callable[[], AbstractContextManager[Model]]
 Starts = Sequence[Sequence[int]]  # tokens, of at least one
+Rooms = Sequence[int]  # how many tokens may come after each
 
 
 class LanguageModelGenerator:
@@ -84,12 +85,9 @@ class LanguageModelGenerator:
         self, model: Any, tokenizer: Any, starts: Starts, seed: str, prompts: Sequence[int]
     ) -> list[str]:
         """Return the text of each start and what comes after it, without so much of a prompt."""
-        rooms = [
-            room(skip, self._max_length) - len(start) + skip
-            for start, skip in zip(starts, prompts, strict=True)
-        ]
-        how: dict[str, Any] = {"temperature": self._settings.temperature, "seed": seed}
-        sampled = sample(model, tokenizer, starts, rooms, **how)
+        longest = self._max_length
+        rooms = [room(n, longest) + n - len(s) for n, s in zip(prompts, starts, strict=True)]
+        sampled = sample(model, tokenizer, starts, rooms, self._settings.temperature, seed)
         texts = (
             tokenizer.decode([*start[skip:], *row], skip_special_tokens=True)
             for start, skip, row in zip(starts, prompts, sampled, strict=True)
@@ -97,9 +95,7 @@ class LanguageModelGenerator:
         return [str(text).strip() for text in texts]
 
 
-def texts_after(
-    model: Any, tokenizer: Any, starts: Starts, rooms: Sequence[int], **how: Any
-) -> list[str]:
+def texts_after(model: Any, tokenizer: Any, starts: Starts, rooms: Rooms, **how: Any) -> list[str]:
     """Write a text after each start; see `sample`."""
     made = sample(model, tokenizer, starts, rooms, **how)
     return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in made]
@@ -107,13 +103,7 @@ def texts_after(
 
 @torch.inference_mode()
 def sample(
-    model: Any,
-    tokenizer: Any,
-    starts: Starts,
-    rooms: Sequence[int],
-    *,
-    temperature: float = 0.0,
-    seed: str = "",
+    model: Any, tokenizer: Any, starts: Starts, rooms: Rooms, temperature: float = 0, seed: str = ""
 ) -> list[list[int]]:
     """Write new tokens after each start (of at least one token), up to an end of text.
 
@@ -121,7 +111,7 @@ def sample(
     together, and keys and values are kept.
 
     Args:
-        rooms: how many tokens may come after each, as far as the model reads; one does in any case.
+        rooms: they end where the model reads no further, too; one comes in any case.
         temperature: at which tokens are drawn; 0 takes the likeliest each time.
         seed: public.
     """
@@ -129,27 +119,21 @@ def sample(
     rooms = [max(1, min(n, end - len(s))) for n, s in zip(rooms, starts, strict=True)]
     made: list[list[int]] = [[] for _ in starts]
     order = sorted(range(len(starts)), key=lambda i: len(starts[i]))
+    parts = [order[first : first + at_once] for first in range(0, len(order), at_once)]
     with _seeded(seed, model.device), _nothing_else(model, tokenizer, temperature) as ends:
-        for first in range(0, len(order), at_once):
-            members = order[first : first + at_once]
-            while members:  # again for those that a longer start beside them held up
-                texts = [[*starts[i], *made[i]] for i in members]
-                width = max(map(len, texts))
-                examples = [Example(text, text) for text in texts]
-                batch = collate(examples, tokenizer.pad_token_id, width, "left").to(model.device)
-                most = max(rooms[i] - len(made[i]) for i in members)
-                found = model.generate(
-                    input_ids=batch.input_ids,
-                    attention_mask=batch.attention_mask,
-                    max_new_tokens=max(1, min(most, end - width)),
-                )
-                for i, row in zip(members, found, strict=True):
-                    new = row[width:].tolist()
-                    until = next((n for n, token in enumerate(new, 1) if token in ends), len(new))
-                    made[i] = [*made[i], *new[:until]][: rooms[i]]
-                members = [
-                    i for i in members if len(made[i]) < rooms[i] and made[i][-1] not in ends
-                ]
+        for members in parts:
+            texts = [[*starts[i], *made[i]] for i in members]
+            width = max(map(len, texts))
+            examples = [Example(text, text) for text in texts]
+            batch = collate(examples, tokenizer.pad_token_id, width, "left").to(model.device)
+            given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+            most = max(rooms[i] - len(made[i]) for i in members)
+            found = model.generate(**given, max_new_tokens=max(1, min(most, end - width)))
+            for i, row in zip(members, found[:, width:].tolist(), strict=True):
+                until = next((n for n, token in enumerate(row, 1) if token in ends), len(row))
+                made[i] = [*made[i], *row[:until]][: rooms[i]]
+            going = [i for i in members if len(made[i]) < rooms[i] and made[i][-1] not in ends]
+            parts += [going] if going else []  # whom a longer one beside them held up
     return made
 
 

@@ -65,7 +65,7 @@ def test_prompts_may_be_conversations_with_what_was_said(tmp_path: Path) -> None
     """As in trl. Of one side alone nothing is learned, and so nothing is asked."""
     asked, other = TALK[1:2], [TALK[0], TALK[3]]
     rows = [(asked, SAID), (other, SAID), (asked, [{"role": "assistant", "content": "Ja."}]),
-            (asked, "text"), ("text", SAID), (asked, [{"role": "assistant", "content": ""}])]  # fmt: skip
+            (asked, "text"), ("text", SAID), (asked, [{**SAID[0], "content": ""}])]  # fmt: skip
     path = records(tmp_path / "t.jsonl", [{"mr": mr, "ref": ref} for mr, ref in rows])
     found = read_pairs(path, PAIR, "--score")
     assert [(json.loads(one.text), one.references) for one in found] == [
