@@ -73,13 +73,7 @@ class Writer:
             temperature: at which tokens are drawn; 0 takes the likeliest each time.
             seed: of what is drawn.
         """
+        how: dict[str, Any] = {"longest": self._longest, "chat": "messages" in self.columns}
+        how |= {"temperature": temperature, "seed": str(seed)}
         with self._model.disable_adapter() if base else nullcontext():
-            return continue_prompts(
-                self._model,
-                self._tokenizer,
-                prompts,
-                longest=self._longest,
-                chat="messages" in self.columns,
-                temperature=temperature,
-                seed=str(seed),
-            )
+            return continue_prompts(self._model, self._tokenizer, prompts, **how)

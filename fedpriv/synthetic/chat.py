@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedpriv.data.encode import Cause
+from fedpriv.data.encode import Cause, template_text
 from fedpriv.errors import DataError
 from fedpriv.synthetic.instructed import Ask
-from fedpriv.synthetic.language_model import Lender, texts_after
+from fedpriv.synthetic.language_model import Lender, texts_after, tokens_of
 
 ANSWER = 1024  # tokens, at most
 
@@ -23,16 +23,13 @@ def chat(model: Lender, *, temperature: float, longest: int) -> Ask:
 
     def ask(instructions: Sequence[str], seed: str) -> list[str]:
         with model() as (lent, tokenizer):
-            starts = [asked(tokenizer, user_says(text)) for text in instructions]
+            starts = [
+                asked(tokenizer, [{"role": "user", "content": text}]) for text in instructions
+            ]
             rooms = [min(longest, ANSWER)] * len(starts)
             return texts_after(lent, tokenizer, starts, rooms, temperature=temperature, seed=seed)
 
     return ask
-
-
-def user_says(text: str) -> list[dict[str, Any]]:
-    """Return the conversation that begins so."""
-    return [{"role": "user", "content": text}]
 
 
 def asked(tokenizer: Any, talk: list[dict[str, Any]]) -> list[int]:
@@ -41,8 +38,7 @@ def asked(tokenizer: Any, talk: list[dict[str, Any]]) -> list[int]:
     Raises:
         DataError: the chat template refuses it.
     """
-    how = {"add_generation_prompt": True, "return_dict": True}
-    try:
-        return list(tokenizer.apply_chat_template(talk, **how)["input_ids"])
-    except Exception:  # templates raise what they like
-        raise DataError(Cause.REFUSED.said, fix=Cause.REFUSED.fix) from None
+    text = template_text(talk, tokenizer, add_generation_prompt=True)
+    if text is None:
+        raise DataError(Cause.REFUSED.said, fix=Cause.REFUSED.fix)
+    return tokens_of(tokenizer, text, special=False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedpriv.data.encode import conversation
-from fedpriv.synthetic.chat import asked, user_says
+from fedpriv.synthetic.chat import asked
 from fedpriv.synthetic.language_model import beginning, room, texts_after, tokens_of, window
 
 
@@ -53,6 +53,6 @@ def prompt_of(value: object, field: str) -> str:
 
 def _start(tokenizer: Any, prompt: str, *, chat: bool) -> list[int]:
     """Begin as a record does."""
-    talk = conversation(prompt) or (chat and user_says(prompt))
+    talk = conversation(prompt) or (chat and [{"role": "user", "content": prompt}])
     tokens = asked(tokenizer, talk) if talk else tokens_of(tokenizer, prompt, special=True)
     return tokens or beginning(tokenizer)

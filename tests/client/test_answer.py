@@ -156,18 +156,18 @@ def test_the_newest_site_model_of_the_site_answers(
     [expected] = Answering(llama.folder, writes=True).write(3)(["the patient"], 0)
     assert capsys.readouterr().out == expected["completion"] + "\n"
     data.transform = f"{__name__}:without_names"
-    command("the patient Smith", "--max-new-tokens", "3")
-    [scrubbed] = Answering(llama.folder, writes=True).write(3)(["the patient X"], 0)
+    command("Smith coughs", "--max-new-tokens", "3")
+    [scrubbed] = Answering(llama.folder, writes=True).write(3)(["X coughs"], 0)
     assert capsys.readouterr().out == scrubbed["completion"] + "\n"
     with pytest.raises(DataError, match=r"a text that data\.transform fails on \(KeyError\)"):
         command("the patient fails")
-    command("the patient Smith", "--max-new-tokens", "3", "--folder", str(llama.folder))
+    command("Smith coughs", "--max-new-tokens", "3", "--folder", str(llama.folder))
     shown = capsys.readouterr()
     assert shown.out != scrubbed["completion"] + "\n"
     assert "site.toml is not there: no data.transform is applied" in shown.err
     config = tmp_path / "site.toml"
     config.touch()
-    command("the patient Smith", "--max-new-tokens", "3", "--config", str(config))
+    command("Smith coughs", "--max-new-tokens", "3", "--config", str(config))
     assert capsys.readouterr().out == scrubbed["completion"] + "\n"
     with pytest.raises(ConfigError, match="expected --in and --out, or neither"):
         command("a", "--in", "b")
