@@ -334,7 +334,7 @@ class Attacker:
             worker.model,
             worker.base.tokenizer,
             [self._start] * self._written,
-            longest=len(self._start) + NEW_TOKENS,
+            [NEW_TOKENS] * self._written,
             temperature=TEMPERATURE,
             seed="rldp",
         )

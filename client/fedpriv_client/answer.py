@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
@@ -55,7 +55,10 @@ def answer_file(
     """
     records = _read(source)
     field = field or answering.field
-    texts = [_text(answering, record, field, source, row) for row, record in enumerate(records, 1)]
+    texts = [
+        _text(answering.text_of, record.get(field), f"line {row}", file=source, key=field)
+        for row, record in enumerate(records, 1)
+    ]
     with os.fdopen(_opened(out), "r+b") as stream:
         if not try_lock(stream.fileno(), fcntl.LOCK_EX):
             raise RunningError(f"{out}: another process writes this file. Wait, or name another.")
@@ -97,6 +100,7 @@ def run(
         text = sys.stdin.read().strip()
         if not text:
             raise ConfigError("expected a text by the standard input", key="--in")
+        text = _text(answering.as_trained, text, "the standard input")
         print(_shown(answer([text], 0)[0]))
         return
     added = answer_file(answering, answer, source, out, field=field, batch_size=batch_size)
@@ -141,12 +145,12 @@ def _record(line: bytes, source: Path, row: int) -> Record:
     raise DataError(f"line {row} is no JSON object", file=source, key="--in", fix=fix)
 
 
-def _text(answering: Answering, record: Record, field: str, source: Path, row: int) -> str:
+def _text(read: Callable[[Any], str], value: Any, place: str, **where: Any) -> str:
     try:
-        return answering.text_of(record.get(field))
-    except ValueError:
-        fix = "Name the field with --field, or take the line out."
-        raise DataError(f"line {row} has no text there", file=source, key=field, fix=fix) from None
+        return read(value)
+    except ValueError as error:
+        fix = "Name the field with --field, or take the text out."
+        raise DataError(f"{place} has {error}", fix=fix, **where) from None
 
 
 def _resume(stream: IO[bytes], records: Sequence[Record], source: Path, out: Path) -> int:

@@ -324,7 +324,7 @@ def generate(
     from fedpriv.serving.answers import Answering
     from fedpriv_client.answer import run as answer
 
-    answering = Answering(_site_model(folder, config), writes=True)
+    answering = Answering(*_site_model(folder, config), writes=True)
     how = answering.write(max_new_tokens, temperature, seed)
     answer(answering, how, source, out, field=field, batch_size=batch_size)
 
@@ -342,7 +342,7 @@ def classify(
     from fedpriv.serving.answers import Answering
     from fedpriv_client.answer import run as answer
 
-    answering = Answering(_site_model(folder, config), writes=False)
+    answering = Answering(*_site_model(folder, config), writes=False)
     answer(answering, answering.label, source, out, field=field, batch_size=batch_size)
 
 
@@ -366,13 +366,21 @@ def serve_model(
     stop_on_terminate()
     from fedpriv_client.serve_model import serve_model as serve_it
 
-    serve_it(_site_model(folder, config), port, token_file)
+    folder, transform = _site_model(folder, config)
+    if transform:
+        print(f"data.transform ({transform}) is not applied. Send texts after it.", file=sys.stderr)
+    serve_it(folder, port, token_file)
 
 
-def _site_model(folder: Path | None, config: Path) -> Path:
+def _site_model(folder: Path | None, config: Path) -> tuple[Path, str | None]:
+    """Return the site model's folder, and what texts go through in training."""
     from fedpriv.serving.folder import newest_site_model
 
-    return folder or newest_site_model(_load(config).site.state_dir)
+    if folder and not config.exists():
+        print(f"{config} is not there: no data.transform is applied. --config", file=sys.stderr)
+        return folder, None
+    file = _load(config)
+    return folder or newest_site_model(file.site.state_dir), file.data.transform
 
 
 @app.command()

@@ -108,7 +108,7 @@ def encode_text(
     left out.
     """
     talk = conversation(text)
-    text = _template_text(talk, tokenizer) if talk else text
+    text = template_text(talk, tokenizer) if talk else text
     if _is_blank(text):
         return []
     ids = _tokenize(tokenizer, text, special=not talk)
@@ -132,8 +132,8 @@ def encode_completion(
         return []
     asked, reply = conversation(prompt), conversation(completion)
     if asked or reply:
-        header = asked and reply and _template_text(asked, tokenizer, add_generation_prompt=True)
-        whole = _template_text([*(asked or ()), *(reply or ())], tokenizer)
+        header = asked and reply and template_text(asked, tokenizer, add_generation_prompt=True)
+        whole = template_text([*(asked or ()), *(reply or ())], tokenizer)
         if not header or not whole:
             return []
         before, after = (_tokenize(tokenizer, text, special=False) for text in (header, whole))
@@ -297,7 +297,7 @@ def _cause_of_talk(messages: Any, tokenizer: PreTrainedTokenizerBase) -> Cause:
     talk = conversation(messages)
     if talk is None:
         return Cause.PARTS if _has_roles(messages) else Cause.TURNS
-    if _template_text(talk, tokenizer) is None:
+    if template_text(talk, tokenizer) is None:
         return Cause.REFUSED
     said = [m["content"] for m in talk[1:] if m["role"] == "assistant"]
     return Cause.HIDDEN if any(not _is_blank(text) for text in said) else Cause.SILENT
@@ -321,7 +321,7 @@ def _render(
                 conversation, return_dict=True, return_assistant_tokens_mask=True
             )
             return list(marked["input_ids"]), [bool(on) for on in marked["assistant_masks"]]
-        whole = _template_text(conversation, tokenizer) or ""
+        whole = template_text(conversation, tokenizer) or ""
         spans = _assistant_spans(conversation, whole, tokenizer)
         encoded: Any = tokenizer(
             whole, add_special_tokens=False, return_offsets_mapping=True, verbose=False
@@ -341,9 +341,9 @@ def _assistant_spans(
     """Find the characters of `whole` that the assistant wrote, by rendering growing prefixes."""
     spans = []
     for i in [i for i, message in enumerate(conversation) if message["role"] == "assistant" and i]:
-        before = _template_text(conversation[:i], tokenizer)
-        header = _template_text(conversation[:i], tokenizer, add_generation_prompt=True)
-        after = _template_text(conversation[: i + 1], tokenizer)
+        before = template_text(conversation[:i], tokenizer)
+        header = template_text(conversation[:i], tokenizer, add_generation_prompt=True)
+        after = template_text(conversation[: i + 1], tokenizer)
         if before is None or header is None or after is None:
             continue  # a template may refuse a prefix of what it accepts
         if whole.startswith(after) and after.startswith(before):
@@ -357,7 +357,7 @@ def _common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
     return next(unequal, min(len(a), len(b)))
 
 
-def _template_text(
+def template_text(
     conversation: Sequence[dict[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
     add_generation_prompt: bool = False,

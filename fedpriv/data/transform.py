@@ -85,7 +85,7 @@ def transformed(
     def mapped() -> Iterator[dict[str, Any]]:
         for row, record in zip(rows, records, strict=True):
             try:
-                yield {field: _mapped(field, record[field], transform) for field in record}
+                yield {field: as_seen(field, record[field], transform) for field in record}
             except (KeyboardInterrupt, SystemExit, GeneratorExit):
                 raise
             except BaseException as error:  # a library in another language may panic
@@ -117,7 +117,8 @@ def remembers(transform: Transform) -> bool:
     return first != [_text(text, transform) for text in reversed(MADE_UP)][::-1]
 
 
-def _mapped(field: str, value: Any, transform: Transform) -> Any:
+def as_seen(field: str, value: Any, transform: Transform) -> Any:
+    """Return a record's field as the function makes it."""
     if _kept(field) or value is None:
         return value
     if field != "messages":

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpriv.data.encode import conversation
 from fedpriv.data.read import read_records
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.synthetic.continuation import said_first
+from fedpriv.synthetic.continuation import prompt_of
 
 LINES = ".txt"
 PAIR = {"prompt", "completion"}
@@ -20,7 +21,8 @@ class Prompt:
     """What a model goes on from.
 
     Attributes:
-        text: what is written before; to a chat model, what the user says.
+        text: what is written before: a text, or a conversation as JSON; to a chat model, a text
+            is what the user says.
         references: what people wrote there, each as good as the others.
     """
 
@@ -51,10 +53,8 @@ def read_prompts(path: Path, columns: Mapping[str, str], key: str) -> list[Promp
     else:
         (field,) = columns.keys() - {"completion"}
         rows = _rows(path, {field: columns[field]}, key)
-        found = [
-            said_first(row[field]) if field == "messages" else row[field] or "" for row in rows
-        ]
-    return _not_empty([Prompt(text) for text in found if text.strip()], path, key)
+        return _not_empty([Prompt(prompt_of(row[field], field)) for row in rows], path, key)
+    return _not_empty(list(map(Prompt, found)), path, key)
 
 
 def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]:
@@ -76,8 +76,11 @@ def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]
         raise ConfigError(f"is for {of}", key=key, value=str(path), fix=fix)
     found: dict[str, list[str]] = {}
     for row in _rows(path, columns, key):
-        if row["prompt"] and row["completion"] and row["completion"].strip():
-            found.setdefault(row["prompt"], []).append(row["completion"])
+        asked, said = (conversation(row[field]) for field in ("prompt", "completion"))
+        prompt = prompt_of(row["prompt"], "prompt")
+        written = "\n".join(turn["content"] for turn in said) if said else row["completion"] or ""
+        if prompt and written.strip() and bool(asked) == bool(said):  # else nothing learns it
+            found.setdefault(prompt, []).append(written)
     pairs = [Prompt(text, tuple(written)) for text, written in found.items()]
     return _not_empty(pairs, path, key)
 
@@ -87,7 +90,8 @@ def _rows(path: Path, columns: Mapping[str, str], key: str) -> Iterator[Mapping[
         yield from read_records(path, columns, unit="record", cache_dir=Path(cache), key=key)
 
 
-def _not_empty(prompts: list[Prompt], path: Path, key: str) -> list[Prompt]:
+def _not_empty(found: list[Prompt], path: Path, key: str) -> list[Prompt]:
+    prompts = [one for one in found if one.text.strip()]
     if not prompts:
         raise DataError("holds no prompt", file=path, key=key, fix="Name another file.")
     return prompts

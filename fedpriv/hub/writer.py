@@ -65,20 +65,15 @@ class Writer:
     ) -> list[str]:
         """Write after each prompt, until the model ends or has written all it may.
 
-        A record's length (`model.max_length`) is what prompt and text may have together.
+        A record's length (`model.max_length`) is what prompt and text may have together; the text
+        may have half of it in any case.
 
         Args:
             base: let the base model write, without the adapter.
             temperature: at which tokens are drawn; 0 takes the likeliest each time.
             seed: of what is drawn.
         """
+        how: dict[str, Any] = {"longest": self._longest, "chat": "messages" in self.columns}
+        how |= {"temperature": temperature, "seed": str(seed)}
         with self._model.disable_adapter() if base else nullcontext():
-            return continue_prompts(
-                self._model,
-                self._tokenizer,
-                prompts,
-                longest=self._longest,
-                chat="messages" in self.columns,
-                temperature=temperature,
-                seed=str(seed),
-            )
+            return continue_prompts(self._model, self._tokenizer, prompts, **how)

@@ -20,7 +20,7 @@ from fedpriv.personal.together import Weights, score_sets
 from fedpriv.plain_training.rouge import Rouge, rouge
 from fedpriv.plain_training.scores import Scored, Scores
 from fedpriv.private_training.worker import Worker
-from fedpriv.synthetic.language_model import greedy
+from fedpriv.synthetic.language_model import room, texts_after
 
 GENERATED = 64  # examples that are answered to, the first of all; each takes as long as a long text
 MEANING = {
@@ -270,7 +270,7 @@ def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list
     """Return what a model writes after each prompt.
 
     It takes the likeliest token each time (greedy), so that it is the same every time; as many as a
-    record may have.
+    record may have, or half of that.
 
     Args:
         examples: of prompts and completions, see `fedpriv.data.encode.encode_completion`.
@@ -280,7 +280,8 @@ def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list
         Of a site's own records: it never leaves the site.
     """
     prompts = [example.input_ids[: first_target(example)] for example in examples]
-    return greedy(model, worker.base.tokenizer, prompts, worker.recipe.model.max_length)
+    rooms = [room(len(prompt), worker.recipe.model.max_length) for prompt in prompts]
+    return texts_after(model, worker.base.tokenizer, prompts, rooms)
 
 
 def references(worker: Worker, examples: Sequence[Example]) -> list[str]:

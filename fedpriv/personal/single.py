@@ -133,19 +133,17 @@ def write(
         kept = int(drawn.uniform(0, KEPT) * (len(record.input_ids) - given))
         begun[teacher].append((record.input_ids[: max(1, given + kept)], given))
     made = []
-    end = worker.base.tokenizer.eos_token_id
     for (values, _), starts in zip(teachers, begun, strict=True):
         worker.vector.write(values)
         texts = sample(
             worker.model,
             worker.base.tokenizer,
             [start for start, _ in starts],
-            longest=worker.recipe.model.max_length,
+            rooms=[worker.recipe.model.max_length - len(start) for start, _ in starts],
             temperature=1.0,
             seed=f"{seed}",
         )
         for (start, given), text in zip(starts, texts, strict=True):
-            text = text[: text.index(end) + 1] if end in text else text
             ids = [*start, *text]
             made.append(Example(ids, [*[NO_LOSS] * given, *ids[given:]]))
     return made

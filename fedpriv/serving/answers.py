@@ -7,7 +7,7 @@ Privacy
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import torch
 from transformers import AutoTokenizer
 
 from fedpriv.adapter_facts import read_facts
+from fedpriv.data.encode import conversation
+from fedpriv.data.transform import as_seen, find_transform
 from fedpriv.errors import ConfigError
 from fedpriv.serving import load_site_model
-from fedpriv.synthetic.continuation import continue_prompts, said_first
+from fedpriv.synthetic.continuation import continue_prompts, prompt_of
 
 # To texts, and the first one's number.
 Answer = Callable[[Sequence[str], int], list[dict[str, Any]]]
@@ -29,6 +31,7 @@ class Answering:
 
     Args:
         folder: the site model's folder.
+        transform: the site's `data.transform`, which the texts of training went through.
         writes: whether it must write, or label.
 
     Attributes:
@@ -38,7 +41,8 @@ class Answering:
         ConfigError: the folder is none of such a site model, or a file in it was changed.
     """
 
-    def __init__(self, folder: Path, *, writes: bool) -> None:
+    def __init__(self, folder: Path, transform: str | None = None, *, writes: bool) -> None:
+        self._transform = transform and find_transform(transform, "data.transform")
         self._model: Any = load_site_model(folder)
         if self._model.can_generate() != writes:
             does, other = ("labels", "classify") if writes else ("writes", "generate")
@@ -50,15 +54,31 @@ class Answering:
         (self.field,) = set(proposal.fields) - {"completion", "label"}
 
     def text_of(self, value: object) -> str:
-        """Return the text of a record's field.
+        """Return the text of a record's field, see `as_trained`.
 
         Raises:
             ValueError: there is none.
         """
-        text = said_first(value) if self.field == "messages" else value
-        if not isinstance(text, str) or not text.strip():
-            raise ValueError("no text")
-        return text
+        text = prompt_of(value, self.field)
+        if not text.strip():
+            raise ValueError("no text there")
+        return self.as_trained(text)
+
+    def as_trained(self, text: str) -> str:
+        """Return a text, or a conversation as JSON, as the site's `data.transform` makes it.
+
+        Raises:
+            ValueError: the function fails on it.
+        """
+        if not self._transform:
+            return text
+        talk = self.field == "messages" and conversation(text)
+        try:
+            made = as_seen("messages" if talk else "text", text, self._transform)
+        except Exception as error:  # of a function that may do anything
+            kind = type(error).__name__
+            raise ValueError(f"a text that data.transform fails on ({kind})") from None
+        return json.dumps(made, ensure_ascii=False) if talk else str(made)
 
     def write(self, new: int | None = None, temperature: float = 0.0, seed: int = 0) -> Answer:
         """Answer with what it writes: {"completion": ...}.
@@ -68,14 +88,13 @@ class Answering:
             temperature: at which tokens are drawn; 0 takes the likeliest each time.
             seed: of what is drawn.
         """
-        reads = getattr(self._model.config, "max_position_embeddings", None) or sys.maxsize
 
         def answer(texts: Sequence[str], first: int) -> list[dict[str, Any]]:
             made = continue_prompts(
                 self._model,
                 self._tokenizer,
                 texts,
-                longest=min(reads, self._longest) if new is None else reads,
+                longest=self._longest,
                 new=new,
                 chat=self.field == "messages",
                 temperature=temperature,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedpriv.data.encode import Cause, template_text
+from fedpriv.errors import DataError
 from fedpriv.synthetic.instructed import Ask
-from fedpriv.synthetic.language_model import Lender, sample
+from fedpriv.synthetic.language_model import Lender, texts_after, tokens_of
 
 ANSWER = 1024  # tokens, at most
 
@@ -21,16 +23,22 @@ def chat(model: Lender, *, temperature: float, longest: int) -> Ask:
 
     def ask(instructions: Sequence[str], seed: str) -> list[str]:
         with model() as (lent, tokenizer):
-            starts = [asked(tokenizer, instruction) for instruction in instructions]
-            room = max(map(len, starts)) + min(longest, ANSWER)
-            made = sample(lent, tokenizer, starts, longest=room, temperature=temperature, seed=seed)
-            return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in made]
+            starts = [
+                asked(tokenizer, [{"role": "user", "content": text}]) for text in instructions
+            ]
+            rooms = [min(longest, ANSWER)] * len(starts)
+            return texts_after(lent, tokenizer, starts, rooms, temperature=temperature, seed=seed)
 
     return ask
 
 
-def asked(tokenizer: Any, instruction: str) -> list[int]:
-    """Return the tokens of what a user says, up to where the model answers."""
-    messages = [{"role": "user", "content": instruction}]
-    found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
-    return list(found["input_ids"])
+def asked(tokenizer: Any, talk: list[dict[str, Any]]) -> list[int]:
+    """Return the tokens of a conversation, up to where the model answers.
+
+    Raises:
+        DataError: the chat template refuses it.
+    """
+    text = template_text(talk, tokenizer, add_generation_prompt=True)
+    if text is None:
+        raise DataError(Cause.REFUSED.said, fix=Cause.REFUSED.fix)
+    return tokens_of(tokenizer, text, special=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from fedpriv.data.encode import conversation
 from fedpriv.synthetic.chat import asked
-from fedpriv.synthetic.language_model import beginning, greedy, sample, tokens_of
+from fedpriv.synthetic.language_model import beginning, room, texts_after, tokens_of, window
 
 
 def continue_prompts(
@@ -24,29 +25,34 @@ def continue_prompts(
     """Return what the model writes after each prompt, until it ends or has written all it may.
 
     Args:
-        longest: tokens that prompt and text may have together. Of a longer prompt the end is read.
-        new: tokens of the text, at most.
-        chat: a prompt is what a user says to a chat model.
+        prompts: texts, and conversations as JSON, which the chat template writes.
+        longest: tokens of a record. Of a longer prompt the end is read, see `window`.
+        new: tokens of the text, at most; see `room` for what it is without it.
+        chat: a text is what a user says to a chat model.
         temperature: at which tokens are drawn; 0 takes the likeliest each time.
         seed: of what is drawn.
     """
-    starts = [_start(tokenizer, prompt, longest, chat=chat) for prompt in prompts]
-    if new is not None:
-        longest = min(longest, max(map(len, starts), default=0) + new)
-    if not temperature:
-        return greedy(model, tokenizer, starts, longest)
-    made = sample(model, tokenizer, starts, longest=longest, temperature=temperature, seed=seed)
-    return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in made]
+    starts = [window(model, _start(tokenizer, one, chat=chat), longest) for one in prompts]
+    rooms = [new or room(len(start), longest) for start in starts]
+    return texts_after(model, tokenizer, starts, rooms, temperature=temperature, seed=seed)
 
 
-def said_first(messages: object) -> str:
-    """Return what the user says first in a conversation."""
-    talk = conversation(messages) or []
-    return next((turn["content"] for turn in talk if turn["role"] == "user"), "")
+def prompt_of(value: object, field: str) -> str:
+    """Return what a model goes on from, of a record's field; "" if there is nothing.
+
+    Of a conversation that is all but what the assistant says last, as JSON. A prompt is asked as a
+    whole.
+    """
+    talk = conversation(value)
+    if not talk:
+        return value if isinstance(value, str) and field != "messages" else ""
+    if field != "prompt" and talk[-1]["role"] == "assistant":
+        talk = talk[:-1]
+    return json.dumps(talk, ensure_ascii=False) if talk else ""
 
 
-def _start(tokenizer: Any, prompt: str, longest: int, *, chat: bool) -> list[int]:
-    """Begin as a record does; of one that is too long take the end, with half for the answer."""
-    tokens = asked(tokenizer, prompt) if chat else tokens_of(tokenizer, prompt, special=True)
-    tokens = tokens or beginning(tokenizer)
-    return tokens if len(tokens) < longest else tokens[-(longest // 2) :]
+def _start(tokenizer: Any, prompt: str, *, chat: bool) -> list[int]:
+    """Begin as a record does."""
+    talk = conversation(prompt) or (chat and [{"role": "user", "content": prompt}])
+    tokens = asked(tokenizer, talk) if talk else tokens_of(tokenizer, prompt, special=True)
+    return tokens or beginning(tokenizer)

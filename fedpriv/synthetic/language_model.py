@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
 from fedpriv.data.batch import collate
 from fedpriv.data.encode import Example
+from fedpriv.models.base import longest as reads
 from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.generator import with_prompt
 from fedpriv.synthetic.records import Record
@@ -19,6 +21,7 @@ BATCH, GREEDY_BATCH = 64, 16  # texts at once
 Model = tuple[Any, Any]  # a causal LM, and its tokenizer
 Lender = Callable[[], AbstractContextManager[Model]]
 Starts = Sequence[Sequence[int]]  # tokens, of at least one
+Rooms = Sequence[int]  # how many tokens may come after each
 
 
 class LanguageModelGenerator:
@@ -51,7 +54,7 @@ class LanguageModelGenerator:
         """
         given = with_prompt(self._fields, self._settings.prompt)
         with self._model() as (model, tokenizer):
-            start = self._prompt(tokenizer, given)
+            start = self._prompt(model, tokenizer, given)
             made = self._continue(model, tokenizer, [start] * count, seed, [len(start)] * count)
         return [{**given, self._text: text} for text in made]
 
@@ -61,31 +64,29 @@ class LanguageModelGenerator:
         with self._model() as (model, tokenizer):
             starts, prompts = [], []
             for record in records:
-                prompt = self._prompt(tokenizer, record)
+                prompt = self._prompt(model, tokenizer, record)
                 body = tokens_of(tokenizer, record[self._text], special=False)
                 share = draw.uniform(*self._settings.keep)
-                room = max(0, self._max_length - len(prompt) - 1)
-                kept = body[: min(int(share * len(body)), room)]
+                most = room(len(prompt), self._max_length) - 1
+                kept = body[: min(int(share * len(body)), most)]
                 prompts.append(len(prompt))
                 starts.append([*prompt, *kept])
             made = self._continue(model, tokenizer, starts, seed, prompts)
         return [{**record, self._text: text} for record, text in zip(records, made, strict=True)]
 
-    def _prompt(self, tokenizer: Any, record: Record) -> list[int]:
+    def _prompt(self, model: Any, tokenizer: Any, record: Record) -> list[int]:
         """Return what a text is written after; of a long prompt its end alone, as it is read."""
         if not record.get("prompt"):
             return beginning(tokenizer)
-        prompt = tokens_of(tokenizer, record["prompt"], special=True)
-        return prompt if len(prompt) + 2 <= self._max_length else prompt[-(self._max_length // 2) :]
+        return window(model, tokens_of(tokenizer, record["prompt"], special=True), self._max_length)
 
     def _continue(
         self, model: Any, tokenizer: Any, starts: Starts, seed: str, prompts: Sequence[int]
     ) -> list[str]:
         """Return the text of each start and what comes after it, without so much of a prompt."""
-        settings, longest = self._settings, self._max_length
-        sampled = sample(
-            model, tokenizer, starts, longest=longest, temperature=settings.temperature, seed=seed
-        )
+        longest = self._max_length
+        rooms = [room(n, longest) + n - len(s) for n, s in zip(prompts, starts, strict=True)]
+        sampled = sample(model, tokenizer, starts, rooms, self._settings.temperature, seed)
         texts = (
             tokenizer.decode([*start[skip:], *row], skip_special_tokens=True)
             for start, skip, row in zip(starts, prompts, sampled, strict=True)
@@ -93,53 +94,80 @@ class LanguageModelGenerator:
         return [str(text).strip() for text in texts]
 
 
-def sample(
-    model: Any, tokenizer: Any, starts: Starts, *, longest: int, temperature: float, seed: str
-) -> list[list[int]]:
-    """Draw new tokens after each start (of at least one token), one by one.
-
-    Args:
-        longest: tokens of a start and what comes after it; one is made at least.
-        seed: public.
-    """
-    how = {"do_sample": True, "temperature": temperature, "top_k": 0}
-    with _seeded(seed, model.device):
-        return _go_on(model, tokenizer, starts, longest, BATCH, how)
-
-
-def greedy(model: Any, tokenizer: Any, starts: Starts, longest: int) -> list[str]:
-    """Write the likeliest token each time after each start, as text: it is always the same.
-
-    Args:
-        longest: see `sample`.
-    """
-    made = _go_on(model, tokenizer, starts, longest, GREEDY_BATCH, {"do_sample": False})
+def texts_after(model: Any, tokenizer: Any, starts: Starts, rooms: Rooms, **how: Any) -> list[str]:
+    """Write a text after each start; see `sample`."""
+    made = sample(model, tokenizer, starts, rooms, **how)
     return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in made]
 
 
 @torch.inference_mode()
-def _go_on(
-    model: Any, tokenizer: Any, starts: Starts, longest: int, at_once: int, how: Mapping[str, Any]
+def sample(
+    model: Any, tokenizer: Any, starts: Starts, rooms: Rooms, temperature: float = 0, seed: str = ""
 ) -> list[list[int]]:
-    """Continue a batch of starts of alike lengths at a time; keys and values are kept."""
+    """Write new tokens after each start (of at least one token), up to an end of text.
+
+    How many a start is given has nothing to do with the others. Starts of alike lengths go on
+    together, and keys and values are kept.
+
+    Args:
+        rooms: they end where the model reads no further, too; one comes in any case.
+        temperature: at which tokens are drawn; 0 takes the likeliest each time.
+        seed: public.
+    """
+    end, at_once = reads(model), BATCH if temperature else GREEDY_BATCH
+    rooms = [max(1, min(n, end - len(s))) for n, s in zip(rooms, starts, strict=True)]
     made: list[list[int]] = [[] for _ in starts]
     order = sorted(range(len(starts)), key=lambda i: len(starts[i]))
-    for first in range(0, len(order), at_once):
-        members = order[first : first + at_once]
-        width = max(len(starts[i]) for i in members)
-        examples = [Example(list(starts[i]), list(starts[i])) for i in members]
-        batch = collate(examples, tokenizer.pad_token_id, width, "left").to(model.device)
-        found = model.generate(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            max_new_tokens=max(1, longest - width),
-            use_cache=True,
-            pad_token_id=tokenizer.pad_token_id,
-            **how,
-        )
-        for i, row in zip(members, found, strict=True):
-            made[i] = row[width:].tolist()
+    parts = [order[first : first + at_once] for first in range(0, len(order), at_once)]
+    with _seeded(seed, model.device), _nothing_else(model, tokenizer, temperature) as ends:
+        for members in parts:
+            texts = [[*starts[i], *made[i]] for i in members]
+            width = max(map(len, texts))
+            examples = [Example(text, text) for text in texts]
+            batch = collate(examples, tokenizer.pad_token_id, width, "left").to(model.device)
+            given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+            most = max(rooms[i] - len(made[i]) for i in members)
+            found = model.generate(**given, max_new_tokens=max(1, min(most, end - width)))
+            for i, row in zip(members, found[:, width:].tolist(), strict=True):
+                until = next((n for n, token in enumerate(row, 1) if token in ends), len(row))
+                made[i] = [*made[i], *row[:until]][: rooms[i]]
+            going = [i for i in members if len(made[i]) < rooms[i] and made[i][-1] not in ends]
+            parts += [going] if going else []  # whom a longer one beside them held up
     return made
+
+
+@contextmanager
+def _nothing_else(model: Any, tokenizer: Any, temperature: float) -> Iterator[set[int]]:
+    """Set the model's own `generation_config` aside for a while; gives the tokens that end a text.
+
+    It may ask for beams, penalties or a share of the tokens, and fills whatever is left out.
+    """
+    held = getattr(model, "get_base_model", lambda: model)()  # where peft looks for it, too
+    own = held.generation_config
+    ends = own.eos_token_id
+    ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id} - {None}
+    how: dict[str, Any] = {"eos_token_id": sorted(ends) or None, "use_cache": True}
+    if temperature:
+        how |= {"do_sample": True, "temperature": temperature, "top_k": 0}
+    held.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id, **how)
+    try:
+        yield ends
+    finally:
+        held.generation_config = own
+
+
+def window(model: Any, prompt: list[int], longest: int) -> list[int]:
+    """Return what a model reads of a prompt, its end: as much as a record of the job may have.
+
+    A record keeps all of a prompt but what its answer needs, which is a token at least
+    (`fedpriv.data.encode`). There is less where the model does not read what `room` gives beyond.
+    """
+    return prompt[-max(1, min(longest - 1, reads(model) - longest // 2)) :]
+
+
+def room(prompt: int, longest: int) -> int:
+    """Count the tokens for what comes after a prompt: the rest of a record, or half of one."""
+    return max(longest - prompt, longest // 2)
 
 
 def beginning(tokenizer: Any) -> list[int]:

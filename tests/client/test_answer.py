@@ -140,7 +140,8 @@ def test_labels_come_with_their_probabilities(
 def test_the_newest_site_model_of_the_site_answers(
     llama: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    site = SimpleNamespace(site=SimpleNamespace(state_dir=tmp_path))
+    data = SimpleNamespace(transform=None)
+    site = SimpleNamespace(site=SimpleNamespace(state_dir=tmp_path), data=data)
     monkeypatch.setattr("fedpriv_client.cli._load", lambda config: site)
 
     def command(text: str, *words: str) -> None:
@@ -154,10 +155,76 @@ def test_the_newest_site_model_of_the_site_answers(
     command("the patient", "--max-new-tokens", "3")
     [expected] = Answering(llama.folder, writes=True).write(3)(["the patient"], 0)
     assert capsys.readouterr().out == expected["completion"] + "\n"
+    data.transform = f"{__name__}:without_names"
+    command("Smith coughs", "--max-new-tokens", "3")
+    [scrubbed] = Answering(llama.folder, writes=True).write(3)(["X coughs"], 0)
+    assert capsys.readouterr().out == scrubbed["completion"] + "\n"
+    with pytest.raises(DataError, match=r"a text that data\.transform fails on \(KeyError\)"):
+        command("the patient fails")
+    command("Smith coughs", "--max-new-tokens", "3", "--folder", str(llama.folder))
+    shown = capsys.readouterr()
+    assert shown.out != scrubbed["completion"] + "\n"
+    assert "site.toml is not there: no data.transform is applied" in shown.err
+    config = tmp_path / "site.toml"
+    config.touch()
+    command("Smith coughs", "--max-new-tokens", "3", "--config", str(config))
+    assert capsys.readouterr().out == scrubbed["completion"] + "\n"
     with pytest.raises(ConfigError, match="expected --in and --out, or neither"):
         command("a", "--in", "b")
     with pytest.raises(ConfigError, match="expected a text by the standard input"):
         command(" ")
+
+
+def without_names(text: str) -> str:
+    """A site's own function for each text."""
+    if "fails" in text:
+        raise KeyError(text)
+    return text.replace("Smith", "X")
+
+
+def test_texts_of_a_file_go_through_the_site_s_transform(
+    make_site_model: MakeSiteModel, source: Path, tmp_path: Path
+) -> None:
+    """As those that the model was trained and scored on did."""
+    folder = make_site_model("bert", task="classification").folder
+    named = f"{__name__}:without_names"
+    scrubbing = Answering(folder, writes=False, transform=named)
+    source.write_text('{"text": "Smith coughs"}\n{"text": "X coughs"}\n')
+    out = tmp_path / "out.jsonl"
+    answer_file(scrubbing, scrubbing.label, source, out, field=None, batch_size=1)
+    one, other = answers(out)
+    assert one["probabilities"] == other["probabilities"] and one["text"] == "Smith coughs"
+    source.write_text('{"text": "a"}\n{"text": "it fails"}\n')
+    with pytest.raises(DataError, match=r"text: line 2 has a text that data.transform fails on"):
+        answer_file(scrubbing, scrubbing.label, source, out, field=None, batch_size=1)
+
+
+def test_of_a_conversation_every_turn_goes_through_it(writing: Answering, llama: Made) -> None:
+    scrubbing = Answering(llama.folder, writes=True, transform=f"{__name__}:without_names")
+    scrubbing.field = "messages"
+    talk = [{"role": "user", "content": "Smith?"}, {"role": "assistant", "content": "Yes"}]
+    assert json.loads(scrubbing.text_of(talk)) == [{"role": "user", "content": "X?"}]
+    assert scrubbing.as_trained("Smith?") == "X?"
+    writing.field, before = "messages", writing.field
+    assert json.loads(writing.text_of([*talk, *talk])) == [*talk, talk[0]]
+    with pytest.raises(ValueError, match="no text there"):
+        writing.text_of("no conversation")
+    writing.field = before
+
+
+def test_answers_do_not_change_with_the_batch_size(
+    writing: Answering, source: Path, tmp_path: Path
+) -> None:
+    """Nor is one longer than it may be, beside a text that nearly fills what the model reads."""
+    texts = ["a", "the chest is clear", "b" * 127, "no fever " * 5]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    for new in (None, 5, 100):
+        found = []
+        for size in (1, 4):
+            out = tmp_path / f"{new}-{size}"
+            answer_file(writing, writing.write(new), source, out, field=None, batch_size=size)
+            found.append([row["completion"] for row in answers(out)])
+        assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("content", ["a site's file, without an end", '{"text": "another"}'])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -20,6 +21,7 @@ from transformers import AutoTokenizer
 
 from fedpriv.errors import ConfigError
 from fedpriv_client import serve_model
+from fedpriv_client.cli import app
 from tests.serving.answering import Made, MakeSiteModel
 
 pytest.importorskip("openai", reason="openai is not installed: pip install '.[serving]'")
@@ -127,6 +129,20 @@ def test_a_port_in_use_is_said_so(made: Made) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"--port: can't listen there: .* \(got {port}\)"):
             serve_model.serve_model(made.folder, port, None)
+
+
+def test_that_a_transform_is_not_applied_is_said(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    served: list[Any] = []
+    site = SimpleNamespace(site=None, data=SimpleNamespace(transform="deidentify:scrub"))
+    monkeypatch.setattr("fedpriv_client.cli._load", lambda config: site)
+    monkeypatch.setattr(serve_model, "serve_model", lambda *asked: served.append(asked))
+    (tmp_path / "site.toml").touch()
+    words = ["serve-model", str(made.folder), "--config", str(tmp_path / "site.toml")]
+    app(words, standalone_mode=False)
+    assert served == [(made.folder, 8641, None)]
+    assert "data.transform (deidentify:scrub)" in capsys.readouterr().err
 
 
 def test_a_token_that_others_may_read_is_refused(made: Made, tmp_path: Path) -> None:

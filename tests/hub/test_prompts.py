@@ -38,15 +38,41 @@ def test_each_line_of_a_text_is_one(tmp_path: Path) -> None:
     assert found == [Prompt("chest pain"), Prompt("  since May")]
 
 
-def test_of_a_conversation_what_the_user_says_first(tmp_path: Path) -> None:
-    talk = [
-        {"role": "system", "content": "Be short."},
-        {"role": "user", "content": "Fever?"},
-        {"role": "assistant", "content": "Yes."},
-        {"role": "user", "content": "And now?"},
+TALK = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": "Fever?"},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": "And now?"},
+]
+SAID = [{"role": "assistant", "content": "No."}]
+
+
+@pytest.mark.parametrize("field", ["messages", "text"])
+def test_of_a_conversation_all_but_what_is_said_last(field: str, tmp_path: Path) -> None:
+    talks = [TALK, [*TALK, *SAID], json.dumps([*TALK, *SAID]), SAID, ""]
+    path = records(tmp_path / "t.jsonl", [{"talk": talk} for talk in talks])
+    found = read_prompts(path, {field: "talk"}, "--prompts")
+    assert [json.loads(one.text) for one in found] == [TALK] * 3
+
+
+def test_what_is_no_conversation_is_a_text_elsewhere(tmp_path: Path) -> None:
+    path = records(tmp_path / "t.jsonl", [{"talk": "none"}, {"talk": TALK}])
+    assert len(read_prompts(path, {"messages": "talk"}, "--prompts")) == 1
+    assert read_prompts(path, {"text": "talk"}, "--prompts")[0] == Prompt("none")
+
+
+def test_prompts_may_be_conversations_with_what_was_said(tmp_path: Path) -> None:
+    """As in trl. Of one side alone nothing is learned, and so nothing is asked."""
+    asked, other = TALK[1:2], [TALK[0], TALK[3]]
+    rows = [(asked, SAID), (other, SAID), (asked, [{"role": "assistant", "content": "Ja."}]),
+            (asked, "text"), ("text", SAID), (asked, [{**SAID[0], "content": ""}])]  # fmt: skip
+    path = records(tmp_path / "t.jsonl", [{"mr": mr, "ref": ref} for mr, ref in rows])
+    found = read_pairs(path, PAIR, "--score")
+    assert [(json.loads(one.text), one.references) for one in found] == [
+        (asked, ("No.", "Ja.")),
+        (other, ("No.",)),
     ]
-    path = records(tmp_path / "t.jsonl", [{"talk": talk}, {"talk": "no conversation"}])
-    assert read_prompts(path, {"messages": "talk"}, "--prompts") == [Prompt("Fever?")]
+    assert len(read_prompts(path, PAIR, "--prompts")) == 6
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.errors import ConfigError, ModelError
+from fedpriv.errors import ConfigError, DataError, ModelError
 from fedpriv.hub.writer import Writer
 from tests.greedy import by_hand
 from tests.hub.hub_runs import MakeRun
@@ -71,14 +71,16 @@ def test_a_classifier_is_refused(make_run: MakeRun) -> None:
         Writer(run)
 
 
-def test_a_prompt_that_fills_the_window_leaves_half_of_it(make_run: MakeRun) -> None:
+def test_a_prompt_is_read_as_far_as_a_record_learns_it(make_run: MakeRun) -> None:
+    """All but a token, which is the shortest answer; a text has half of a record in any case."""
     run, worker = make_run()
     prompt = "fever and cough " * 20
     tokens = worker.base.tokenizer(prompt)["input_ids"]
     longest = worker.recipe.model.max_length
     assert len(tokens) > longest
-    end = worker.base.tokenizer.decode(tokens[-(longest // 2) :])
-    assert Writer(run).write([prompt]) == Writer(run).write([end])
+    end = worker.base.tokenizer.decode(tokens[-(longest - 1) :])
+    expected = by_hand(worker.model, worker.base.tokenizer, end, longest - 1 + longest // 2)
+    assert Writer(run).write([prompt]) == Writer(run).write([end]) == [expected]
     assert Writer(run).write([""])[0]
 
 
@@ -91,6 +93,14 @@ def test_a_chat_model_is_asked_through_its_template(
     writer._tokenizer.chat_template = template + "{% if add_generation_prompt %}[a]{% endif %}"
     expected = by_hand(worker.model, worker.base.tokenizer, "[user]fever[a]", 32)
     assert writer.write(["fever"]) == [expected]
+    talk = [{"role": "system", "content": "s"}, {"role": "user", "content": "fever"}]
+    expected = by_hand(worker.model, worker.base.tokenizer, "[system]s[user]fever[a]", 39)
+    assert writer.write([json.dumps(talk)]) == [expected]
+    writer.columns = PAIR  # no chat model by its columns
+    assert writer.write([json.dumps(talk)]) == [expected]
+    writer._tokenizer.chat_template = "{{ raise_exception('no system') }}"
+    with pytest.raises(DataError, match="chat template refuses the messages"):
+        writer.write([json.dumps(talk)])
 
 
 def test_the_command_writes_and_scores(make_run: MakeRun, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from fedpriv.errors import RoundError
 from fedpriv.synthetic.config import GeneratorSection
-from fedpriv.synthetic.language_model import LanguageModelGenerator
+from fedpriv.synthetic.language_model import LanguageModelGenerator, room, sample, window
 
 Make = Callable[..., Any]
 
@@ -95,6 +95,17 @@ def test_a_record_as_long_as_the_window_still_varies(generator: Make) -> None:
     assert made["text"] != record["text"]
 
 
+def test_a_long_prompt_leaves_half_of_a_record(generator: Make) -> None:
+    """63 bytes and the token before them fill the window, and 33 in a model that reads 128."""
+    maker = generator("prompt", "completion", max_length=64, prompt="p" * 62)
+    assert max(len(one["completion"]) for one in maker.random(8, "s")) > 16
+    with maker._model() as (model, _):
+        given = list(range(3, 103))
+        assert window(model, given, 64) == given[-63:] and room(63, 64) == 32
+        assert window(model, given, 128) == given[-64:] and room(10, 64) == 54
+        assert window(model, given[:50], 64) == given[:50]
+
+
 @pytest.mark.parametrize("length", [40, 62, 64, 500])
 def test_a_prompt_that_fills_the_window_leaves_room(generator: Make, length: int) -> None:
     record = {"prompt": "p" * length, "completion": "old words " * 20}
@@ -102,3 +113,71 @@ def test_a_prompt_that_fills_the_window_leaves_room(generator: Make, length: int
     assert made["prompt"] == record["prompt"]
     assert made["completion"] != record["completion"].strip()
     assert len(made["completion"]) < 64
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_text_is_as_long_as_it_is_by_itself(kind: str, make_worker: Make) -> None:
+    """Beside a start of 125 tokens, where 128 is all that the model has positions for."""
+    worker = make_worker(kind)
+    starts = [[1, *([7 + i] * length)] for i, length in enumerate((2, 124, 60, 99))]
+    for longest in (100, 128, 500):
+        rooms = [longest - len(start) for start in starts]
+        together = sample(worker.model, worker.base.tokenizer, starts, rooms)
+        for start, most, found in zip(starts, rooms, together, strict=True):
+            assert sample(worker.model, worker.base.tokenizer, [start], [most]) == [found]
+            assert 1 <= len(found) <= max(1, most) and len(start) + len(found) <= 128
+            assert len(found) == max(1, min(most, 128 - len(start))) or found[-1] == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"repetition_penalty": 1.8},
+        {"num_beams": 4, "length_penalty": 5.0},
+        {"do_sample": True, "top_p": 0.01},
+        {"suppress_tokens": [*range(3, 200)]},
+        {"max_length": 9, "min_new_tokens": 20},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_a_model_asks_for_itself_changes_nothing(
+    changes: dict[str, Any], make_worker: Make
+) -> None:
+    """Its `generation_config` may have anything, and stays as it was."""
+    worker = make_worker("llama")
+    model, tokenizer = worker.model, worker.base.tokenizer
+    starts = [[1, 70, 80], [1, 90, 91, 92]]
+
+    def texts(**how: Any) -> Any:
+        return sample(model, tokenizer, starts, [24, 24], **how)
+
+    likeliest, drawn = texts(), [texts(temperature=1.0, seed=seed) for seed in "abc"]
+    assert drawn[0] != drawn[1] != drawn[2]
+    inner = model.get_base_model()
+    before = inner.generation_config
+    inner.generation_config = type(before)(**before.to_dict() | changes)
+    assert texts() == likeliest
+    assert [texts(temperature=1.0, seed=seed) for seed in "abc"] == drawn
+    for key, value in changes.items():
+        assert getattr(inner.generation_config, key) == value
+    inner.generation_config = before
+
+
+def test_a_text_ends_at_any_end_that_the_model_or_its_tokenizer_has(make_worker: Make) -> None:
+    """And no padding comes after it: `fedpriv-client personalise --single` learns these texts."""
+    worker = make_worker("llama")
+    model, tokenizer = worker.model, worker.base.tokenizer
+    inner = model.get_base_model()
+    starts = [[1, 70, 80]] * 40
+
+    def texts() -> list[list[int]]:
+        return sample(model, tokenizer, starts, [48] * 40, temperature=1.0, seed="s")
+
+    others = [*range(100, 120)]
+    inner.generation_config.eos_token_id = others
+    found = texts()
+    inner.generation_config.eos_token_id = 2
+    assert {row[-1] for row in found if len(row) < 48} > {2} and min(map(len, found)) < 48
+    for row in found:
+        assert not {2, *others} & set(row[:-1])
+        assert len(row) == 48 or row[-1] in {2, *others}
