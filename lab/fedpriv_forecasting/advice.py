@@ -194,8 +194,11 @@ def _basis_of(job: JobConfig, table: Table, name: str) -> Basis:
 
 
 def _price(job: JobConfig, federation: Federation, kind: Kind, unlike: tuple[str, ...]) -> Price:
-    known = same_model(job, kind) and not any(words.startswith("lora.") for words in unlike)
-    megabytes = 4e-6 * kind.trained * federation.rounds if known else None
+    rank = kind.settings.get("lora.r", job.lora.r)
+    of_size = ("lora.", "model.labels", "job.method")
+    other = rank != job.lora.r or any(words.startswith(of_size) for words in unlike)
+    known = same_model(job, kind) and not other
+    megabytes = 4e-6 * kind.trained * job.job.rounds if known else None
     return Price(max(federation.epsilons), federation.epsilon_alone, megabytes)
 
 

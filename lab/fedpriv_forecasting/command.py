@@ -186,7 +186,7 @@ def _price(price: Price) -> str:
     alone = "no finite ε" if price.epsilon_alone is None else f"ε = {price.epsilon_alone:.4g}"
     said = f"ε = {price.epsilon:g} at each site, and {alone} if all others work with the server."
     if price.megabytes is not None:
-        said += f" About {price.megabytes:.3g} MB go each way at each site."
+        said += f" About {price.megabytes:.3g} MB come to each site, and at most as many go back."
     return said
 
 

@@ -100,6 +100,7 @@ def test_the_three_questions_are_answered_with_their_price(
     assert "; with 64 own records joining is expected to pay, +0." in words
     found = json.loads(shown(file, "--table", table, "--json").stdout)
     assert f"ε = {found['price']['epsilon_alone']:.4g} if all others work" in words
+    assert "About 0.012 MB come to each site, and at most as many go back." in words
     assert found["price"]["epsilon_alone"] > found["price"]["epsilon"] == 4
     assert found["price"]["megabytes"] == pytest.approx(30 * 100 * 4 / 1e6)
     asked = [(one["question"], one["over"]) for one in found["answers"]]
