@@ -194,10 +194,8 @@ def _basis_of(job: JobConfig, table: Table, name: str) -> Basis:
 
 
 def _price(job: JobConfig, federation: Federation, kind: Kind, unlike: tuple[str, ...]) -> Price:
-    rank = kind.settings.get("lora.r", job.lora.r)
-    of_size = ("lora.", "model.labels", "job.method")
-    other = rank != job.lora.r or any(words.startswith(of_size) for words in unlike)
-    known = same_model(job, kind) and not other
+    known = same_model(job, kind) and kind.settings.get("lora.r", job.lora.r) == job.lora.r
+    known &= not any(words.startswith(("lora.", "model.labels", "job.method")) for words in unlike)
     megabytes = 4e-6 * kind.trained * job.job.rounds if known else None
     return Price(max(federation.epsilons), federation.epsilon_alone, megabytes)
 

@@ -194,11 +194,11 @@ class RunDirectory:
         Raises:
             RunError: the run began with others, and goes on.
         """
-        texts = {key: json.dumps(examples, default=vars) for key, examples in own.items()}
-        found = {key: sha256(text.encode()).partition(":")[2][:8] for key, text in texts.items()}
-        began = self.info.get("records", found)  # of 0.2.0 without
+        written = {key: json.dumps(examples, default=vars) for key, examples in own.items()}
+        found = {key: sha256(text.encode())[-8:] for key, text in written.items()}
+        began = self.info.get("records", found)  # 0.2.0 wrote none
         for key in found:
-            if self.info["status"] != "finished" and found[key] != began.get(key):
+            if found[key] != began.get(key) and self.info["status"] != "finished":
                 raise RunError(
                     f"{self.path}: was started with other records in {key}, and losses on these"
                     " can't be compared with its own. Put those back, or give another --out."
