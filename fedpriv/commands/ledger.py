@@ -227,7 +227,7 @@ def close(
     from fedpriv.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path, witness) as ledger:
-        before, alone_before = ledger.epsilon_allocated, ledger.epsilon_alone_allocated
+        before, alone_before = ledger.epsilon_allocated, ledger.epsilon_alone_allocated or 0.0
         after, alone = administration.close_job(ledger, job), ledger.epsilon_alone_allocated
     second = "" if alone is None else f"; alone, {upper(alone_before)} → {upper(alone)}"
     print(f"Closed {job}. ε allocated {upper(before)} → {upper(after)}{second}.")
