@@ -57,7 +57,10 @@ from fedpriv_forecasting.likeness import setting_of
 FORMAT = 1
 SETTINGS = (  # that the table says, for a forecast knows what a federation has other than these
     "lora.r",
+    "lora.alpha",
     "lora.target_modules",
+    "model.labels",
+    "model.pooling",
     "privacy.clip_norm",
     "privacy.unit",
     "optimizer.lr",

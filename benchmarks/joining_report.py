@@ -295,6 +295,8 @@ def forecast_table(folder: Path) -> dict[str, Any]:
         settings = tomllib.loads(kind.settings)
         model, lora = settings["model"], settings["lora"]
         labels = model["task"] == "classification"
+        chosen = min((folder / "tuned").glob(f"{kind.name}-*.json"))
+        losses = json.loads(chosen.read_text(encoding="utf-8"))["federation"]
         kinds[kind.name] = {
             "says": kind.says,
             "task": model["task"],
@@ -303,9 +305,13 @@ def forecast_table(folder: Path) -> dict[str, Any]:
             "tokens": model["max_length"],
             "settings": {
                 "lora.r": lora["r"],
+                "lora.alpha": lora["alpha"],
                 "lora.target_modules": lora["target_modules"],
+                "model.labels": model.get("labels", []),
+                "model.pooling": model.get("pooling", "own"),
                 "privacy.clip_norm": clip_norm_of(labels=labels),
                 "privacy.unit": kind.unit,
+                "optimizer.lr": float(min(losses, key=losses.get)),
             },
         }
     return {"format": 1, "kinds": kinds, "points": points}

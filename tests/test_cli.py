@@ -330,6 +330,19 @@ def test_plan_in_a_pipe_is_plain_text_of_any_width(
         assert sentence in words
 
 
+def test_plan_says_what_a_round_of_several_steps_costs(tmp_path: Path) -> None:
+    file = tmp_path / "federation.toml"
+    text = (
+        "[job]\nrounds = {}\nsync = {}\n[privacy]\nepsilon = 3\ndelta = 1e-5\nsample_rate = 0.02\n"
+        '[evaluation]\ndata = "e.jsonl"\n[[sites]]\nname = "a"\ndata = "a.jsonl"\nsize = 250\n'
+    )
+    costs = []
+    for rounds, sync in ((400, 1), (50, 8)):
+        file.write_text(text.format(rounds, sync))
+        costs.append(json.loads(fedpriv("plan", str(file), "--json").stdout)["one_more_round"])
+    assert costs[1] == pytest.approx(8 * costs[0])
+
+
 def test_plan_says_what_looks_cost(tmp_path: Path) -> None:
     file = tmp_path / "federation.toml"
     file.write_text(

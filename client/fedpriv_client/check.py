@@ -23,6 +23,7 @@ from fedpriv.privacy.life import Life
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Proposal
+from fedpriv.report.figures import upper
 from fedpriv.report.lifetime import in_words
 from fedpriv_client.site_job import check_model, recipe_of
 from fedpriv_client.site_ledger import open_ledger
@@ -148,8 +149,8 @@ def _cost(plan: Plan, prices: list[str], looks: int, life: Life | None) -> str:
 
 
 def _price(epsilon: float, allocated: float | None, budget: float | None) -> str:
-    with_all = "" if allocated is None else f", {allocated:.3f} of {budget:g} with all before"
-    return f"ε = {epsilon:.3f} by itself{with_all}"
+    with_all = "" if allocated is None else f", {upper(allocated)} of {budget:g} with all before"
+    return f"ε = {upper(epsilon)} by itself{with_all}"
 
 
 def _step(pool: WorkerPool, recipe: ModelRecipe) -> str:

@@ -222,6 +222,7 @@ def digest(config: Config = SITE) -> None:
 def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False) -> None:
     """Show the state of this site's process, and what its budget report says."""
     from fedpriv.report import budget
+    from fedpriv.report.figures import upper
     from fedpriv.report.lifetime import in_words
     from fedpriv_client.held_space import full_disk
     from fedpriv_client.orders import Orders
@@ -259,8 +260,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
             print(f"  {name}: {', '.join(jobs)}")
     if report is not None:
         print(
-            f"  ε: {report.epsilon_spent:.3f} spent, {report.epsilon_allocated:.3f} allocated,"
-            f" {report.budget:g} for life (job {report.job})"
+            f"  ε: {upper(report.epsilon_spent)} spent, {upper(report.epsilon_allocated)} allocated"
+            f", {report.budget:g} for life (job {report.job})"
         )
         if report.life is not None:
             print(f"  job {report.job}: {in_words(report.life)}")

@@ -30,6 +30,7 @@ from fedpriv.plugins import load_part
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.process import is_running
+from fedpriv.report.figures import upper
 from fedpriv.report.lifetime import share
 from fedpriv.stored_adapter import find_adapter
 from fedpriv_client.disk_space import check_disk_space, disk_space_needed
@@ -160,7 +161,7 @@ def _ledger(file: SiteFile, config: Path) -> str:
             )
         spent, allocated = ledger.epsilon_spent, ledger.epsilon_allocated
         budget = ledger.terms.budget
-        text = f"ε = {spent:.3f} spent, {allocated:.3f} allocated of {budget:g} for life"
+        text = f"ε = {upper(spent)} spent, {upper(allocated)} allocated of {budget:g} for life"
         return text if ledger.is_full else text + _room(file, ledger, text)
 
 

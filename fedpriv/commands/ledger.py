@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy import usual
+from fedpriv.report.figures import upper
 
 if TYPE_CHECKING:
     from fedpriv.privacy.ledger.chain import Head
@@ -226,10 +227,10 @@ def close(
     from fedpriv.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path, witness) as ledger:
-        before, alone_before = ledger.epsilon_allocated, ledger.epsilon_alone_allocated
+        before, alone_before = ledger.epsilon_allocated, ledger.epsilon_alone_allocated or 0.0
         after, alone = administration.close_job(ledger, job), ledger.epsilon_alone_allocated
-    second = "" if alone is None else f"; alone, {alone_before:.4f} → {alone:.4f}"
-    print(f"Closed {job}. ε allocated {before:.4f} → {after:.4f}{second}.")
+    second = "" if alone is None else f"; alone, {upper(alone_before)} → {upper(alone)}"
+    print(f"Closed {job}. ε allocated {upper(before)} → {upper(after)}{second}.")
 
 
 @app.command()
@@ -254,8 +255,8 @@ def export(
 def _allocated(ledger: Ledger) -> str:
     """Say what is allocated of the budget, or of both."""
     alone, terms = ledger.epsilon_alone_allocated, ledger.terms
-    second = "" if alone is None else f"; alone, {alone:.4f} of {terms.budget_alone:g}"
-    return f"ε allocated {ledger.epsilon_allocated:.4f} of {terms.budget:g}{second}"
+    second = "" if alone is None else f"; alone, {upper(alone)} of {terms.budget_alone:g}"
+    return f"ε allocated {upper(ledger.epsilon_allocated)} of {terms.budget:g}{second}"
 
 
 @app.command()

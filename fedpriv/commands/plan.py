@@ -125,6 +125,7 @@ def plan(
     except ConfigError as error:  # its key names arguments
         options = str(error.key).replace("_", "-").replace(", ", ", --")
         raise error.but(key=f"--{options}") from None
+    figures["one_more_round"] *= 1 if job is None else job.job.sync  # that of one step, so far
     figures["alone"] = None
     if job is not None and colluding is not None:
         found = alone(planned.event, planned.delta, len(job.sites), colluding)

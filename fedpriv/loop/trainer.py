@@ -167,8 +167,11 @@ class PrivateTrainer(Trainer):
         for callback in self.callback_handler.callbacks:
             _refuse_tools(callback)
         found = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
-        losses = [row["eval_loss"] for row in self.state.log_history if "eval_loss" in row]
-        if losses and (said := worse(losses[0], losses[-1])):
+        log = self.state.log_history
+        losses = {row["step"]: row["eval_loss"] for row in log if "eval_loss" in row}
+        best = self.args.load_best_model_at_end and self.state.best_model_checkpoint
+        step = int(best.rpartition("-")[2]) if best else self.state.global_step
+        if said := worse(losses.get(0), losses.get(step)):  # 0: with eval_on_start
             logger.warning("%s", said)
         return found._replace(metrics=_shown(found.metrics))
 

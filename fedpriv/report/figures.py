@@ -9,6 +9,8 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from itertools import groupby
 from typing import Any
 
+TIE = 0.0005  # of a loss: half of the last digit that is shown
+
 
 def upper(value: float) -> str:
     """Write an upper bound to three decimals or two significant digits, rounded up."""
@@ -41,8 +43,8 @@ def score(value: float | None) -> str:
 
 
 def worse(before: float | None, after: float | None) -> str:
-    """Say that a model's loss is higher than before any training; nothing of another."""
-    if before is None or after is None or not (after > before or math.isnan(after)):
+    """Say that a model's loss is higher than before any training; nothing of another or a tie."""
+    if before is None or after is None or not (after > before + TIE or math.isnan(after)):
         return ""
     return (
         f"The model is worse than before: its loss on held-out records was {score(before)} and is"

@@ -11,11 +11,11 @@ from typing import Any
 
 from scipy.special import stdtrit
 
+from fedpriv.report.figures import TIE
 from fedpriv_comparison.comparison import Comparison, Row, tuning_loss
 from fedpriv_comparison.trial import SCORES, Result
 from fedpriv_comparison.variants import ALONE, BASE, UNTRAINED
 
-TIE = 0.0005  # of a loss: half of the last digit that is shown
 LEVEL = 0.95  # of each end of an interval of 90%, as in a forecast
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from fedpriv import __version__
 from fedpriv.files import finite_json
 from fedpriv.report.charts import PALETTE, Line, line_chart, standalone
-from fedpriv.report.figures import amount
+from fedpriv.report.figures import amount, upper
 from fedpriv_comparison.comparison import Comparison, Row
 from fedpriv_comparison.figures import (
     AtHome,
@@ -87,7 +87,7 @@ def _cells(figures: Figures, seeds: int) -> dict[str, str]:
         **{_new(count): _spread(loss, ".3f") for count, loss in losses.items()},
         "½T": _reached(figures.half),
         "T": _reached(figures.full),
-        "ε": "" if figures.epsilon is None else f"{figures.epsilon:.2f}",
+        "ε": "" if figures.epsilon is None else upper(figures.epsilon),
         "up": amount(figures.bytes_up) if figures.bytes_up else "",
         "s": f"{figures.seconds:.0f}",
     }

@@ -194,8 +194,9 @@ def _basis_of(job: JobConfig, table: Table, name: str) -> Basis:
 
 
 def _price(job: JobConfig, federation: Federation, kind: Kind, unlike: tuple[str, ...]) -> Price:
-    known = same_model(job, kind) and not any(words.startswith("lora.") for words in unlike)
-    megabytes = 4e-6 * kind.trained * federation.rounds if known else None
+    known = same_model(job, kind) and kind.settings.get("lora.r", job.lora.r) == job.lora.r
+    known &= not any(words.startswith(("lora.", "model.labels", "job.method")) for words in unlike)
+    megabytes = 4e-6 * kind.trained * job.job.rounds if known else None
     return Price(max(federation.epsilons), federation.epsilon_alone, megabytes)
 
 

@@ -117,8 +117,8 @@ class Price:
     Attributes:
         epsilon: the largest that a site pays, with trust where there is a secure sum.
         epsilon_alone: if all others work with the server; None where none is finite.
-        megabytes: of a site in the job, each way, at 4 bytes a value; None where it is not known
-            how many values are trained.
+        megabytes: that come to a site in the job, at 4 bytes a value, as no more go back; None
+            where it is not known how many values are trained.
     """
 
     epsilon: float

@@ -13,6 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from fedpriv.report.figures import upper
+
 if TYPE_CHECKING:
     from fedpriv.models.config import ModelSection
     from fedpriv_forecasting.advice import Forecast
@@ -183,10 +185,10 @@ def _answer(one: Answer) -> str:
 
 
 def _price(price: Price) -> str:
-    alone = "no finite ε" if price.epsilon_alone is None else f"ε = {price.epsilon_alone:.4g}"
+    alone = "no finite ε" if price.epsilon_alone is None else f"ε = {upper(price.epsilon_alone)}"
     said = f"ε = {price.epsilon:g} at each site, and {alone} if all others work with the server."
     if price.megabytes is not None:
-        said += f" About {price.megabytes:.3g} MB go each way at each site."
+        said += f" About {price.megabytes:.3g} MB come to each site, and at most as many go back."
     return said
 
 

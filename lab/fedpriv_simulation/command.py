@@ -21,7 +21,7 @@ from fedpriv.doctor.memory import scarcity
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.report.alike import rows_of, said_together
-from fedpriv.report.figures import amount, look_line, worse
+from fedpriv.report.figures import TIE, amount, look_line, upper, worse
 from fedpriv.report.page_parts import score_names
 from fedpriv_simulation import first_run
 from fedpriv_simulation.watching import new_run, watching
@@ -173,7 +173,7 @@ def _in_words(
             f"Rate and passes are fixed ([personal]): {alone.rates[0]:g} × {alone.epochs} alone,"
             f" and {further.epochs} passes from the adapter. No site chose its own."
         )
-    harmed = sum(row["alone"] > row["base"] for row in losses.values())
+    harmed = sum(row["alone"] > row["base"] + TIE for row in losses.values())
     if harmed:
         yield (
             f"At {harmed} of {len(losses)} sites 'alone' is worse than 'base', no training at all."
@@ -299,9 +299,9 @@ def show(outcome: Outcome, console: Console) -> None:
     def cells(name: str) -> tuple[str, ...]:
         site = figures["sites"][name]
         alone = site.get("epsilon_alone_committed")
-        committed = f"{site['epsilon_committed']:.2f} / {site['budget']:g}"
-        found = f"{site['epsilon_spent']:.2f}", committed, f"{site['delta']:g}"
-        return (*found, "–" if alone is None else f"{alone:.2f}") if shared else found
+        committed = f"{upper(site['epsilon_committed'])} / {site['budget']:g}"
+        found = upper(site["epsilon_spent"]), committed, f"{site['delta']:g}"
+        return (*found, "–" if alone is None else upper(alone)) if shared else found
 
     budget = Table(*columns, title=title, title_justify="left")
     for alike in rows_of(figures["sites"], cells):

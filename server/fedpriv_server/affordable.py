@@ -12,6 +12,7 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.rdp import rdp
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.report.budget import BudgetReport, read
+from fedpriv.report.figures import lower, upper
 
 
 def last_reports(state: Path) -> dict[str, BudgetReport]:
@@ -36,9 +37,9 @@ def check_affordable(config: JobConfig, reports: Iterable[BudgetReport]) -> None
         return
     members, short = {site.name for site in config.sites}, {}
     for report in reports:
-        left, cost = report.budget - report.epsilon_allocated, _cost(config, report)
+        left, cost = max(report.budget - report.epsilon_allocated, 0.0), _cost(config, report)
         if report.site in members and cost > left:
-            short[report.site] = f"{report.site} has ε = {max(left, 0):.3f} left of {cost:.3f}"
+            short[report.site] = f"{report.site} has ε = {lower(left)} left of {upper(cost)}"
     if len(members) - len(short) < config.job.min_sites:
         raise BudgetError(
             f"{len(members) - len(short)} sites can pay for this job, {config.job.min_sites} are"

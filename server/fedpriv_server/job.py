@@ -124,6 +124,9 @@ class Job:
             job_id = run.info["job_id"]
             self.proposal = proposal_of(config, worker, job_id, roster=roster, groups=groups)
             self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
+        measured = " or ".join(config.evaluation.files())
+        own = {measured: [self.examples, self.tuning], "controller.data": rewarded_by}
+        self._records = run.same_records(own)
         if begin is not None and config.model.begin_as == "merged":  # is a part of this model
             (run.path / BEGIN).mkdir(exist_ok=True)
             folder = find_adapter(begin).weights.parent
@@ -193,8 +196,8 @@ class Job:
         run = self.run
         _persist(lambda: self.strategy.propose(grid), gather)
         is_new = run.info["status"] == "preparing"
-        facts = {"model": self.model_facts, "baseline": self.baseline.as_dict()} if is_new else {}
-        run.ready(**facts)
+        facts = {"model": self.model_facts, "records": self._records}
+        run.ready(**facts | {"baseline": self.baseline.as_dict()} if is_new else {})
         live = LiveReport(run.path)
         live.update()
         tracking = None

@@ -29,7 +29,7 @@ from fedpriv import __version__
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest, settings_of
 from fedpriv.errors import RunError
-from fedpriv.files import write_atomic, write_json
+from fedpriv.files import sha256, write_atomic, write_json
 from fedpriv.process import LOCK, STATUS, only_process, timestamp
 from fedpriv.software import software
 from fedpriv_server.checkpoint import Checkpoint, SumFile
@@ -185,6 +185,25 @@ class RunDirectory:
             how = "without --insecure-seed" if info["private"] else f"with --insecure-seed {noise}"
             raise RunError(f"{path}: was started {how}; resume it the same way.")
         return cls(path, info)
+
+    def same_records(self, own: Mapping[str, Any]) -> dict[str, str]:
+        """Return a short digest of the coordinator's examples at each key, the same as at first.
+
+        Of 32 bits, for run.json may be handed on: the base model's loss on them says as much.
+
+        Raises:
+            RunError: the run began with others, and goes on.
+        """
+        written = {key: json.dumps(examples, default=vars) for key, examples in own.items()}
+        found = {key: sha256(text.encode())[-8:] for key, text in written.items()}
+        began = self.info.get("records", found)  # 0.2.0 wrote none
+        for key in found:
+            if found[key] != began.get(key) and self.info["status"] != "finished":
+                raise RunError(
+                    f"{self.path}: was started with other records in {key}, and losses on these"
+                    " can't be compared with its own. Put those back, or give another --out."
+                )
+        return found
 
     def ready(self, **facts: Any) -> None:
         """Mark the run as running: from here on budgets are spent."""

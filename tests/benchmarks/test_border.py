@@ -214,7 +214,7 @@ def test_the_table_says_with_what_it_was_measured(tmp_path: Path, model_folder: 
         border.document([(one, {"kind": "notes", "trained": 37888})], "")["kinds"]["notes"]
         for one in (usual, other)
     )
-    assert json.loads(json.dumps(told)) == read_table().kinds["notes"].model_dump()
+    assert json.loads(json.dumps(told)) == read_table().kinds["notes"].model_dump(mode="json")
     assert (of_other["model"], of_other["settings"]["lora.r"]) == (folder.name, 8)
 
 

@@ -20,6 +20,7 @@ from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Proposal
+from fedpriv.report.figures import upper
 from fedpriv_client.check import check_proposal, read_proposal
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
@@ -105,7 +106,8 @@ def test_it_says_what_the_site_will_say(
     assert settings.ledger.read_bytes() == before
     assert (found.refusals, found.unchecked) == ([], [SAME])
     offer = answer(settings, proposal, pool)
-    price = f"ε = {offer.epsilon:.3f} by itself, {offer.epsilon:.3f} of 6 with all before. It would"
+    epsilon = upper(offer.epsilon)
+    price = f"ε = {epsilon} by itself, {epsilon} of 6 with all before. It would"
     assert found.cost.startswith(
         f"4 steps at rate 0.5 with noise {offer.noise_multiplier:.3f}: {price}"
     )

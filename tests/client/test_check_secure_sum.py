@@ -15,6 +15,7 @@ from fedpriv.models.stored import digest_of
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.private_training.config import ComputeSection
+from fedpriv.report.figures import upper
 from fedpriv.secure_sum.roster import Roster, write
 from fedpriv_client.check import check_proposal, read_proposal
 from fedpriv_client.limits import Limits
@@ -76,9 +77,9 @@ def test_a_federation_file_is_checked_with_the_sites_own_roster(
     epsilon, alone = plan.epsilon(1e-3), epsilon_upper([plan.alone.event()], 1e-3)
     assert plan.steps == 4 and 5.9 < epsilon <= 6.0 < alone
     assert found.cost.startswith("4 steps at rate")
-    assert f"ε = {epsilon:.3f} by itself, {epsilon:.3f} of 20 with all before" in found.cost
+    assert f"ε = {upper(epsilon)} by itself, {upper(epsilon)} of 20 with all before" in found.cost
     assert "at most 1 of the sites" in found.cost
-    assert f"ε = {alone:.3f} by itself, {alone:.3f} of 90 with all before" in found.cost
+    assert f"ε = {upper(alone)} by itself, {upper(alone)} of 90 with all before" in found.cost
 
 
 def test_a_local_job_says_one_figure(settings: SiteSettings, federation: Make) -> None:

@@ -84,7 +84,7 @@ def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:
     assert code == 0, found
     order = "site file,packages,device,clock,enrolment,signing key,ledger,disk,records,model,memory"
     assert list(found) == order.split(",")
-    assert found["ledger"]["found"] == "ε = 0.000 spent, 0.000 allocated of 10 for life"
+    assert found["ledger"]["found"] == "ε = 0 spent, 0 allocated of 10 for life"
     assert tree(file.parent) == before
 
 

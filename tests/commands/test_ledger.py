@@ -21,6 +21,7 @@ from fedpriv.privacy.ledger.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, SlotChoice
 from fedpriv.privacy.ledger.rules import OPTIONS, RULES, PlanRule, RdpRule, SumRule
 from fedpriv.privacy.usual import AnyRule, RuleName
+from fedpriv.report.figures import upper
 
 PLAN = Plan("job-1", "dp-lora", 0.1, 2.0, 1.0, 8, "sha256:" + "c" * 64)
 DIGEST = "sha256:" + "a" * 64
@@ -144,7 +145,7 @@ def test_show_says_what_an_adaptive_plan_was_debited(path: Path, tmp_path: Path)
 def test_close_says_what_it_gives_back(path: Path) -> None:
     used(path)
     before = json.loads(ledger("show", path, "--json").stdout)["epsilon_allocated"]
-    assert f"{before:.4f} → " in ledger("close", path, "job-1").stdout
+    assert f"{upper(before)} → " in ledger("close", path, "job-1").stdout
     after = json.loads(ledger("show", path, "--json").stdout)["epsilon_allocated"]
     assert after < before
     with pytest.raises(LedgerError, match=r"no open plan of job 'job-1'\. Open: none"):
@@ -365,7 +366,7 @@ def test_a_second_budget_is_fixed_and_shown(
     for key in ("epsilon_alone_spent", "epsilon_alone_allocated", "epsilon_alone_committed"):
         assert verified[key] == found[key]
     closed = ledger("close", path, "job-1").stdout
-    assert f"; alone, {found['epsilon_alone_allocated']:.4f} → " in closed
+    assert f"; alone, {upper(found['epsilon_alone_allocated'])} → " in closed
     grown = ledger("grow", path, "--size", "300").stdout
     assert "of 10; alone, " in grown and " of 30." in grown
 
@@ -404,5 +405,5 @@ def test_recover_counts_both_claims(path: Path, tmp_path: Path) -> None:
         alone = opened.epsilon_alone_allocated
     shutil.copy(backup, path)
     said = ledger("recover", path, "--witness", witness).stdout
-    assert f"; alone, {alone:.4f} of 30." in said
+    assert f"; alone, {upper(alone)} of 30." in said
     assert json.loads(ledger("show", path, "--json").stdout)["epsilon_alone_spent"] == alone

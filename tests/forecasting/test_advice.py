@@ -26,7 +26,7 @@ from fedpriv_forecasting.advice import (
 )
 from fedpriv_forecasting.curve import Interval
 from fedpriv_forecasting.federation import federation_of
-from fedpriv_forecasting.table import TWO_ALONE, WAYS, Table
+from fedpriv_forecasting.table import TWO_ALONE, WAYS, Table, read_table
 from tests.example_counts import examples
 from tests.forecasting.federation_files import federation_file
 from tests.forecasting.made_up_runs import plain, read, runs, table
@@ -158,6 +158,70 @@ def test_outside_is_named_and_has_no_verdict(
         assert figure is None or any(words.startswith(figure) for words in one.outside)
     if figure is not None:
         assert all(site.verdict is None and site.outside for site in found.of_sites)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            ("optimizer.name=sgd", "optimizer.lr=0.01"),
+            "optimizer.name: sgd, and measured was adamw",
+        ),
+        (("lora.alpha=4000",), "lora.alpha: 4000, and measured was 4"),
+        (("lora.frozen_a=true",), "lora.frozen_a: true, and measured was false"),
+        (
+            ("lora.modules_to_save=['lm_head']",),
+            "lora.modules_to_save: lm_head, and measured was none",
+        ),
+        (("optimizer.weight_decay=50",), "optimizer.weight_decay: 50.0, and measured was 0.0"),
+        (("optimizer.warmup=29",), "optimizer.warmup: 29, and measured was 0"),
+        (("personal.rates=[1e-9]",), "personal.rates: 1e-09, and measured was 0.001, 0.003, 0.01"),
+        (("personal.epochs=1",), "personal.epochs: 1, and measured was none"),
+        (("job.wire=int8",), "job.wire: int8, and measured was float32"),
+        (("model.quantize=4bit",), "model.quantize: 4bit, and measured was none"),
+        (("controller.name=sac",), "controller: one, and measured was none"),
+        (("optimizer.lr=0.012", "lora.r=3", "lora.alpha=4", "job.seed=9", "job.name=x"), None),
+    ],
+)
+def test_what_no_run_had_is_named_whatever_key_it_is(
+    settings: tuple[str, ...], words: str | None, tmp_path: Path
+) -> None:
+    """With the settings of the shipped table; those that go with the model only where it says."""
+    measured = read(runs(scatter=0.002), settings=read_table().kinds["notes"].settings)
+    found = of(usual(tmp_path), measured, None, *settings)
+    assert found.unlike == (() if words is None else (words,))
+    assert all((one.verdict is None) == (words is not None) for one in found.ways)
+
+
+@pytest.mark.parametrize(
+    ("settings", "megabytes"),
+    [
+        ((), 0.012),  # 100 values of 4 bytes in 30 rounds
+        (("job.rounds=10", "job.sync=3"), 0.004),
+        (("job.wire=bf16",), 0.012),  # to the site; what goes back is less
+        (("lora.r=3", "lora.alpha=6"), None),
+        (("lora.frozen_a=true",), None),
+        (("job.method=pe-sgd", "synthetic.size=20", "synthetic.data=a.jsonl"), None),
+    ],
+)
+def test_the_traffic_is_that_of_the_rounds_or_not_told(
+    settings: tuple[str, ...], megabytes: float | None, tmp_path: Path
+) -> None:
+    measured = read(runs(), settings=read_table().kinds["notes"].settings)
+    found = of(usual(tmp_path), measured, None, *settings).price.megabytes
+    assert found == (None if megabytes is None else pytest.approx(megabytes))
+
+
+def test_classes_are_compared_by_their_number(tmp_path: Path) -> None:
+    stated = {"model.labels": ("0", "1"), "model.pooling": "mean"}
+    measured = read(runs(), task="classification", settings=stated)
+    said = ("model.task=classification", "model.pooling=mean", "data.columns.label=kind")
+    said += ("data.columns.text=text",)
+    few, many = (
+        of(usual(tmp_path), measured, None, *said, f"model.labels={[*map(str, range(count))]}")
+        for count in (3, 10)
+    )
+    assert few.unlike == () and many.unlike == ("model.labels: 10, and measured was 2",)
 
 
 def test_another_model_is_told_whoever_names_the_kind(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.doctor.studies import DENOISING
+from fedpriv.report.figures import upper
 from tests.forecasting.federation_files import federation_file
 from tests.forecasting.made_up_runs import runs, write
 from tests.forked_commands import command
@@ -52,7 +53,7 @@ def test_a_forecast_says_what_it_read_and_what_is_expected(
         "over a model trained alone: joining is expected to pay,",
         "Other hospitals' patients This table has no such measurement: nothing is said of it.",
         "A new hospital that begins with the adapter This table has no such measurement",
-        "ε = 4 at each site, and ε = 4 if all others work with the server.",
+        "ε = 4 at each site, and ε = 4.000 if all others work with the server.",
         "site-3 80 units",
         "Of all 6 sites: 6 is expected to pay against one own model;",
         "twice the sites",
@@ -99,7 +100,8 @@ def test_the_three_questions_are_answered_with_their_price(
     assert "Over one that begins with the base model: with 0 own records joining is exp" in words
     assert "; with 64 own records joining is expected to pay, +0." in words
     found = json.loads(shown(file, "--table", table, "--json").stdout)
-    assert f"ε = {found['price']['epsilon_alone']:.4g} if all others work" in words
+    assert f"ε = {upper(found['price']['epsilon_alone'])} if all others work" in words
+    assert "About 0.012 MB come to each site, and at most as many go back." in words
     assert found["price"]["epsilon_alone"] > found["price"]["epsilon"] == 4
     assert found["price"]["megabytes"] == pytest.approx(30 * 100 * 4 / 1e6)
     asked = [(one["question"], one["over"]) for one in found["answers"]]

@@ -6,7 +6,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -462,6 +462,37 @@ def test_a_model_that_ends_worse_than_it_began_is_told(
         words = [r.getMessage() for r in caplog.records if "is worse than before" in r.message]
         assert len(words) == told
         assert not told or "was 0.693 and is 2.175" in words[0]
+
+
+@pytest.mark.parametrize(
+    ("of_steps", "options", "told"),
+    [
+        ((2.0001, 2.9), {}, None),  # the base was never measured
+        ((1.5, 1.9), {"eval_on_start": True}, None),  # of 2: the last is better than the base
+        ((1.5, 2.9), {"eval_on_start": True}, "was 2.000 and is 2.900"),
+        ((1.5, 2.9), {"eval_on_start": True, "load_best_model_at_end": True}, None),
+        ((2.5, 2.9), {"eval_on_start": True, "load_best_model_at_end": True}, "is 2.500"),
+        ((2.9, 1.5), {"eval_on_start": True, "eval_steps": 3}, None),
+    ],
+)
+def test_what_is_told_is_of_the_base_and_of_the_model_that_is_there(
+    trainer: Make,
+    notes: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    of_steps: Sequence[float],
+    options: dict[str, Any],
+    told: str | None,
+) -> None:
+    said: Any = {"eval_data_is_public": True, "eval_strategy": "steps", "eval_steps": 2}
+    if "load_best_model_at_end" in options:
+        said |= {"save_strategy": "steps", "save_steps": 2}
+    losses = iter([2.0] * options.get("eval_on_start", False) + [*of_steps])
+    monkeypatch.setattr(PrivateStep, "evaluate", lambda *_, **__: Scores(next(losses), 0.5))
+    public = pandas.DataFrame({"text": ["a public note about fever"]})
+    trainer(pandas.DataFrame(notes), eval_dataset=public, **said | options).train()
+    words = [r.getMessage() for r in caplog.records if "is worse than before" in r.message]
+    assert len(words) == (told is not None) and (told is None or told in words[0])
 
 
 def test_predictions_need_that_word_too(trainer: Make) -> None:

@@ -25,7 +25,16 @@ from fedpriv.errors import ConfigError, RunError
 from fedpriv.report import budget, received
 from fedpriv.report.budget import BudgetEvent, BudgetReport
 from fedpriv.report.charts import LABEL_HEIGHT, spread, thin
-from fedpriv.report.figures import last_loss, lower, ranges, small, upper, worse, worse_by_now
+from fedpriv.report.figures import (
+    TIE,
+    last_loss,
+    lower,
+    ranges,
+    small,
+    upper,
+    worse,
+    worse_by_now,
+)
 from fedpriv.report.html import write_report
 
 HOSTILE = '<script src="http://evil.example/x.js"></script>&$x_1$--><img onerror=alert(1)>'
@@ -629,7 +638,7 @@ def test_an_audit_that_was_changed_is_refused_by_key(make_run: MakeRun) -> None:
 
 @given(st.floats(0, 50), st.floats(0, 50))
 def test_a_higher_loss_is_called_worse(before: float, after: float) -> None:
-    assert bool(worse(before, after)) is (after > before)
+    assert bool(worse(before, after)) is (after > before + TIE)
     assert "not finite" in worse(before, math.nan)
     assert worse(None, after) == worse(before, None) == ""
 
@@ -639,6 +648,7 @@ def test_worse_by_now_is_by_public_records_or_by_a_look_beyond_its_noise() -> No
         held_out = None if look is None else {"loss": {"mean": look, "deviation": deviation}}
         return {"eval_loss": loss, "held_out": held_out}
 
+    assert worse(2.3450001, 2.3450002) == worse_by_now(2.345, [row(2.3452)]) == ""  # a tie
     assert "its loss is 2.175, and was 0.693" in worse_by_now(0.693, [row(2.175)])
     assert "not finite" in worse_by_now(0.693, [row(math.nan)])
     unseen: Any = {"eval_loss": 0.5, "held_out": {"loss": None}}

@@ -22,6 +22,7 @@ from fedpriv.privacy.mechanism import execution
 from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.report.budget import read
+from fedpriv.report.figures import upper
 from fedpriv.report.received import verify
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_simulation.command import show
@@ -55,7 +56,7 @@ def test_the_screen_says_what_the_figures_alone_are(
     report = outcome.budgets["site-0"]
     show(outcome, Console(width=120))
     shown = capsys.readouterr().out
-    assert "ε alone" in shown and f"{report.epsilon_alone_committed:.2f}" in shown
+    assert "ε alone" in shown and upper(report.epsilon_alone_committed) in shown
     assert "site-1" in shown
     many = {f"s{i}": report for i in range(9)}
     show(replace(outcome, budgets=many), Console(width=120))

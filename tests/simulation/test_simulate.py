@@ -469,6 +469,42 @@ def test_resuming_with_other_settings_is_refused(federation: Make, tmp_path: Pat
         run(file, seeded, resume=True, insecure_seed=5)
 
 
+@pytest.mark.parametrize("key", ["evaluation.data", "evaluation.tuning", "controller.data"])
+def test_resuming_with_other_records_of_the_coordinator_is_refused(
+    federation: Make, tmp_path: Path, key: str
+) -> None:
+    """Else losses on an easier file look like a gain, and on a harder one the run may end."""
+    file, out, other = federation(rounds=2), tmp_path / "run", tmp_path / "other.jsonl"
+    other.write_text('{"note": "no fever"}\n')
+    said = () if key == "evaluation.data" else (f"{key}={other}",)
+    said += ("controller.name=sac",) * key.startswith("controller")
+    with pytest.raises(KeyboardInterrupt):
+        run(file, out, *said, progress=Progress(round_done=Stop(1)))
+    changed = other if said else file.with_name("held-out.jsonl")
+    kept = changed.read_text()
+    changed.write_text('{"note": "something else"}\n')
+    with pytest.raises(RunError, match=f"other records in .*{re.escape(key)}.*Put those back"):
+        run(file, out, *said, resume=True)
+    changed.write_text(kept)
+    info = json.loads((out / "run.json").read_text())
+    assert all(len(digest) == 8 for digest in info.pop("records").values())
+    assert run(file, out, *said, resume=True).run.info["status"] == "finished"
+
+
+def test_a_run_of_an_older_version_goes_on_with_whatever_records(
+    federation: Make, tmp_path: Path
+) -> None:
+    file, out = federation(rounds=2), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(file, out, progress=Progress(round_done=Stop(1)))
+    info = json.loads((out / "run.json").read_text())
+    del info["records"]
+    (out / "run.json").write_text(json.dumps(info))
+    evaluation = file.with_name("held-out.jsonl")
+    evaluation.write_text('{"note": "something else"}\n')
+    assert run(file, out, resume=True).run.info["status"] == "finished"
+
+
 def test_two_runs_in_one_folder_do_not_meet(federation: Make, tmp_path: Path) -> None:
     """Else the second would clear away what the first prepares, its ledgers too."""
     file, out = federation(rounds=1), tmp_path / "run"
