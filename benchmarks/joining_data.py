@@ -236,8 +236,9 @@ KINDS = {
             descriptions,
             SMOLLM2.format(tokens=64),
             batch=300,
+            rates=(5e-3, 1e-2, 2e-2, 4e-2),
             own_rates=(1e-3, 3e-3, 1e-2),
-            own_passes=10,
+            own_passes=40,
         ),
         Kind(
             "abstracts",

@@ -19,7 +19,6 @@ from written_page import write_or_check
 from fedpriv.loop.arguments import (
     ALLOWED,
     ALONE,
-    LOADED_ONLY_WITH,
     LOADED_WITH,
     OF_A_TRAINER,
     SAMPLE,
@@ -78,7 +77,7 @@ MEANINGS = {
     "gradient_checkpointing": "compute layers twice",
     "activation_checkpointing": "the newer name of the same",
     "model_init_kwargs": "options for loading a named model: "
-    + ", ".join(f"`{name}`" for name in sorted(LOADED_WITH | set(LOADED_ONLY_WITH)))
+    + ", ".join(f"`{name}`" for name in sorted(LOADED_WITH | {"attn_implementation", "use_safetensors"}))
     + "; others are refused",
     "optim": "of torch or bitsandbytes. Names with `layerwise` are refused: these step by hooks",
     "seed": "of the adapter's first values. Samples and noise have secret seeds",
