@@ -140,11 +140,33 @@ def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterat
                 if "\0" in "".join(row):
                     fix = f"Is it UTF-16, or damaged? {UTF8}"
                     raise DataError(f"{place} holds a NUL", fix=fix)
+                if _holds_rows(row, delimiter):
+                    problem = f"{place} has a quoted value whose lines could be rows of others"
+                    fix = "An export has to quote a value that holds a quote, and double the quote."
+                    raise DataError(problem, fix=f"{fix} Or save it as JSON lines.")
                 yield Row(dict(zip(header, row, strict=True)), place)
         except csv.Error:
             problem = f"is not well formed up to line {before + rows.line_num}"
             fix = "Check its quotes: one that opens a value must close it."
             raise DataError(problem, fix=fix) from None
+
+
+def _holds_rows(row: Sequence[str], delimiter: str) -> bool:
+    """Tell whether each line of a record could be a row, in a file that quotes nothing.
+
+    There a text that begins with a quote swallows the rows up to a text that ends with one. Prose
+    has no delimiter in some line, or a space before or after it.
+    """
+    if len(row) == 1 or any('"' in value for value in row if re.search("[\r\n]", value)):
+        return False  # who doubles a quote knows how to quote
+    lines = [line.split(delimiter) for line in re.split("\r\n?|\n", delimiter.join(row))]
+    spaced = " " in lines[0][0]  # as a text is, and an id is not
+    return len(lines) > 1 and all(
+        len(line) >= len(row)
+        and (spaced or " " not in line[0])
+        and (delimiter == "\t" or not line[1].startswith(" "))
+        for line in lines
+    )
 
 
 def _fits(header: str, wanted: frozenset[str], delimiter: str) -> tuple[bool, int]:
