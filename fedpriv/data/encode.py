@@ -36,7 +36,7 @@ class Example:
         input_ids: T token ids, 1 ≤ T ≤ max_length; at least 2 for causal-lm.
         labels: for causal-lm T token ids, -100 where there is no loss, not shifted; for
             classification the index of the class.
-        cut: of a conversation or an answer to a prompt, tokens were cut off.
+        cut: tokens of the record are in none of its examples, for want of room.
     """
 
     input_ids: list[int]
@@ -117,7 +117,8 @@ def encode_text(
     ids = ids if talk else _with_eos(tokenizer, ids)
     starts = range(0, len(ids), max_length)[:max_windows]
     windows = (ids[start : start + max_length] for start in starts)
-    return [example for window in windows for example in _with_target(window, window)]
+    cut = len(ids) > max_length * max_windows
+    return [example for window in windows for example in _with_target(window, window, cut=cut)]
 
 
 def encode_completion(
@@ -191,7 +192,8 @@ def encode_labelled(
     ids = _tokenize(tokenizer, text, special=True, max_length=max_length)
     if len(ids) <= tokenizer.num_special_tokens_to_add():
         return []
-    return [Example(ids[:max_length], label)]
+    whole = ids if len(ids) < max_length else _tokenize(tokenizer, text, special=True)
+    return [Example(ids[:max_length], label, cut=len(whole) > max_length)]
 
 
 def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:

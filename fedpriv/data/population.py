@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +39,8 @@ class Tally:
     Attributes:
         empty: the numbers of the records that gave no example, by cause.
         records: the number of all records.
-        cut: the number of encoded conversations and answers that were longer than a window.
-        max_length: the tokens of a window.
+        cut: the number of encoded records of which a part, or all, is left out for want of room.
+        max_length, max_records_per_unit: the room, in tokens and in windows.
 
     Privacy:
         Private: for the site's own screen and log.
@@ -49,6 +50,7 @@ class Tally:
     records: int = 0
     cut: int = 0
     max_length: int = 0
+    max_records_per_unit: int = 0
 
     def add(self, row: int, cause: Cause) -> None:
         """Count a record that gave no example."""
@@ -73,8 +75,9 @@ class Tally:
             told += f", of these {'; '.join(parts)}"
         if self.cut:
             told += (
-                f". {self.cut} of {self.records} have more tokens than max_length ="
-                f" {self.max_length}, and those that are cut off contribute nothing"
+                f". {self.cut} of {self.records} go beyond max_length = {self.max_length} or"
+                f" max_records_per_unit = {self.max_records_per_unit}, and what is left out"
+                " contributes nothing"
             )
         return told
 
@@ -189,7 +192,8 @@ def encode_population(
     _check(spec, tokenizer)
     store = file.store()
     places: dict[str | None, int] = {}  # of units, by their ids
-    tally, problem = Tally(max_length=spec.max_length), None
+    tally = Tally(max_length=spec.max_length, max_records_per_unit=spec.max_records_per_unit)
+    problem: OSError | None = None
     for row, record, examples in _encoded(records, rows, spec, tokenizer, tally):
         owner = None if spec.unit == "record" else record[UNIT]
         place = store.add_unit() if owner is None or owner not in places else places[owner]
@@ -221,7 +225,7 @@ def tally_records(
         DataError: as `encode_population`.
     """
     _check(spec, tokenizer)
-    tally = Tally(max_length=spec.max_length)
+    tally = Tally(max_length=spec.max_length, max_records_per_unit=spec.max_records_per_unit)
     for _ in _encoded(records, rows, spec, tokenizer, tally):
         pass
     return tally
@@ -235,6 +239,7 @@ def _encoded(
     tally: Tally,
 ) -> Iterator[tuple[int, Mapping[str, Any], list[Example]]]:
     """Yield each record with its number and its examples; `tally` is kept."""
+    held: Counter[str] = Counter()  # examples of those with an id
     for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
         cause: Cause | None = None
         examples: list[Example] = []
@@ -248,7 +253,11 @@ def _encoded(
         except BaseException:  # a tokenizer that panics raises no Exception
             cause = Cause.FAILED
         tally.records += 1
-        tally.cut += any(example.cut for example in examples)
+        is_cut = any(example.cut for example in examples)
+        if examples and spec.unit != "record":
+            held[record[UNIT]] += len(examples)
+            is_cut |= held[record[UNIT]] > spec.max_records_per_unit
+        tally.cut += is_cut
         if cause is not None:
             tally.add(row, cause)
         yield row, record, examples

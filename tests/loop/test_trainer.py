@@ -339,7 +339,7 @@ def test_a_head_that_was_drawn_is_in_the_adapter(
         trained.train()
         trained.save_model(str(tmp_path / "adapter"))
         ids = torch.arange(5, 15)[None]
-        found = trained.model.eval()(ids).logits
+        found = trained.private._worker.model.eval()(ids).logits
         for seed in (1, 2):
             torch.manual_seed(seed)
             base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
