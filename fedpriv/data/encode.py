@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import date
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 NO_LOSS = -100
 GENERATION_MARKER = re.compile(r"\{%-?\+?\s*generation\s*[-+]?%\}")
+_CLOCK = re.compile(r"""strftime_now\s*\(\s*(["'])([^"']*)\1\s*\)""")
+_TODAY = date(2024, 7, 26)  # in every conversation, as Llama's template has it
 PROBE = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day"}]
 
 
@@ -210,8 +213,20 @@ def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
     if rendered is None or not any(rendered[1]):
         problem = "the assistant's tokens can't be told by the tokenizer's chat template"
         fix = "Put {% generation %} … {% endgeneration %} around them in the template,"
-        fix += " and use a fast tokenizer."
+        fix += " use a fast tokenizer, and put a date where the template asks strftime_now for one."
         raise DataError(problem, key=key, value=name, fix=fix)
+
+
+def template_of(tokenizer: Any) -> str:
+    """Return the chat template, with one date for today: tomorrow a record has the same tokens.
+
+    Raises:
+        ValueError: there is none, or it asks for the date in another way than by a plain format.
+    """
+    found = _CLOCK.sub(lambda asked: repr(_TODAY.strftime(asked[2])), tokenizer.get_chat_template())
+    if re.search(r"strftime_now(?!\s+is\b)", found):
+        raise ValueError("It asks for the time.")
+    return found
 
 
 def conversation(messages: Any) -> list[dict[str, Any]] | None:
@@ -318,9 +333,13 @@ def _render(
 ) -> tuple[list[int], list[bool]] | None:
     """Return token ids and which are the assistant's; None where the template refuses."""
     try:
-        if GENERATION_MARKER.search(tokenizer.get_chat_template()):
+        template = template_of(tokenizer)
+        if GENERATION_MARKER.search(template):
             marked: Any = tokenizer.apply_chat_template(
-                conversation, return_dict=True, return_assistant_tokens_mask=True
+                conversation,
+                chat_template=template,
+                return_dict=True,
+                return_assistant_tokens_mask=True,
             )
             return list(marked["input_ids"]), [bool(on) for on in marked["assistant_masks"]]
         whole = _template_text(conversation, tokenizer) or ""
@@ -367,6 +386,7 @@ def _template_text(
     """Return the conversation as text; None where the template refuses it."""
     try:
         asked: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
+        asked["chat_template"] = template_of(tokenizer)
         return str(tokenizer.apply_chat_template(list(conversation), **asked))
     except Exception:  # templates raise what they like
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedpriv.data.encode import template_of
 from fedpriv.synthetic.instructed import Ask
 from fedpriv.synthetic.language_model import Lender, sample
 
@@ -32,5 +33,7 @@ def chat(model: Lender, *, temperature: float, longest: int) -> Ask:
 def asked(tokenizer: Any, instruction: str) -> list[int]:
     """Return the tokens of what a user says, up to where the model answers."""
     messages = [{"role": "user", "content": instruction}]
-    found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+    options = {"add_generation_prompt": True, "return_dict": True}
+    template = template_of(tokenizer)
+    found = tokenizer.apply_chat_template(messages, chat_template=template, **options)
     return list(found["input_ids"])
