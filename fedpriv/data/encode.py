@@ -118,8 +118,7 @@ def encode_text(
     if not talk and len(ids) <= tokenizer.num_special_tokens_to_add():
         return []
     ids = ids if talk else _with_eos(tokenizer, ids)
-    starts = range(0, len(ids), max_length)[:max_windows]
-    windows = (ids[start : start + max_length] for start in starts)
+    windows = (ids[i : i + max_length] for i in range(0, len(ids), max_length)[:max_windows])
     cut = len(ids) > max_length * max_windows
     return [example for window in windows for example in _with_target(window, window, cut=cut)]
 
@@ -220,13 +219,13 @@ def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
 def template_of(tokenizer: Any) -> str:
     """Return the chat template, with one date for today: tomorrow a record has the same tokens.
 
+    One that asks for the time in other ways than by a plain format fails.
+
     Raises:
-        ValueError: there is none, or it asks for the date in another way than by a plain format.
+        ValueError: there is none.
     """
-    found = _CLOCK.sub(lambda asked: repr(_TODAY.strftime(asked[2])), tokenizer.get_chat_template())
-    if re.search(r"strftime_now(?!\s+is\b)", found):
-        raise ValueError("It asks for the time.")
-    return found
+    dated = _CLOCK.sub(lambda asked: repr(_TODAY.strftime(asked[2])), tokenizer.get_chat_template())
+    return re.sub(r"strftime_now(?!\s+is\b)", "no_clock", dated)  # which is not defined
 
 
 def conversation(messages: Any) -> list[dict[str, Any]] | None:
@@ -235,15 +234,19 @@ def conversation(messages: Any) -> list[dict[str, Any]] | None:
     A content in parts (``[{"type": "text", "text": …}, …]``) is the text of its parts, one after
     the other. A content with a part that is no text, such as an image, is not well formed.
     """
+    talk = [{**one, "content": _content(one.get("content"))} for one in _turns(messages)]
+    return None if not talk or any(one["content"] is None for one in talk) else talk
+
+
+def _turns(messages: Any) -> list[dict[str, Any]]:
+    """Return the messages, if each has a role."""
     if isinstance(messages, str):
         with suppress(ValueError, RecursionError):
             messages = json.loads(messages)
-    if not isinstance(messages, list) or not messages:
-        return None
-    if not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages):
-        return None
-    talk = [{**message, "content": _content(message.get("content"))} for message in messages]
-    return None if any(message["content"] is None for message in talk) else talk
+    have_roles = isinstance(messages, list) and all(
+        isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages
+    )
+    return messages if have_roles else []
 
 
 def _content(content: Any) -> str | None:
@@ -313,19 +316,11 @@ def _cause_of_talk(messages: Any, tokenizer: PreTrainedTokenizerBase) -> Cause:
         return Cause.EMPTY
     talk = conversation(messages)
     if talk is None:
-        return Cause.PARTS if _has_roles(messages) else Cause.TURNS
+        return Cause.PARTS if _turns(messages) else Cause.TURNS
     if _template_text(talk, tokenizer) is None:
         return Cause.REFUSED
     said = [m["content"] for m in talk[1:] if m["role"] == "assistant"]
     return Cause.HIDDEN if any(not _is_blank(text) for text in said) else Cause.SILENT
-
-
-def _has_roles(messages: Any) -> bool:
-    try:
-        turns = json.loads(messages) if isinstance(messages, str) else messages
-        return bool(turns) and all(isinstance(turn["role"], str) for turn in turns)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return False
 
 
 def _render(
@@ -335,12 +330,8 @@ def _render(
     try:
         template = template_of(tokenizer)
         if GENERATION_MARKER.search(template):
-            marked: Any = tokenizer.apply_chat_template(
-                conversation,
-                chat_template=template,
-                return_dict=True,
-                return_assistant_tokens_mask=True,
-            )
+            asked: Any = {"return_dict": True, "return_assistant_tokens_mask": True}
+            marked = tokenizer.apply_chat_template(conversation, chat_template=template, **asked)
             return list(marked["input_ids"]), [bool(on) for on in marked["assistant_masks"]]
         whole = _template_text(conversation, tokenizer) or ""
         spans = _assistant_spans(conversation, whole, tokenizer)
@@ -379,14 +370,11 @@ def _common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def _template_text(
-    conversation: Sequence[dict[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    add_generation_prompt: bool = False,
+    conversation: Sequence[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, **asked: Any
 ) -> str | None:
     """Return the conversation as text; None where the template refuses it."""
     try:
-        asked: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
-        asked["chat_template"] = template_of(tokenizer)
+        asked |= {"tokenize": False, "chat_template": template_of(tokenizer)}
         return str(tokenizer.apply_chat_template(list(conversation), **asked))
     except Exception:  # templates raise what they like
         return None

@@ -141,9 +141,8 @@ def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterat
                     fix = f"Is it UTF-16, or damaged? {UTF8}"
                     raise DataError(f"{place} holds a NUL", fix=fix)
                 if _holds_rows(row, delimiter):
-                    problem = f"{place} has a quoted value whose lines could be rows of others"
-                    fix = "An export has to quote a value that holds a quote, and double the quote."
-                    raise DataError(problem, fix=f"{fix} Or save it as JSON lines.")
+                    fix = "Quote texts that hold a quote, and double it; or save it as JSON lines."
+                    raise DataError(f"{place} quotes lines that could be rows", fix=fix)
                 yield Row(dict(zip(header, row, strict=True)), place)
         except csv.Error:
             problem = f"is not well formed up to line {before + rows.line_num}"
@@ -159,14 +158,10 @@ def _holds_rows(row: Sequence[str], delimiter: str) -> bool:
     """
     if len(row) == 1 or any('"' in value for value in row if re.search("[\r\n]", value)):
         return False  # who doubles a quote knows how to quote
-    lines = [line.split(delimiter) for line in re.split("\r\n?|\n", delimiter.join(row))]
-    spaced = " " in lines[0][0]  # as a text is, and an id is not
-    return len(lines) > 1 and all(
-        len(line) >= len(row)
-        and (spaced or " " not in line[0])
-        and (delimiter == "\t" or not line[1].startswith(" "))
-        for line in lines
-    )
+    mark, space = re.escape(delimiter), "" if " " in row[0] else " "  # as an id has none
+    start = rf"[^{mark}\r\n{space}]*{mark}" + ("" if delimiter == "\t" else "(?! )")
+    line = rf"{start}(?:[^{mark}\r\n]*{mark}){{{len(row) - 2}}}[^\r\n]*"
+    return bool(re.fullmatch(rf"{line}(?:(?:\r\n?|\n){line})+", delimiter.join(row)))
 
 
 def _fits(header: str, wanted: frozenset[str], delimiter: str) -> tuple[bool, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +39,7 @@ class Tally:
         empty: the numbers of the records that gave no example, by cause.
         records: the number of all records.
         cut: the number of encoded records of which a part, or all, is left out for want of room.
-        max_length, max_records_per_unit: the room, in tokens and in windows.
+        max_length: the tokens of a window.
 
     Privacy:
         Private: for the site's own screen and log.
@@ -50,7 +49,6 @@ class Tally:
     records: int = 0
     cut: int = 0
     max_length: int = 0
-    max_records_per_unit: int = 0
 
     def add(self, row: int, cause: Cause) -> None:
         """Count a record that gave no example."""
@@ -76,8 +74,7 @@ class Tally:
         if self.cut:
             told += (
                 f". {self.cut} of {self.records} go beyond max_length = {self.max_length} or"
-                f" max_records_per_unit = {self.max_records_per_unit}, and what is left out"
-                " contributes nothing"
+                " max_records_per_unit, and what is left out contributes nothing"
             )
         return told
 
@@ -189,17 +186,17 @@ def encode_population(
         Reads every private record; adding or removing one unit adds or removes exactly one
         entry of `Population.units`. Nothing leaves.
     """
-    _check(spec, tokenizer)
     store = file.store()
     places: dict[str | None, int] = {}  # of units, by their ids
-    tally = Tally(max_length=spec.max_length, max_records_per_unit=spec.max_records_per_unit)
-    problem: OSError | None = None
+    tally, problem = Tally(max_length=spec.max_length), None
     for row, record, examples in _encoded(records, rows, spec, tokenizer, tally):
         owner = None if spec.unit == "record" else record[UNIT]
         place = store.add_unit() if owner is None or owner not in places else places[owner]
         places[owner] = place
+        room = spec.max_records_per_unit - store.examples_of(place)
+        tally.cut += len(examples) > room and not examples[0].cut  # which is counted
         try:
-            for example in examples[: spec.max_records_per_unit - store.examples_of(place)]:
+            for example in examples[:room]:
                 store.append(place, example)
         except OSError as error:
             tally.add(row, Cause.DISK)
@@ -216,7 +213,7 @@ def tally_records(
     *,
     rows: Iterable[int] | None = None,
 ) -> Tally:
-    """Tell what would become of records, without keeping any.
+    """Tell what would become of records, each by itself, without keeping any.
 
     Args:
         records, spec, tokenizer, rows: see `encode_population`.
@@ -224,8 +221,7 @@ def tally_records(
     Raises:
         DataError: as `encode_population`.
     """
-    _check(spec, tokenizer)
-    tally = Tally(max_length=spec.max_length, max_records_per_unit=spec.max_records_per_unit)
+    tally = Tally(max_length=spec.max_length)
     for _ in _encoded(records, rows, spec, tokenizer, tally):
         pass
     return tally
@@ -239,7 +235,8 @@ def _encoded(
     tally: Tally,
 ) -> Iterator[tuple[int, Mapping[str, Any], list[Example]]]:
     """Yield each record with its number and its examples; `tally` is kept."""
-    held: Counter[str] = Counter()  # examples of those with an id
+    if "messages" in spec.columns:
+        check_chat_template(tokenizer)
     for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
         cause: Cause | None = None
         examples: list[Example] = []
@@ -253,16 +250,7 @@ def _encoded(
         except BaseException:  # a tokenizer that panics raises no Exception
             cause = Cause.FAILED
         tally.records += 1
-        is_cut = any(example.cut for example in examples)
-        if examples and spec.unit != "record":
-            held[record[UNIT]] += len(examples)
-            is_cut |= held[record[UNIT]] > spec.max_records_per_unit
-        tally.cut += is_cut
+        tally.cut += any(example.cut for example in examples)
         if cause is not None:
             tally.add(row, cause)
         yield row, record, examples
-
-
-def _check(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> None:
-    if "messages" in spec.columns:
-        check_chat_template(tokenizer)

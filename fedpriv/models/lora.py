@@ -73,24 +73,6 @@ def attach_lora(base: Base, settings: LoraSection, task: Task, *, seed: int) -> 
     return model
 
 
-def check_saved(model: PeftModel, drawn: Iterable[str], source: str, fix: str) -> None:
-    """Refuse a model of which an adapter's file alone would load as something else.
-
-    Args:
-        drawn: names of the base's parameters that are in no file of `source`.
-
-    Raises:
-        ModelError: names those that the adapter's file would not hold either.
-    """
-    from peft import get_peft_model_state_dict
-
-    held = get_peft_model_state_dict(model, save_embedding_layers=False)
-    lost = sorted(name for name in drawn if f"base_model.model.{name}" not in held)
-    if lost:
-        said = f"{', '.join(lost)} was in no file of {source!r}, so it was drawn"
-        raise ModelError(f"{said}, and others would draw something else. {fix}")
-
-
 def trained_whole(settings: LoraSection) -> tuple[str, ...]:
     """Return names of layers that get no adapter, as all of their weights are trained."""
     return (*settings.modules_to_save, *HEADS)

@@ -33,7 +33,6 @@ def chat(model: Lender, *, temperature: float, longest: int) -> Ask:
 def asked(tokenizer: Any, instruction: str) -> list[int]:
     """Return the tokens of what a user says, up to where the model answers."""
     messages = [{"role": "user", "content": instruction}]
-    options = {"add_generation_prompt": True, "return_dict": True}
-    template = template_of(tokenizer)
-    found = tokenizer.apply_chat_template(messages, chat_template=template, **options)
+    options = {"chat_template": template_of(tokenizer), "add_generation_prompt": True}
+    found = tokenizer.apply_chat_template(messages, return_dict=True, **options)
     return list(found["input_ids"])

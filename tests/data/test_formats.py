@@ -75,9 +75,10 @@ def test_a_row_that_does_not_fit_its_header_is_refused(
     "lines",
     [
         ["pid,text", '1,"Patient says she is well', '2,HIV positive, denies pain"'],
-        ["pid,text", "1,fine", '2,"Well', "3,HIV positive", '4,and "so" on', '5,thus"'],
+        ["pid,text", "1,fine", '2,"Well', "3,HIV positive", '4,thus"', '5,and "so" on'],
         ["text,pid", '"Patient says she is well,1', 'HIV positive",2'],
         ["pid,text,class", "1,said,0", '2,"Well,1', '3,HIV positive",0'],
+        ["pid,text,said", '2,"Well,1', '3,HIV positive",he said "no"'],
     ],
 )
 def test_an_export_that_quotes_nothing_merges_no_two_persons(
@@ -87,8 +88,8 @@ def test_an_export_that_quotes_nothing_merges_no_two_persons(
     for name in ("a.csv", "a.tsv"):
         path = put(tmp_path / name, content)
         said = refusal(path)
-        assert re.search(r"row \d \(line \d\) has a quoted value whose lines", said)
-        assert "double the quote. Or save it as JSON lines." in said and "HIV" not in said
+        assert re.search(r"row \d \(line \d\) quotes lines that could be rows", said)
+        assert "and double it; or save it as JSON lines." in said and "HIV" not in said
 
 
 NOTES = [
