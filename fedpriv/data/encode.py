@@ -328,10 +328,10 @@ def _render(
 ) -> tuple[list[int], list[bool]] | None:
     """Return token ids and which are the assistant's; None where the template refuses."""
     try:
-        template = template_of(tokenizer)
-        if GENERATION_MARKER.search(template):
-            asked: Any = {"return_dict": True, "return_assistant_tokens_mask": True}
-            marked = tokenizer.apply_chat_template(conversation, chat_template=template, **asked)
+        asked: Any = {"chat_template": template_of(tokenizer), "return_dict": True}
+        if GENERATION_MARKER.search(asked["chat_template"]):
+            asked["return_assistant_tokens_mask"] = True
+            marked: Any = tokenizer.apply_chat_template(conversation, **asked)
             return list(marked["input_ids"]), [bool(on) for on in marked["assistant_masks"]]
         whole = _template_text(conversation, tokenizer) or ""
         spans = _assistant_spans(conversation, whole, tokenizer)
