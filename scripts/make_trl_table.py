@@ -77,7 +77,9 @@ MEANINGS = {
     "gradient_checkpointing": "compute layers twice",
     "activation_checkpointing": "the newer name of the same",
     "model_init_kwargs": "options for loading a named model: "
-    + ", ".join(f"`{name}`" for name in sorted(LOADED_WITH | {"attn_implementation", "use_safetensors"}))
+    + ", ".join(
+        f"`{name}`" for name in sorted({"attn_implementation", "use_safetensors", *LOADED_WITH})
+    )
     + "; others are refused",
     "optim": "of torch or bitsandbytes. Names with `layerwise` are refused: these step by hooks",
     "seed": "of the adapter's first values. Samples and noise have secret seeds",

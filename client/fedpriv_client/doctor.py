@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -195,6 +196,10 @@ def _records(file: SiteFile) -> str:
         tally = check_examples(settings, own)
         found = f"{found}; {file.data.size} units declared"
         doubts = [*([] if tally.is_whole else [tally.told]), *_population(file, own)]
+        most = file.data.max_records_per_unit
+        owners = [] if file.data.unit == "record" else own.training[UNIT]
+        if over := len(owners) - sum(min(most, count) for count in Counter(owners).values()):
+            doubts.append(f"{over} come after data.max_records_per_unit = {most} of their unit")
     if doubts:
         raise DoubtError("; ".join([found, *doubts]))
     return found

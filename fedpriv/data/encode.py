@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import date
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 NO_LOSS = -100
 GENERATION_MARKER = re.compile(r"\{%-?\+?\s*generation\s*[-+]?%\}")
+_CLOCK = re.compile(r"""strftime_now\s*\(\s*(["'])([^"']*)\1\s*\)""")
+_TODAY = date(2024, 7, 26)  # in every conversation, as Llama's template has it
 PROBE = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day"}]
 
 
@@ -36,7 +39,7 @@ class Example:
         input_ids: T token ids, 1 ≤ T ≤ max_length; at least 2 for causal-lm.
         labels: for causal-lm T token ids, -100 where there is no loss, not shifted; for
             classification the index of the class.
-        cut: of a conversation or an answer to a prompt, tokens were cut off.
+        cut: tokens of the record are in none of its examples, for want of room.
     """
 
     input_ids: list[int]
@@ -115,9 +118,9 @@ def encode_text(
     if not talk and len(ids) <= tokenizer.num_special_tokens_to_add():
         return []
     ids = ids if talk else _with_eos(tokenizer, ids)
-    starts = range(0, len(ids), max_length)[:max_windows]
-    windows = (ids[start : start + max_length] for start in starts)
-    return [example for window in windows for example in _with_target(window, window)]
+    windows = (ids[i : i + max_length] for i in range(0, len(ids), max_length)[:max_windows])
+    cut = len(ids) > max_length * max_windows
+    return [example for window in windows for example in _with_target(window, window, cut=cut)]
 
 
 def encode_completion(
@@ -191,7 +194,8 @@ def encode_labelled(
     ids = _tokenize(tokenizer, text, special=True, max_length=max_length)
     if len(ids) <= tokenizer.num_special_tokens_to_add():
         return []
-    return [Example(ids[:max_length], label)]
+    whole = ids if len(ids) < max_length else _tokenize(tokenizer, text, special=True)
+    return [Example(ids[:max_length], label, cut=len(whole) > max_length)]
 
 
 def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -208,8 +212,20 @@ def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
     if rendered is None or not any(rendered[1]):
         problem = "the assistant's tokens can't be told by the tokenizer's chat template"
         fix = "Put {% generation %} … {% endgeneration %} around them in the template,"
-        fix += " and use a fast tokenizer."
+        fix += " use a fast tokenizer, and put a date where the template asks strftime_now for one."
         raise DataError(problem, key=key, value=name, fix=fix)
+
+
+def template_of(tokenizer: Any) -> str:
+    """Return the chat template, with one date for today: tomorrow a record has the same tokens.
+
+    One that asks for the time in other ways than by a plain format fails.
+
+    Raises:
+        ValueError: there is none.
+    """
+    dated = _CLOCK.sub(lambda asked: repr(_TODAY.strftime(asked[2])), tokenizer.get_chat_template())
+    return re.sub(r"strftime_now(?!\s+is\b)", "no_clock", dated)  # which is not defined
 
 
 def conversation(messages: Any) -> list[dict[str, Any]] | None:
@@ -218,15 +234,19 @@ def conversation(messages: Any) -> list[dict[str, Any]] | None:
     A content in parts (``[{"type": "text", "text": …}, …]``) is the text of its parts, one after
     the other. A content with a part that is no text, such as an image, is not well formed.
     """
+    talk = [{**one, "content": _content(one.get("content"))} for one in _turns(messages)]
+    return None if not talk or any(one["content"] is None for one in talk) else talk
+
+
+def _turns(messages: Any) -> list[dict[str, Any]]:
+    """Return the messages, if each has a role."""
     if isinstance(messages, str):
         with suppress(ValueError, RecursionError):
             messages = json.loads(messages)
-    if not isinstance(messages, list) or not messages:
-        return None
-    if not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages):
-        return None
-    talk = [{**message, "content": _content(message.get("content"))} for message in messages]
-    return None if any(message["content"] is None for message in talk) else talk
+    have_roles = isinstance(messages, list) and all(
+        isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages
+    )
+    return messages if have_roles else []
 
 
 def _content(content: Any) -> str | None:
@@ -296,19 +316,11 @@ def _cause_of_talk(messages: Any, tokenizer: PreTrainedTokenizerBase) -> Cause:
         return Cause.EMPTY
     talk = conversation(messages)
     if talk is None:
-        return Cause.PARTS if _has_roles(messages) else Cause.TURNS
+        return Cause.PARTS if _turns(messages) else Cause.TURNS
     if template_text(talk, tokenizer) is None:
         return Cause.REFUSED
     said = [m["content"] for m in talk[1:] if m["role"] == "assistant"]
     return Cause.HIDDEN if any(not _is_blank(text) for text in said) else Cause.SILENT
-
-
-def _has_roles(messages: Any) -> bool:
-    try:
-        turns = json.loads(messages) if isinstance(messages, str) else messages
-        return bool(turns) and all(isinstance(turn["role"], str) for turn in turns)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return False
 
 
 def _render(
@@ -316,10 +328,10 @@ def _render(
 ) -> tuple[list[int], list[bool]] | None:
     """Return token ids and which are the assistant's; None where the template refuses."""
     try:
-        if GENERATION_MARKER.search(tokenizer.get_chat_template()):
-            marked: Any = tokenizer.apply_chat_template(
-                conversation, return_dict=True, return_assistant_tokens_mask=True
-            )
+        asked: Any = {"chat_template": template_of(tokenizer), "return_dict": True}
+        if GENERATION_MARKER.search(asked["chat_template"]):
+            asked["return_assistant_tokens_mask"] = True
+            marked: Any = tokenizer.apply_chat_template(conversation, **asked)
             return list(marked["input_ids"]), [bool(on) for on in marked["assistant_masks"]]
         whole = template_text(conversation, tokenizer) or ""
         spans = _assistant_spans(conversation, whole, tokenizer)
@@ -358,13 +370,11 @@ def _common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def template_text(
-    conversation: Sequence[dict[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    add_generation_prompt: bool = False,
+    conversation: Sequence[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, **asked: Any
 ) -> str | None:
     """Return the conversation as text; None where the template refuses it."""
     try:
-        asked: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
+        asked |= {"tokenize": False, "chat_template": template_of(tokenizer)}
         return str(tokenizer.apply_chat_template(list(conversation), **asked))
     except Exception:  # templates raise what they like
         return None

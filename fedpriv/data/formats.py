@@ -140,11 +140,28 @@ def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterat
                 if "\0" in "".join(row):
                     fix = f"Is it UTF-16, or damaged? {UTF8}"
                     raise DataError(f"{place} holds a NUL", fix=fix)
+                if _holds_rows(row, delimiter):
+                    fix = "Quote texts that hold a quote, and double it; or save it as JSON lines."
+                    raise DataError(f"{place} quotes lines that could be rows", fix=fix)
                 yield Row(dict(zip(header, row, strict=True)), place)
         except csv.Error:
             problem = f"is not well formed up to line {before + rows.line_num}"
             fix = "Check its quotes: one that opens a value must close it."
             raise DataError(problem, fix=fix) from None
+
+
+def _holds_rows(row: Sequence[str], delimiter: str) -> bool:
+    """Tell whether each line of a record could be a row, in a file that quotes nothing.
+
+    There a text that begins with a quote swallows the rows up to a text that ends with one. Prose
+    has no delimiter in some line, or a space before or after it.
+    """
+    if len(row) == 1 or any('"' in value for value in row if re.search("[\r\n]", value)):
+        return False  # who doubles a quote knows how to quote
+    mark, space = re.escape(delimiter), "" if " " in row[0] else " "  # as an id has none
+    start = rf"[^{mark}\r\n{space}]*{mark}" + ("" if delimiter == "\t" else "(?! )")
+    line = rf"{start}(?:[^{mark}\r\n]*{mark}){{{len(row) - 2}}}[^\r\n]*"
+    return bool(re.fullmatch(rf"{line}(?:(?:\r\n?|\n){line})+", delimiter.join(row)))
 
 
 def _fits(header: str, wanted: frozenset[str], delimiter: str) -> tuple[bool, int]:

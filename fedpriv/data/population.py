@@ -38,7 +38,7 @@ class Tally:
     Attributes:
         empty: the numbers of the records that gave no example, by cause.
         records: the number of all records.
-        cut: the number of encoded conversations and answers that were longer than a window.
+        cut: the number of encoded records of which a part, or all, is left out for want of room.
         max_length: the tokens of a window.
 
     Privacy:
@@ -73,8 +73,8 @@ class Tally:
             told += f", of these {'; '.join(parts)}"
         if self.cut:
             told += (
-                f". {self.cut} of {self.records} have more tokens than max_length ="
-                f" {self.max_length}, and those that are cut off contribute nothing"
+                f". {self.cut} of {self.records} go beyond max_length = {self.max_length} or"
+                " max_records_per_unit, and what is left out contributes nothing"
             )
         return told
 
@@ -186,7 +186,6 @@ def encode_population(
         Reads every private record; adding or removing one unit adds or removes exactly one
         entry of `Population.units`. Nothing leaves.
     """
-    _check(spec, tokenizer)
     store = file.store()
     places: dict[str | None, int] = {}  # of units, by their ids
     tally, problem = Tally(max_length=spec.max_length), None
@@ -194,8 +193,10 @@ def encode_population(
         owner = None if spec.unit == "record" else record[UNIT]
         place = store.add_unit() if owner is None or owner not in places else places[owner]
         places[owner] = place
+        room = spec.max_records_per_unit - store.examples_of(place)
+        tally.cut += len(examples) > room and not examples[0].cut  # which is counted
         try:
-            for example in examples[: spec.max_records_per_unit - store.examples_of(place)]:
+            for example in examples[:room]:
                 store.append(place, example)
         except OSError as error:
             tally.add(row, Cause.DISK)
@@ -212,7 +213,7 @@ def tally_records(
     *,
     rows: Iterable[int] | None = None,
 ) -> Tally:
-    """Tell what would become of records, without keeping any.
+    """Tell what would become of records, each by itself, without keeping any.
 
     Args:
         records, spec, tokenizer, rows: see `encode_population`.
@@ -220,7 +221,6 @@ def tally_records(
     Raises:
         DataError: as `encode_population`.
     """
-    _check(spec, tokenizer)
     tally = Tally(max_length=spec.max_length)
     for _ in _encoded(records, rows, spec, tokenizer, tally):
         pass
@@ -235,6 +235,8 @@ def _encoded(
     tally: Tally,
 ) -> Iterator[tuple[int, Mapping[str, Any], list[Example]]]:
     """Yield each record with its number and its examples; `tally` is kept."""
+    if "messages" in spec.columns:
+        check_chat_template(tokenizer)
     for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
         cause: Cause | None = None
         examples: list[Example] = []
@@ -252,8 +254,3 @@ def _encoded(
         if cause is not None:
             tally.add(row, cause)
         yield row, record, examples
-
-
-def _check(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> None:
-    if "messages" in spec.columns:
-        check_chat_template(tokenizer)

@@ -20,6 +20,7 @@ from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
 from fedpriv.hub.card import AUTO, Contents, card
 from fedpriv.hub.load import check_whole, load, settings_of
+from fedpriv.loop.model import check_saved
 from fedpriv.models.base import quiet
 from fedpriv.models.config import HUB_NAME, ModelSection
 from fedpriv.plain_training.adapter import CARD
@@ -94,7 +95,8 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
     contents = _contents(directory, settings, facts, wanted, run)
     base, model = load(run / "adapter", settings, facts, wanted.where)
     if not wanted.merge:
-        _check_whole(base, model)
+        fix = "Give --merge, which writes all of the model."
+        check_saved(model, base.drawn, base.source, fix)
     from fedpriv.models.trial import AS_IT_IS, Trial
 
     trial = Trial(model, base.tokenizer, settings.max_length, AS_IT_IS)
@@ -148,24 +150,6 @@ def _contents(
         license=wanted.license,
         weights_digest=facts.weights_digest,
     )
-
-
-def _check_whole(base: Base, model: PeftModel) -> None:
-    """Refuse an adapter beside which whoever loads it would draw other values than the run had.
-
-    Raises:
-        ModelError: names what is in no file.
-    """
-    from peft import get_peft_model_state_dict
-
-    held = get_peft_model_state_dict(model, save_embedding_layers=False)
-    lost = sorted(name for name in base.drawn if f"base_model.model.{name}" not in held)
-    if lost:
-        raise ModelError(
-            f"model.name: {', '.join(lost)} was in no file of {base.source!r}, so the run drew it"
-            " from its public seed, and others would draw something else. Give --merge, which"
-            " writes all of the model."
-        )
 
 
 def _write_adapter(folder: Path, trained: Path, contents: Contents) -> None:

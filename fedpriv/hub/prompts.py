@@ -45,7 +45,7 @@ def read_prompts(path: Path, columns: Mapping[str, str], key: str) -> list[Promp
     """
     if path.suffix == LINES:
         try:
-            found = path.read_text(encoding="utf-8-sig").splitlines()
+            found = path.read_text(encoding="utf-8-sig").split("\n")
         except UnicodeDecodeError:
             raise DataError("is not UTF-8", file=path, key=key, fix="Save it as UTF-8.") from None
         except OSError as error:

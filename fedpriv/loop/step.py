@@ -63,6 +63,8 @@ class PrivateStep:
     Args:
         model: of transformers, with an adapter of peft's (LoRA without dropout), or with linear
             layers that are trained whole. It is used as it is, not copied, and trained in place.
+            A head that transformers drew belongs in the adapter (``task_type="SEQ_CLS"``), or
+            the adapter's file has no answer of its own.
         tokenizer: of the model.
         records: a data set, or its rows, with the columns ``text``; ``prompt`` and ``completion``;
             ``messages``; or ``text`` and ``label``.

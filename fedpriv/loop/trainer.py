@@ -15,7 +15,7 @@ from fedpriv.data.in_memory import Records, check_records, columns_of
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.loop.arguments import ALLOWED, LeftOut, PrivateConfig, of_transformers, refuse_named
-from fedpriv.loop.model import base_of, reads, section_of
+from fedpriv.loop.model import base_of, check_saved, reads, section_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
 from fedpriv.models.base import refuse_code
@@ -332,8 +332,10 @@ def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantizatio
         NotPrivateError: its configuration names code that is not of transformers.
         ConfigError: it has an adapter already, and another would take its names and be lost; or it
             was trained on a site's own records without privacy.
+        ModelError: of a layer that is in no file the adapter's would not have the values either.
     """
     set_seed(args.seed)
+    source, drawn = str(model), set()
     if isinstance(model, str | Path):
         refuse_own(Path(model))
         with suppress(OSError):  # an adapter's folder has none
@@ -341,7 +343,9 @@ def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantizatio
         kind: Any = AutoModelForSequenceClassification if args.labels else AutoModelForCausalLM
         options = {"quantization_config": quantization} if quantization is not None else {}
         heads = {"num_labels": len(args.labels)} if args.labels else {}
-        model = kind.from_pretrained(model, **args.loading(), **options, **heads)
+        heads["output_loading_info"] = True
+        model, loaded = kind.from_pretrained(model, **args.loading(), **options, **heads)
+        drawn = {*loaded["missing_keys"], *(entry[0] for entry in loaded["mismatched_keys"])}
     if peft_config is None:
         return model
     from peft import get_peft_model
@@ -349,7 +353,10 @@ def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantizatio
     if getattr(model, "peft_config", None):
         fix = "Leave it out to train that adapter, or merge that into the model first."
         raise ConfigError("is for a model that has an adapter already", key="peft_config", fix=fix)
-    return get_peft_model(model, peft_config)
+    model = get_peft_model(model, peft_config)
+    fix = 'Give peft_config task_type="SEQ_CLS", or name the layer in its modules_to_save.'
+    check_saved(model, drawn, source, fix)
+    return model
 
 
 def _tokenizer_of(model: Any, args: PrivateConfig) -> Any:

@@ -149,7 +149,8 @@ def _nothing_else(model: Any, tokenizer: Any, temperature: float) -> Iterator[se
     how: dict[str, Any] = {"eos_token_id": sorted(ends) or None, "use_cache": True}
     if temperature:
         how |= {"do_sample": True, "temperature": temperature, "top_k": 0}
-    held.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id, **how)
+    how["pad_token_id"] = tokenizer.pad_token_id
+    held.generation_config = GenerationConfig.from_dict(how)
     try:
         yield ends
     finally:

@@ -199,7 +199,7 @@ def _model(config: JobConfig) -> tuple[int, list[Finding]]:
     def records() -> str:
         reported, tuning = evaluation_records(config, loaded[0][0].tokenizer)
         apart = f", {len(tuning)} to choose settings by" if tuning else ""
-        return f"{len(reported)} records{apart}"
+        return f"{len(reported)} examples{apart}"
 
     findings = [look("model", load)]
     if not loaded:

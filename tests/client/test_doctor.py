@@ -78,6 +78,20 @@ def test_records_of_a_database_and_what_they_go_through(
         assert said in found["transform"]["found"]
 
 
+def test_what_is_left_out_of_long_texts_and_of_people_with_many_is_told(file: Path) -> None:
+    rows: list[Any] = [{"note": "1 fever " * most, "pid": n} for n, most in enumerate([9, 9, 9999])]
+    rows += [{"note": "again", "pid": pid} for pid in (0, 0, 1, 3)]
+    (file.parent / "notes.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    text = file.read_text()
+    told = examined(file, "--offline")[1]["records"]["found"]
+    assert "7 rows, readable" in told and "1 of 7 go beyond max_length = " in told
+    assert "of their unit" not in told
+    file.write_text(text.replace("size = 24", 'size = 24\nunit = "pid"'))
+    row = examined(file, "--offline")[1]["records"]
+    assert row["ok"] is None and "1 of 7 go beyond max_length = " in row["found"]
+    assert "3 come after data.max_records_per_unit = 1 of their unit" in row["found"]
+
+
 def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:
     before = tree(file.parent)
     code, found = examined(file, "--offline")

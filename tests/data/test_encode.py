@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.utils import chat_template_utils
 
 from fedpriv.config.task import Task
 from fedpriv.data.encode import (
@@ -238,6 +240,38 @@ def test_content_in_parts_is_the_text_of_its_parts(packed: bool, make_tokenizer:
     ]
     found = encode_messages(json.dumps(messages) if packed else messages, tokenizer, 99)
     assert found == encode_messages(talk("hé", "yo"), tokenizer, 99) != []
+
+
+@pytest.mark.parametrize("template", [PLAIN, MARKED])
+def test_a_template_that_asks_for_the_date_gets_the_same_every_day(
+    template: str, make_tokenizer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encoded(clock: str, year: int) -> list[list[Example]]:
+        def now() -> Any:
+            return SimpleNamespace(strftime=lambda _: str(year))
+
+        monkeypatch.setattr(chat_template_utils, "datetime", SimpleNamespace(now=now))
+        tokenizer = make_tokenizer(chat_template=clock + template)
+        talks = talk("hi", "yo"), talk("hi")
+        return [
+            encode_messages(talks[0], tokenizer, 99),
+            encode_completion(*map(json.dumps, (talks[1], talk("hi", "yo")[1:])), tokenizer, 99),
+            encode_text(json.dumps(talks[0]), tokenizer, 99, 1),
+        ]
+
+    for clock in (
+        "{{ strftime_now('%d %b %Y') }}",
+        '{%- set day = strftime_now ( "%d %b %Y" ) if strftime_now is defined %}{{ day }}',
+    ):
+        found = encoded(clock, 2031)
+        assert found == encoded(clock, 2032)
+        texts = [make_tokenizer().decode(examples[0].input_ids) for examples in found]
+        assert all(text.startswith("26 Jul 2024<user>hi") for text in texts)
+    odd = "{% set f = strftime_now %}{{ f('%Y') }}"
+    with pytest.raises(DataError, match="put a date where the template asks strftime_now"):
+        encoded(odd, 2031)
+    tokenizer = make_tokenizer(chat_template=odd + template)
+    assert encode_text(json.dumps(talk("hi", "yo")), tokenizer, 99, 1) == []
 
 
 def test_a_header_that_later_turns_drop_has_no_loss(make_tokenizer: Make) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,58 @@ def test_a_row_that_does_not_fit_its_header_is_refused(
         with pytest.raises(DataError, match=said):
             read(path)
         refusal(path)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["pid,text", '1,"Patient says she is well', '2,HIV positive, denies pain"'],
+        ["pid,text", "1,fine", '2,"Well', "3,HIV positive", '4,thus"', '5,and "so" on'],
+        ["text,pid", '"Patient says she is well,1', 'HIV positive",2'],
+        ["pid,text,class", "1,said,0", '2,"Well,1', '3,HIV positive",0'],
+        ["pid,text,said", '2,"Well,1', '3,HIV positive",he said "no"'],
+    ],
+)
+def test_an_export_that_quotes_nothing_merges_no_two_persons(
+    lines: list[str], end: str, delimiter: str, tmp_path: Path
+) -> None:
+    content = end.join(lines).replace(", ", "\0").replace(",", delimiter).replace("\0", ", ")
+    for name in ("a.csv", "a.tsv"):
+        path = put(tmp_path / name, content)
+        said = refusal(path)
+        assert re.search(r"row \d \(line \d\) quotes lines that could be rows", said)
+        assert "and double it; or save it as JSON lines." in said and "HIV" not in said
+
+
+NOTES = [
+    "Pain in leg\nno fever, no cough",
+    "Pain in leg\nno fever; no cough",
+    "Pain in leg\nGave 1,000 mg",
+    "Pain in leg; left\nGave 1,000 mg",
+    "Labs\n\nNa\t140\nK\t4.1",
+    "Labs of today\nNa\t140\nwhich is fine",
+    'Labs, "of" today\nNa\t140\nNa,140',
+    "Well.\n",
+    "a | b\nc | d",
+    "\nx",
+]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize("names", [["pid", "text"], ["text", "pid"], ["pid", "text", "age"]])
+def test_honest_notes_of_several_lines_are_read(
+    names: list[str], quoting: Any, delimiter: str, tmp_path: Path
+) -> None:
+    with (path := tmp_path / "a.csv").open("w", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator="\n")
+        writer.writerow(names)
+        for number, note in enumerate(NOTES):
+            held = {"pid": f"p{number}", "age": "70", "text": note}
+            writer.writerow([held[name] for name in names])
+    assert read(path) == [(f"p{number}", note) for number, note in enumerate(NOTES)]
 
 
 ROWS = [("1", "a"), ("02", 'two; "lines",\nof\tit')]

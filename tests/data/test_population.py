@@ -282,12 +282,33 @@ def test_conversations_that_are_cut_are_counted(make_tokenizer: Make) -> None:
     ]
     found = tally_records(rows, spec, tokenizer)
     assert (found.cut, found.records, found.without) == (2, 4, 0) and not found.is_whole
-    assert "2 of 4 have more tokens than max_length = 8" in found.told
+    assert "2 of 4 go beyond max_length = 8 or max_records_per_unit, and" in found.told
     pairs = dataclasses.replace(SPEC, columns={"prompt": "p", "completion": "c"})
     rows = [{"prompt": one, "completion": other} for one, other in turns]
     assert tally_records(rows, pairs, tokenizer).cut == 2
     texts = [{"text": one + other} for one, other in turns]  # which are windows
-    assert tally_records(texts, SPEC, tokenizer).is_whole
+    for most in (1, 2, 3):
+        windows = dataclasses.replace(SPEC, max_records_per_unit=most)
+        assert tally_records(texts, windows, tokenizer).cut == 3 - most
+
+
+def test_texts_of_a_classifier_that_are_cut_are_counted(make_tokenizer: Make) -> None:
+    spec = DataSpec({"text": "n", "label": "c"}, "classification", ("no", "yes"), 8, "record", 4)
+    for adds in (("", ""), ("<bos>", "<eos>")):
+        tokenizer = make_tokenizer(adds=adds)
+        room = 8 - tokenizer.num_special_tokens_to_add()
+        texts = ["a" * (room - 1), "a" * room, "a" * (room + 1), "a" * 99, ""]
+        found = tally_records([{"text": t, "label": "no"} for t in texts], spec, tokenizer)
+        assert (found.cut, found.records, found.without) == (2, 5, 1)
+
+
+def test_records_beyond_those_of_a_unit_are_counted(tmp_path: Path, make_tokenizer: Make) -> None:
+    spec = dataclasses.replace(BY_PATIENT, max_records_per_unit=2)
+    notes = {"p": ["a" * 7, "b" * 7, "", "c" * 7], "q": ["a" * 20], "r": ["a", "b" * 12]}
+    rows = [{"patient": owner, "note": note} for owner in notes for note in notes[owner]]
+    tally = load(rows, tmp_path, spec, make_tokenizer()).tally
+    assert (tally.cut, tally.records, tally.without) == (3, 7, 1)
+    assert "3 of 7 go beyond max_length = 8 or max_records_per_unit, and" in tally.told
 
 
 def test_no_chat_template_is_refused_before_records_are_read(

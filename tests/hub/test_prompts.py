@@ -33,9 +33,9 @@ def test_prompts_alone_need_no_completion(tmp_path: Path) -> None:
 
 def test_each_line_of_a_text_is_one(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
-    path.write_text("chest pain\n\n  since May\n")
+    path.write_text("\ufeffchest pain\r\n\n  since\x0cMay\u2028or\x85June\n")
     found = read_prompts(path, {"text": "note"}, "--prompts")
-    assert found == [Prompt("chest pain"), Prompt("  since May")]
+    assert found == [Prompt("chest pain"), Prompt("  since\x0cMay\u2028or\x85June")]
 
 
 TALK = [

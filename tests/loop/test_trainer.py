@@ -16,11 +16,17 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
-from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.integrations import TensorBoardCallback
 
 from fedpriv.base_model import FACTS
-from fedpriv.errors import ConfigError, DataError, SlotError
+from fedpriv.errors import ConfigError, DataError, ModelError, SlotError
 from fedpriv.loop.arguments import PrivateConfig
 from fedpriv.loop.step import PrivateStep
 from fedpriv.loop.trainer import PrivateTrainer
@@ -30,6 +36,7 @@ from fedpriv.plain_training.scores import Scores
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.mechanism import execution
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
+from tests.small_models import small_config
 
 Make = Callable[..., Any]
 TEMPLATE = (
@@ -125,8 +132,6 @@ def test_the_formats_of_trl(
     else:
         rows = [{"text": f"fever {i}"} for i in range(20)]
     if kind == "labels":
-        from transformers import AutoModelForSequenceClassification
-
         rows = [{**row, "label": i % 2} for i, row in enumerate(rows)]
         changes |= {"labels": ["0", "1"], "peft_config": LoraConfig(
             r=2, target_modules=["query"], task_type="SEQ_CLS")}  # fmt: skip
@@ -309,6 +314,37 @@ def test_a_folder_and_labels_are_a_classifier(
     made = trainer(Dataset.from_list(rows), model_folder("bert"), **given)
     with pytest.raises(ConfigError, match="transformers refuses it"):
         trainer(rows, str(tmp_path), **given)
+
+
+def test_a_head_that_was_drawn_is_in_the_adapter(
+    trainer: Make, byte_tokenizer: Any, notes: Any, tmp_path: Path
+) -> None:
+    """Or whoever loads the adapter would draw another, and get other answers."""
+    torch.manual_seed(0)
+    AutoModelForMaskedLM.from_config(small_config("distilbert")).save_pretrained(tmp_path / "base")
+    byte_tokenizer.save_pretrained(tmp_path / "base")
+    rows = [{"text": row["text"], "label": "ab"[i % 2]} for i, row in enumerate(notes)]
+
+    def made(model: Any = tmp_path / "base", **options: Any) -> PrivateTrainer:
+        config = LoraConfig(r=2, target_modules=["q_lin"], **options)
+        found = trainer(rows, model, labels=["a", "b"], peft_config=config, max_steps=1)
+        assert isinstance(found, PrivateTrainer)
+        return found
+
+    with pytest.raises(ModelError, match=r"classifier\.bias, .* was in no file") as caught:
+        made()
+    assert 'task_type="SEQ_CLS"' in str(caught.value) and "modules_to_save" in str(caught.value)
+    for options in ({"task_type": "SEQ_CLS"}, {"modules_to_save": ["classifier"]}):
+        trained = made(**options)
+        trained.train()
+        trained.save_model(str(tmp_path / "adapter"))
+        ids = torch.arange(5, 15)[None]
+        found = trained.private._worker.model.eval()(ids).logits
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
+            again = PeftModel.from_pretrained(base, tmp_path / "adapter")(ids).logits
+            assert torch.allclose(again, found, rtol=1e-4, atol=1e-7)
 
 
 def test_a_second_adapter_is_refused(trainer: Make, lora: Make) -> None:

@@ -73,7 +73,7 @@ def test_a_federation_that_is_ready(file: Path) -> None:
     write_key(key, load_key(key), passphrase=b"horse", replace=True)
     assert examined(file)[1]["ca.key"]["ok"] is True
     assert found["sites"]["found"] == "site-0: active, site-1: active"
-    assert "24 records" in found["evaluation"]["found"]
+    assert "24 examples" in found["evaluation"]["found"]
 
 
 def test_a_simulation_needs_no_network_and_makes_a_step(federation: Make) -> None:

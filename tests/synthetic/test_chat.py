@@ -18,7 +18,7 @@ TEMPLATE = (
 def test_it_answers_after_the_template(make_worker: Callable[..., Any]) -> None:
     worker = make_worker("llama", dtype="float32")
     tokenizer = copy.deepcopy(worker.base.tokenizer)
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = "{{ strftime_now('%Y') }}" + TEMPLATE
     seen: list[Any] = []
     plain = worker.model.generate
 
@@ -29,7 +29,7 @@ def test_it_answers_after_the_template(make_worker: Callable[..., Any]) -> None:
     worker.model.generate = generate
     ask = chat(lambda: nullcontext((worker.model, tokenizer)), temperature=1.0, longest=12)
     found = ask(["write a note", "another"], "s")
-    assert sorted(seen) == ["[user]another[assistant]", "[user]write a note[assistant]"]
+    assert sorted(seen) == ["2024[user]another[assistant]", "2024[user]write a note[assistant]"]
     assert len(found) == 2
     assert not any("[assistant]" in one for one in found)
     assert all(len(tokenizer(one)["input_ids"]) <= 24 for one in found)
