@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedpriv import protocol
 from fedpriv.data.identity import identities
-from fedpriv.data.population import Population, encode_population
+from fedpriv.data.population import Population, Tally, encode_population
 from fedpriv.data.read import UNIT
 from fedpriv.data.store import TokenFile
 from fedpriv.errors import ConfigError, ProtocolError, StepFailedError
@@ -270,11 +270,13 @@ class Site:
             records *= self.ledger.terms.max_records_per_unit
             with self._pool.borrow(recipe, check) as worker:
                 try_lengths(worker, records, proposal.steps, ticks=plan.ticks)
-        if not population.tally.is_whole:
+        if population.tally.without:
             log.warning("%s: %s", settings.name, population.tally.told)
+        elif population.tally.cut:
+            log.info("%s: %s", settings.name, population.tally.told)
         return SiteJob(proposal, plan, recipe, check, half, population, spec, tokenizer, held_out)
 
-    def check_examples(self) -> None:
+    def check_examples(self) -> Tally:
         """Check, in a simulation, that the job in hand has something to learn from the records.
 
         Raises:
@@ -284,6 +286,7 @@ class Site:
         refuse_empty(self.settings, self._job.population.tally)
         if self._job.held_out is not None:
             refuse_empty(self.settings, self._job.held_out.tally, held_out=True)
+        return self._job.population.tally
 
     def step(
         self, request: protocol.StepRequest, vector: Vector, change: SetChange | None = None

@@ -67,16 +67,15 @@ class Tally:
     @property
     def told(self) -> str:
         """A sentence: how many records gave no example, which and why, and how many lost a part."""
-        told = f"{self.without} of {self.records} records give no example and contribute nothing"
+        empty = f"{self.without} of {self.records} records give no example and contribute nothing"
         parts = [f"{len(rows)}: {cause.said} (rows {some(rows)})" for cause, rows in self._by()]
         if parts:
-            told += f", of these {'; '.join(parts)}"
-        if self.cut:
-            told += (
-                f". {self.cut} of {self.records} go beyond max_length = {self.max_length} or"
-                " max_records_per_unit, and what is left out contributes nothing"
-            )
-        return told
+            empty += f", of these {'; '.join(parts)}"
+        cut = (
+            f"{self.cut} of {self.records} records are cut at max_length = {self.max_length} or"
+            " max_records_per_unit: what is left out contributes nothing"
+        )
+        return ". ".join([empty] * (not self.cut or bool(parts)) + [cut] * bool(self.cut))
 
     def _by(self) -> list[tuple[Cause, list[int]]]:
         """Return causes and rows, the most frequent cause first."""

@@ -191,7 +191,7 @@ def _meeting(
     alone = there is None and cluster is None
     patience = 0.0 if alone else PATIENCE  # its processes end when they like
     opened: list[Site] = []
-    claimed = []
+    claimed, cut = [], 0
     for section in config.sites:
         progress.preparing(f"Preparing {section.name}")
         with naming(source, f"sites.{section.name}"):
@@ -200,11 +200,14 @@ def _meeting(
                 own.callback(site.close)
                 with as_own_threads(workers) if inline else contextlib.nullcontext():
                     site.consider(job.proposal)
-                    site.check_examples()
+                    cut += site.check_examples().cut
                 claimed.append(site.distinct)
                 if len(opened) < most:
                     opened.append(site)
                     stack.push(own.pop_all())
+    if cut:
+        length = f"model.max_length = {config.model.max_length}"
+        log.warning("%d records are cut at %s or privacy.max_records_per_unit.", cut, length)
     hosts: Hosts | None = None
     if inline:
         apps = _answers(sites, opened, pool)

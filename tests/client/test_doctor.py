@@ -84,11 +84,11 @@ def test_what_is_left_out_of_long_texts_and_of_people_with_many_is_told(file: Pa
     (file.parent / "notes.jsonl").write_text("\n".join(map(json.dumps, rows)))
     text = file.read_text()
     told = examined(file, "--offline")[1]["records"]["found"]
-    assert "7 rows, readable" in told and "1 of 7 go beyond max_length = " in told
+    assert "7 rows, readable" in told and "1 of 7 records are cut at max_length = " in told
     assert "of their unit" not in told
     file.write_text(text.replace("size = 24", 'size = 24\nunit = "pid"'))
     row = examined(file, "--offline")[1]["records"]
-    assert row["ok"] is None and "1 of 7 go beyond max_length = " in row["found"]
+    assert row["ok"] is None and "1 of 7 records are cut at max_length = " in row["found"]
     assert "3 come after data.max_records_per_unit = 1 of their unit" in row["found"]
 
 

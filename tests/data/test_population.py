@@ -282,7 +282,7 @@ def test_conversations_that_are_cut_are_counted(make_tokenizer: Make) -> None:
     ]
     found = tally_records(rows, spec, tokenizer)
     assert (found.cut, found.records, found.without) == (2, 4, 0) and not found.is_whole
-    assert "2 of 4 go beyond max_length = 8 or max_records_per_unit, and" in found.told
+    assert "2 of 4 records are cut at max_length = 8 or max_records_per_unit" in found.told
     pairs = dataclasses.replace(SPEC, columns={"prompt": "p", "completion": "c"})
     rows = [{"prompt": one, "completion": other} for one, other in turns]
     assert tally_records(rows, pairs, tokenizer).cut == 2
@@ -308,7 +308,7 @@ def test_records_beyond_those_of_a_unit_are_counted(tmp_path: Path, make_tokeniz
     rows = [{"patient": owner, "note": note} for owner in notes for note in notes[owner]]
     tally = load(rows, tmp_path, spec, make_tokenizer()).tally
     assert (tally.cut, tally.records, tally.without) == (3, 7, 1)
-    assert "3 of 7 go beyond max_length = 8 or max_records_per_unit, and" in tally.told
+    assert "3 of 7 records are cut at max_length = 8 or max_records_per_unit" in tally.told
 
 
 def test_no_chat_template_is_refused_before_records_are_read(
