@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 
 from fedpriv.errors import FedprivError
-from fedpriv.logs import discreet, one_line
+from fedpriv.logs import discreet, printable
 from fedpriv.terminal import use_readable_output
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -33,7 +33,7 @@ def run(app: typer.Typer) -> NoReturn:
         code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None
     except FedprivError as error:
         lines = f"error: {error}".split("\n")  # which may quote what somebody else wrote
-        print(*map(one_line, lines), sep="\n", file=sys.stderr)
+        print(*map(printable, lines), sep="\n", file=sys.stderr)
         if error.verdict:
             print(error.verdict)
         raise SystemExit(error.exit_code) from None

@@ -63,9 +63,14 @@ class JsonFormatter(_Discreet):
 
 def one_line(text: str) -> str:
     """Return a text without control characters, cut where it gets long."""
+    return printable(_cut(text))
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in _cut(text)
+        for character in text
     )
 
 

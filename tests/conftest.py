@@ -95,14 +95,17 @@ def _named(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """A command quietens the logs of its process, which the next test needs."""
-    logs = [logging.getLogger(name) for name in ("fedpriv", "fedpriv_client", "fedpriv_server")]
+    """A command directs and quietens the logs of its process, which the next test needs."""
+    root, handlers = logging.getLogger(), logging.getLogger().handlers[:]
+    names = (None, "fedpriv", "fedpriv_client", "fedpriv_server")
+    logs = [logging.getLogger(name) for name in names]
     levels = [log.level for log in logs]
     try:
         return (yield)
     finally:
         for log, level in zip(logs, levels, strict=True):
             log.setLevel(level)
+        root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

@@ -378,7 +378,7 @@ def _site_model(folder: Path | None, config: Path) -> tuple[Path, str | None]:
     from fedpriv.serving.folder import newest_site_model
 
     if folder and not config.exists():
-        print(f"{config} is not there: no data.transform is applied. --config", file=sys.stderr)
+        print(f"{config} (--config) is not there: no data.transform is applied.", file=sys.stderr)
         return folder, None
     file = _load(config)
     return folder or newest_site_model(file.site.state_dir), file.data.transform

@@ -129,6 +129,7 @@ def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterat
             if not set(wanted) <= set(header):
                 yield Row(dict.fromkeys(header), "the header")  # to be told what is missing
                 return
+            quotes = '"' in first
             for number, row in enumerate(filter(None, rows), 1):
                 place = f"row {number} (line {before + rows.line_num})"
                 if len(row) != len(header):
@@ -140,9 +141,10 @@ def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterat
                 if "\0" in "".join(row):
                     fix = f"Is it UTF-16, or damaged? {UTF8}"
                     raise DataError(f"{place} holds a NUL", fix=fix)
-                if _holds_rows(row, delimiter):
-                    fix = "Quote texts that hold a quote, and double it; or save it as JSON lines."
+                if not quotes and _holds_rows(row, delimiter):
+                    fix = "Quote texts with a quote, and double it. Else save it as JSON lines."
                     raise DataError(f"{place} quotes lines that could be rows", fix=fix)
+                quotes = quotes or any(delimiter in value for value in row)
                 yield Row(dict(zip(header, row, strict=True)), place)
         except csv.Error:
             problem = f"is not well formed up to line {before + rows.line_num}"

@@ -141,7 +141,10 @@ def as_id(value: Any) -> str:
         raise OddValueError(NO_ID)
     if is_number:
         return _number(_digits(Decimal(str(value))))
-    text = as_read(value if isinstance(value, str) else as_text(value) or "")
+    written = value if isinstance(value, str) else as_text(value) or ""
+    if not _ALIKE.isdisjoint(written):
+        raise OddValueError(TYPESET)
+    text = as_read(written)
     while found := _QUOTED.fullmatch(text):
         text = found[2].strip()
     if text.isascii() and text.isdigit():
@@ -153,7 +156,7 @@ def as_id(value: Any) -> str:
     if found := _UUID.fullmatch(text):
         return found[1].lower()
     number = _number(re.sub("  +", " ", text))
-    if any(c in _ALIKE or (c != "-" and unicodedata.category(c) in _TYPESET) for c in number):
+    if any(c != "-" and unicodedata.category(c) in _TYPESET for c in number):
         raise OddValueError(TYPESET)
     return number
 
@@ -168,8 +171,10 @@ _SEPARATED = re.compile(
 )
 _QUOTED = re.compile(r"""=?(["'])(.*)\1""", re.S)  # as a spreadsheet is told that it is text
 _TYPESET = ("Pd", "Pi", "Pf")  # dashes, and quotes that open or close
-# Minus, low quotes, accents and primes.
-_ALIKE = "\u2212\u02d7\u2043\u201a\u201e\u00b4\u02b9\u02ba\u02bb\u02bc\u2032\u2033\u2035"
+# Minus, low quotes, accents and primes, some of which are others in `as_read`.
+_ALIKE = frozenset(
+    "\u2212\u02d7\u2043\u201a\u201e`\u00b4\u02b9\u02ba\u02bb\u02bc\u02c8\u02ca\u055a\u2032\u2033\u2035\ua78c"
+)
 _EXACT = 2**53  # a float of 64 bits holds every whole number below that
 _UUID = re.compile(r"[{(]?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[)}]?", re.I)
 

@@ -44,17 +44,18 @@ def _check_asked(said: Statement) -> None:
     rates = {event.sample_rate for event in said.report.events}
     steps = sum(event.count for event in said.report.events)
     asked = proposal.privacy.sample_rate
-    if proposal.groups is not None and proposal.groups.adaptive:
+    has_filter = said.report.filter is not None
+    if has_filter and proposal.groups is not None and proposal.groups.adaptive:
         other = any(rate > asked for rate in rates)  # its steps may have less
     else:
-        other = bool(rates - {asked}) or said.report.filter is not None
+        other = bool(rates - {asked}) or has_filter
     if proposal.shared is not None:  # the same noise at every site
         noises = {event.noise_multiplier for event in said.report.events}
         other = other or bool(noises - {proposal.shared.noise_multiplier})
     if other or steps > proposal.steps:
         raise DossierError(
             f"{said.whose} counts {steps} steps at rates {sorted(rates)}"
-            f"{' under a filter' * (said.report.filter is not None)}, and the proposal in the"
+            f"{' under a filter' * has_filter}, and the proposal in the"
             f" dossier has {proposal.steps} at {asked}. It is not the one that the site accepted."
         )
 

@@ -20,10 +20,9 @@ from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
 from fedpriv.hub.card import AUTO, Contents, card
 from fedpriv.hub.load import check_whole, load, settings_of
-from fedpriv.loop.model import check_saved
 from fedpriv.models.base import quiet
 from fedpriv.models.config import HUB_NAME, ModelSection
-from fedpriv.plain_training.adapter import CARD
+from fedpriv.plain_training.adapter import CARD, check_saved
 from fedpriv.report import received
 from fedpriv.report.rundir import RunDirectory, read_run
 from fedpriv.stored_adapter import refuse_own

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedpriv.data.values import as_text
 from fedpriv.environment import without_hub_code
-from fedpriv.errors import ConfigError, ModelError, NotPrivateError
+from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.files import sha256
 from fedpriv.gradients.remembered import bits_of
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
@@ -134,24 +134,6 @@ def worker_of(
         undone.callback(worker.gradients.detach)
         worker.resources.enter_context(undone.pop_all())
     return worker
-
-
-def check_saved(model: Any, drawn: Collection[str], source: str, fix: str) -> None:
-    """Refuse a model of which an adapter's file alone would load as something else.
-
-    Args:
-        drawn: names of the base's parameters that are in no file of `source`.
-
-    Raises:
-        ModelError: names those that the adapter's file would not hold either.
-    """
-    from peft import get_peft_model_state_dict
-
-    held = get_peft_model_state_dict(model, save_embedding_layers=False)
-    lost = sorted(name for name in drawn if f"base_model.model.{name}" not in held)
-    if lost:
-        said = f"{', '.join(lost)} was in no file of {source!r}, so it was drawn"
-        raise ModelError(f"{said}, and others would draw something else. {fix}")
 
 
 def made_digest(model: Any) -> str:

@@ -81,7 +81,7 @@ def own_units(
             fix = "Free some of this disk, or name another in TMPDIR."
             raise DataError(problem, file=folder.parent, fix=fix)
         population.tally.check(max_empty, key=KEY, limit="max_empty")
-        level = logging.INFO if population.tally.is_whole else logging.WARNING
+        level = logging.WARNING if population.tally.without else logging.INFO
         log.log(level, "%s", population.tally.told)
         if claim is not None:
             claim(identities(row, spec.unit) for row in rows)

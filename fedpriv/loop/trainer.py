@@ -15,10 +15,11 @@ from fedpriv.data.in_memory import Records, check_records, columns_of
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.loop.arguments import ALLOWED, LeftOut, PrivateConfig, of_transformers, refuse_named
-from fedpriv.loop.model import base_of, check_saved, reads, section_of
+from fedpriv.loop.model import base_of, reads, section_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
 from fedpriv.models.base import refuse_code
+from fedpriv.plain_training.adapter import check_saved
 from fedpriv.report.figures import worse
 from fedpriv.stored_adapter import refuse_own
 
@@ -354,7 +355,9 @@ def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantizatio
         fix = "Leave it out to train that adapter, or merge that into the model first."
         raise ConfigError("is for a model that has an adapter already", key="peft_config", fix=fix)
     model = get_peft_model(model, peft_config)
-    fix = 'Give peft_config task_type="SEQ_CLS", or name the layer in its modules_to_save.'
+    fix = "Name the layer in modules_to_save of peft_config."
+    if peft_config.task_type is None:
+        fix = 'Give peft_config task_type="SEQ_CLS", or name the layer in its modules_to_save.'
     check_saved(model, drawn, source, fix)
     return model
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.adapter_facts import AGAIN, AdapterFacts, Kind
 from fedpriv.base_model import FACTS, MARK, WEIGHTS
@@ -53,6 +54,24 @@ def write_adapter(
             save_file(load(path.read_bytes()), path, known)
         (made / CARD).write_text(card, encoding="utf-8")  # peft's says nothing
         return write_facts(made, proposal, kind=kind, held_out=held_out, trained=trained)
+
+
+def check_saved(model: Any, drawn: Collection[str], source: str, fix: str) -> None:
+    """Refuse a model of which an adapter's file alone would load as something else.
+
+    Args:
+        drawn: names of the base's parameters that are in no file of `source`.
+
+    Raises:
+        ModelError: names those that the adapter's file would not hold either.
+    """
+    from peft import get_peft_model_state_dict
+
+    held = get_peft_model_state_dict(model, save_embedding_layers=False)
+    lost = sorted(name for name in drawn if f"base_model.model.{name}" not in held)
+    if lost:
+        said = f"{', '.join(lost)} was in no file of {source!r}, so it was drawn"
+        raise ModelError(f"{said}, and others would draw something else. {fix}")
 
 
 def saved_bytes(worker: Worker) -> int:

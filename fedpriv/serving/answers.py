@@ -59,8 +59,8 @@ class Answering:
         Raises:
             ValueError: there is none.
         """
-        text = prompt_of(value, self.field)
-        if not text.strip():
+        text = prompt_of(value, self.field) if self._model.can_generate() else value
+        if not isinstance(text, str) or not text.strip():
             raise ValueError("no text there")
         return self.as_trained(text)
 
@@ -75,7 +75,9 @@ class Answering:
         talk = self.field == "messages" and conversation(text)
         try:
             made = as_seen("messages" if talk else "text", text, self._transform)
-        except Exception as error:  # of a function that may do anything
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a library in another language may panic
             kind = type(error).__name__
             raise ValueError(f"a text that data.transform fails on ({kind})") from None
         return json.dumps(made, ensure_ascii=False) if talk else str(made)

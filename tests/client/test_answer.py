@@ -133,6 +133,8 @@ def test_labels_come_with_their_probabilities(
     run(answering, answering.label, None, None, **options)
     first, *_ = capsys.readouterr().out.splitlines()
     assert first.endswith(f"  {answering.label(['the patient'])[0]['label']}")
+    talk = '[{"role": "assistant", "content": "fever"}]'
+    assert answering.text_of(talk) == talk  # which a label is learned of as it is written
     with pytest.raises(ConfigError, match=r"labels texts.* fedpriv-client classify"):
         Answering(made.folder, writes=True)
 
@@ -164,7 +166,7 @@ def test_the_newest_site_model_of_the_site_answers(
     command("Smith coughs", "--max-new-tokens", "3", "--folder", str(llama.folder))
     shown = capsys.readouterr()
     assert shown.out != scrubbed["completion"] + "\n"
-    assert "site.toml is not there: no data.transform is applied" in shown.err
+    assert "site.toml (--config) is not there: no data.transform is applied" in shown.err
     config = tmp_path / "site.toml"
     config.touch()
     command("Smith coughs", "--max-new-tokens", "3", "--config", str(config))

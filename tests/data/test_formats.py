@@ -89,7 +89,7 @@ def test_an_export_that_quotes_nothing_merges_no_two_persons(
         path = put(tmp_path / name, content)
         said = refusal(path)
         assert re.search(r"row \d \(line \d\) quotes lines that could be rows", said)
-        assert "and double it; or save it as JSON lines." in said and "HIV" not in said
+        assert "and double it. Else save it as JSON lines." in said and "HIV" not in said
 
 
 NOTES = [
@@ -119,6 +119,21 @@ def test_honest_notes_of_several_lines_are_read(
             held = {"pid": f"p{number}", "age": "70", "text": note}
             writer.writerow([held[name] for name in names])
     assert read(path) == [(f"p{number}", note) for number, note in enumerate(NOTES)]
+
+
+@pytest.mark.parametrize("first", ["a table, of values", "Well"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_a_table_in_a_text_is_read_where_the_file_is_known_to_quote(
+    quoting: Any, first: str, tmp_path: Path
+) -> None:
+    rows = [("p1", first), ("p2", "Na,140\nK,4.1")]
+    with (path := tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file, quoting=quoting, lineterminator="\n").writerows([("pid", "text"), *rows])
+    if quoting == csv.QUOTE_ALL or "," in first:
+        assert read(path) == rows
+        return
+    with pytest.raises(DataError, match=r"row 2 .* quotes lines that could be rows"):
+        read(path)
 
 
 ROWS = [("1", "a"), ("02", 'two; "lines",\nof\tit')]

@@ -437,6 +437,10 @@ def test_without_rows_an_adaptive_job_has_no_greater_rates_than_its_proposal(
     made.sign("north", events=tuple(events))
     with pytest.raises(DossierError, match=r"at rates \[0\.2\] under a filter"):
         made.export()
+    lower = [event.model_copy(update={"sample_rate": 0.05}) for event in events]
+    made.sign("north", events=tuple(lower), filter=None)
+    with pytest.raises(DossierError, match=r"at rates \[0\.05\], and"):
+        made.export()
 
 
 def test_another_job_or_site_is_refused(tmp_path: Path) -> None:

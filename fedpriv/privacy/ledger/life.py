@@ -14,7 +14,7 @@ from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import Amounts
 from fedpriv.privacy.ledger.terms import Terms
-from fedpriv.privacy.life import Life
+from fedpriv.privacy.life import MOST, Life
 
 MANY = 100  # jobs: as many, or more
 
@@ -56,4 +56,4 @@ def life_with(terms: Terms, used: Amounts, plan: Plan, takes: Amounts | None = N
             more += 1
     except BudgetError:
         pass
-    return Life(taken=taken, job=job, more=more)
+    return Life(taken=min(taken, MOST), job=min(job, MOST), more=more)
