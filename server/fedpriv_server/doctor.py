@@ -12,7 +12,7 @@ from typing import Any
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.config.server import ServerSection
-from fedpriv.data.population import tally_records
+from fedpriv.data.population import SHOWN, tally_records
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.doctor.studies import advice
@@ -176,7 +176,8 @@ def _records(config: JobConfig, tokenizer: Any) -> str:
             told.append(f"{site.name}: {tally.told}")
     found = f"{count} at {len(config.sites)} sites, readable"
     if told:
-        raise DoubtError(". ".join([found, *told]))
+        more = [f"Further sites like that: {len(told) - SHOWN}"] if len(told) > SHOWN else []
+        raise DoubtError(". ".join([found, *told[:SHOWN], *more]))
     return found
 
 

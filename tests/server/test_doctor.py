@@ -83,6 +83,20 @@ def test_a_simulation_needs_no_network_and_makes_a_step(federation: Make) -> Non
     assert "records of 32 tokens at once" in found["step"]["found"]
 
 
+def test_texts_that_are_cut_are_told_of_some_sites(
+    federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpriv_server.doctor.SHOWN", 1)
+    path = federation()
+    assert examined(path)[1]["records"]["ok"] is True
+    change(path, "max_length = 32", "max_length = 3")
+    records = examined(path)[1]["records"]
+    cut = "site-0: 24 of 24 records are cut at max_length = 3 or max_records_per_unit"
+    told = f"48 at 2 sites, readable. {cut}: what is left out contributes nothing."
+    assert records["ok"] is None
+    assert records["found"] == f"{told} Further sites like that: 1"
+
+
 def test_it_says_what_studies_found_of_a_method(federation: Make) -> None:
     """It is no fault, and beside plain dp-lora nothing is said."""
     path: Path = federation()
