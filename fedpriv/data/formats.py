@@ -158,7 +158,8 @@ def _holds_rows(row: Sequence[str], delimiter: str) -> bool:
     There a text that begins with a quote swallows the rows up to a text that ends with one. Prose
     has no delimiter in some line, or a space before or after it.
     """
-    if len(row) == 1 or any('"' in value for value in row if re.search("[\r\n]", value)):
+    broken = [value for value in row if "\n" in value or "\r" in value]  # over lines
+    if not broken or len(row) == 1 or any('"' in value for value in broken):
         return False  # who doubles a quote knows how to quote
     mark, space = re.escape(delimiter), "" if " " in row[0] else " "  # as an id has none
     start = rf"[^{mark}\r\n{space}]*{mark}" + ("" if delimiter == "\t" else "(?! )")

@@ -19,7 +19,7 @@ from fedpriv.documents import read_json
 from fedpriv.files import canonical_json
 from fedpriv.names import Name
 from fedpriv.pki.points import VerifyingKey
-from fedpriv.privacy.life import Life
+from fedpriv.privacy.life import MOST, Life
 from fedpriv.privacy.usual import MAX_STEPS, AnyRule
 from fedpriv.section import Section
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedpriv.privacy.accounting.accountant import Event
 
 Epsilon = Annotated[float, Field(ge=0)]
-Nats = Annotated[float, Field(ge=0, le=1e9)]
+Nats = Annotated[float, Field(ge=0, le=MOST)]
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 TIMING = "not covered: replies leave when they are ready"
 TICKS = (
