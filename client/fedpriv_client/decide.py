@@ -71,7 +71,7 @@ def approve(
     jobs = jobs_of(settings)
     job = jobs.find(name, digest)
     if job.state == "refused":
-        jobs.orders.approving(job.plan, said)  # says how to take that back
+        jobs.orders.approving(job.asked, said)  # says how to take that back
     if job.state != WAITS:
         print(f"Job {job.name} does not wait for approval: {job.state}.")
         return

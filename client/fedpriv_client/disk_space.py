@@ -32,7 +32,7 @@ FILES = 5 * LARGEST  # for two reports, an account, proposals, and one more that
 
 
 class LedgerGrowth:
-    """How much a ledger's file has grown since its site started, against what is held for it.
+    """How much a ledger and its witness have grown since their site started, and may grow.
 
     A ledger that went on until the disk is full would end at a row that depends on how much of the
     disk the records take. So it stops before, at a size that depends on public rows alone.
@@ -48,14 +48,11 @@ class LedgerGrowth:
     """
 
     def __init__(self, settings: SiteSettings, ledger: Ledger) -> None:
-        values, begun = settings.limits.max_trainable, ledger.path.stat().st_size
-        self._ledger = ledger.path
-        self._most = begun + ROWS - MARGIN + (REPLIES - 1) * 4 * values
-        files = _growing(settings)
-        most, before = len(files) * ROWS + REPLIES * 4 * values, _bytes_of(files)
-        self.space = held_space(
-            settings, ledger.path.parent, most, lambda: _bytes_of(files) - before
-        )
+        files, reply = _growing(settings), 4 * settings.limits.max_trainable
+        most, before = len(files) * ROWS + REPLIES * reply, _bytes_of(files)
+        self._ledger, self._most = ledger.path, most - MARGIN - reply
+        self._grown: Callable[[], int] = lambda: _bytes_of(files) - before
+        self.space = held_space(settings, ledger.path.parent, most, self._grown)
         ledger.room = lambda reply: self.space.given(MARGIN // 4 + 2 * reply)
 
     def check(self) -> None:
@@ -64,7 +61,7 @@ class LedgerGrowth:
         Raises:
             LedgerError: the site has to be started again, which looks at the disk anew.
         """
-        if self._ledger.stat().st_size > self._most:
+        if self._grown() > self._most:
             raise LedgerError(
                 f"{self._ledger}: has grown by all that was reserved for it when the site started."
                 " Start the site again: it reserves anew."

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv_client.account import read_account
-from fedpriv_client.orders import Approval, Orders, shown
+from fedpriv_client.orders import Approval, Asked, Orders
 from fedpriv_client.proposals import KeptProposal, kept_proposals
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
@@ -37,7 +37,7 @@ class Job:
         paid: steps that are paid for.
         approval: who said yes to it; None if nobody did, or nobody was asked.
         refusal: who said no to it, if that is known.
-        delta: of the ledger.
+        dataset_id, delta: of the ledger.
         two_claims: the ledger has a budget for what holds alone, too.
     """
 
@@ -46,6 +46,7 @@ class Job:
     proposal: KeptProposal | None
     paid: int
     approval: Approval | None
+    dataset_id: str
     delta: float
     two_claims: bool
     refusal: Approval | None = None
@@ -61,9 +62,9 @@ class Job:
         return self.plan.proposal
 
     @property
-    def shown(self) -> str:
-        """Digest of the proposal at its price here."""
-        return shown(self.plan)
+    def asked(self) -> Asked:
+        """What a person approves."""
+        return Asked(self.plan, self.dataset_id, self.delta)
 
     @property
     def epsilon(self) -> float:
@@ -131,7 +132,8 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
     account = read_account(settings) if account is None else account
     orders = Orders.read(settings.state_dir)
     proposals = {kept.digest: kept for kept in kept_proposals(settings.state_dir)}
-    delta, two = account["delta"], account["budget_alone"] is not None
+    ledger = (account["dataset_id"], account["delta"])
+    two = account["budget_alone"] is not None
 
     def job(plan: Plan, row: Mapping[str, Any] | None = None) -> Job:
         """Return the job of a plan, and of its row in the sums if it has begun."""
@@ -149,9 +151,11 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
         elif row is None and kept is not None and kept.proposal.has_expired:
             state = "expired"
         elif settings.ask and kept is not None:  # also of a job that began before the site asked
-            is_approved = orders.is_approved(plan, settings.approvers, settings.approvals)
+            is_approved = orders.is_approved(
+                Asked(plan, *ledger), settings.approvers, settings.approvals
+            )
             state = state if is_approved else WAITS
-        return Job(plan, state, kept, paid, yes, delta, two, orders.refusal(plan.job))
+        return Job(plan, state, kept, paid, yes, *ledger, two, orders.refusal(plan.job))
 
     begun = {row["proposal"] for row in account["plans"]}
     new = [job(kept.plan) for kept in proposals.values() if kept.digest not in begun]

@@ -18,6 +18,7 @@ from fedpriv.privacy.ledger.ledger import AS_PLANNED, Plan, SlotChoice, Terms
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
 from fedpriv.protocol import Proposal, SharedNoise
+from fedpriv.report.budget import MOST_EVENTS
 from fedpriv.secure_sum.roster import Roster
 
 if TYPE_CHECKING:
@@ -113,8 +114,10 @@ class Limits:
             text = f"ledger, {terms.unit!r} with {terms.max_records_per_unit}."
             yield LimitError(f"privacy.unit: {asked} is not the unit of this site's {text}", "unit")
         yield from _more("max-rate", "A rate of", privacy.sample_rate, self.max_rate)
-        if proposal.steps > self.max_steps:
-            text = f"{proposal.steps} steps are more than this site allows, {self.max_steps}."
+        adaptive = proposal.groups is not None and proposal.groups.adaptive
+        steps = min(self.max_steps, MOST_EVENTS) if adaptive else self.max_steps
+        if proposal.steps > steps:
+            text = f"{proposal.steps} steps are more than this site allows, {steps}."
             yield LimitError(text, "max-steps")
         size = proposal.public_records
         yield from _more("max-synthetic", "synthetic.size:", size, self.max_synthetic)
@@ -125,7 +128,7 @@ class Limits:
             text = "this site holds out no records of a declared number (data.held_out_size)."
             yield LimitError(f"evaluation.sites: {text}", "held-out")
         if proposal.groups is not None:
-            wanted = "adaptive" if proposal.groups.adaptive else "fixed-noise"
+            wanted = "adaptive" if adaptive else "fixed-noise"
             if self.controller not in (wanted, "adaptive"):
                 text = f"{wanted!r} is not allowed here (allow.controller = {self.controller!r})."
                 yield LimitError(f"controller: {text}", "controller")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -45,8 +45,8 @@ class Approval(Said):
     Attributes:
         job: that it is for.
         at: when.
-        plan: digest of the plan that the person was shown: the site's own file decides its price,
-            too. None of a no, and of older versions.
+        plan: digest of what the person was asked, as `Asked.digest`: the site's own file decides
+            the price, too. None of a no, and of older versions.
         before: the yes of another person, which was there already.
     """
 
@@ -65,6 +65,21 @@ class Approval(Said):
         person = hmac.new(key, canonical_json([proposal, self.by]), "sha256").hexdigest()
         row = {"person": person, "reason": self.reason or "none"}
         return {**row, "name": self.by, "text": self.text} if self.agreed else row
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person is asked to approve: a plan, paid from one ledger at its δ."""
+
+    plan: Plan
+    dataset_id: str
+    delta: float
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides whose records pay, and how much; not of when its answers leave."""
+        plan = replace(self.plan, ticks=False).as_row()
+        return sha256(canonical_json([plan, self.dataset_id, self.delta]))
 
 
 class Orders(Section):
@@ -132,8 +147,8 @@ class Orders(Section):
         reasons = {name: no for name, no in self.reasons.items() if name != job}
         return self.model_copy(update={"refused": refused, "reasons": reasons})
 
-    def approving(self, plan: Plan, said: Said | str) -> Orders:
-        """Add the approval of a proposal at this plan's price, beside those of other persons.
+    def approving(self, asked: Asked, said: Said | str) -> Orders:
+        """Add the approval of a proposal at this price, beside those of other persons.
 
         Args:
             said: the person who approves, and why; or only who, or how, as text.
@@ -141,23 +156,24 @@ class Orders(Section):
         Raises:
             JobRefusedError: the proposal's job is refused.
         """
+        plan = asked.plan
         self._check_not_refused(plan.job, "Take that back first: fedpriv-client refuse --undo.")
         said = Said(by=said) if isinstance(said, str) else said
         known, before = self.approved.get(plan.proposal), None
         for one in () if known is None else known.persons:
             if one.by != said.by:
                 before = one.model_copy(update={"before": before})
-        yes = _now(plan.job, said).model_copy(update={"before": before, "plan": shown(plan)})
+        yes = _now(plan.job, said).model_copy(update={"before": before, "plan": asked.digest})
         return self.model_copy(update={"approved": {**self.approved, plan.proposal: yes}})
 
-    def persons(self, plan: Plan, approvers: Sequence[str] = ()) -> tuple[Approval, ...]:
-        """Return the approvals that count for a plan. An approval at another price does not count.
+    def persons(self, asked: Asked, approvers: Sequence[str] = ()) -> tuple[Approval, ...]:
+        """Return the approvals that count. One at another price, or of other records, does not.
 
         Args:
             approvers: who may approve; if empty, everybody who can give orders. With names here,
                 an approval of an older version, which does not state its plan, does not count.
         """
-        yes, price = self.approved.get(plan.proposal), shown(plan)
+        yes, price = self.approved.get(asked.plan.proposal), asked.digest
         found = () if yes is None else yes.persons
         if approvers:
             return tuple(one for one in found if one.by in approvers and one.plan == price)
@@ -167,9 +183,9 @@ class Orders(Section):
         """Tell whether the administrator wants no part in a job."""
         return job in self.refused or job.rpartition("-")[0] in self.refused
 
-    def is_approved(self, plan: Plan, approvers: Sequence[str] = (), needed: int = 1) -> bool:
+    def is_approved(self, asked: Asked, approvers: Sequence[str] = (), needed: int = 1) -> bool:
         """Tell whether enough persons approved a plan."""
-        return len(self.persons(plan, approvers)) >= needed
+        return len(self.persons(asked, approvers)) >= needed
 
     def refusal(self, job: str) -> Approval | None:
         """Return who refused a job, if a person was named."""
@@ -186,23 +202,19 @@ class Orders(Section):
         if self.paused:
             raise PausedError("This site is paused: fedpriv-client resume lets it go on.")
 
-    def check_approved(self, plan: Plan, approvers: Sequence[str] = (), needed: int = 1) -> None:
+    def check_approved(self, asked: Asked, approvers: Sequence[str] = (), needed: int = 1) -> None:
         """Check that so many persons said yes to a plan.
 
         Raises:
             PausedError: nobody has yet. Asked again later, the answer may be another; and a server
                 can't tell it from that of a site that is paused.
         """
-        if not self.is_approved(plan, approvers, needed):
+        if not self.is_approved(asked, approvers, needed):
+            job = asked.plan.job
             raise PausedError(
-                f"Job {plan.job!r} waits for somebody to approve it (allow.approve): fedpriv-client"
-                f" jobs shows it, fedpriv-client approve {plan.job} says yes."
+                f"Job {job!r} waits for somebody to approve it (allow.approve): fedpriv-client"
+                f" jobs shows it, fedpriv-client approve {job} says yes."
             )
-
-
-def shown(plan: Plan) -> str:
-    """Return the digest of what a person saw of a plan; when its answers leave changes no price."""
-    return sha256(canonical_json(replace(plan, ticks=False).as_row()))
 
 
 def _now(job: str, said: Said) -> Approval:

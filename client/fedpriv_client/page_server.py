@@ -64,7 +64,7 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
         form = await own_form(request, form_key)
         settings = site_settings(file, config)
         for job in jobs_of(settings).waiting:
-            if (job.name, job.shown) == (form["job"], form["digest"]):
+            if (job.name, job.asked.digest) == (form["job"], form["digest"]):
                 persons.approve(settings, job, await said_in(request, form))
                 break
         else:

@@ -37,8 +37,8 @@ def approve(settings: SiteSettings, job: Job, said: Said) -> str:
     if allowed and said.reason is None:
         fix = f"Give one: {', '.join(REASONS)}."
         raise ConfigError("is missing", key="--reason", fix=fix)
-    stands = Orders.change(settings.state_dir, lambda stands: stands.approving(job.plan, said))
-    if not stands.is_approved(job.plan, allowed, settings.approvals):
+    stands = Orders.change(settings.state_dir, lambda stands: stands.approving(job.asked, said))
+    if not stands.is_approved(job.asked, allowed, settings.approvals):
         return f"Job {job.name} waits for another person's approval."
     return f"Job {job.name} begins when the server asks again, within a minute or so."
 

@@ -25,7 +25,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
     terms, head, plan = ledger.terms, ledger.head, ledger.plan(job)
     found: dict[str, Any] = {}
     if plan is not None:
-        found["events"] = tuple(events_of(job, ledger.slot_events(job)))
+        found["events"] = events_of(job, ledger.slot_events(job))
         found["filter"] = ledger.filter_use(job)
         if not ledger.is_full:
             used, takes = ledger.history.used, ledger.history.used_by([job])

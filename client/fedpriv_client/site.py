@@ -37,7 +37,7 @@ from fedpriv.synthetic.records import SetChange
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files
 from fedpriv_client.handover import keep_adapter
 from fedpriv_client.held_space import HeldSpace
-from fedpriv_client.orders import Orders
+from fedpriv_client.orders import Asked, Orders
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
 from fedpriv_client.proposals import KeptProposal, check_expiry, check_word, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
@@ -213,15 +213,15 @@ class Site:
         orders, persons = Orders.read(settings.state_dir), (settings.approvers, settings.approvals)
 
         def is_decided(kept: KeptProposal) -> bool:
-            said = orders.is_approved(kept.plan, *persons) or orders.refuses(kept.job)
+            said = orders.is_approved(self._asked(kept.plan), *persons) or orders.refuses(kept.job)
             return said or self.ledger.plan(kept.job) == kept.plan or kept.proposal.has_expired
 
         if came is not None:
             new = keep_proposal(settings, self.files, came, is_decided)
         if settings.ask:
-            if new is not None and not orders.is_approved(plan, *persons):
+            if new is not None and not orders.is_approved(self._asked(plan), *persons):
                 self.notify(new)
-            orders.check_approved(plan, *persons)
+            orders.check_approved(self._asked(plan), *persons)
 
     def _check_consent(self, job: SiteJob) -> None:
         """Check at each request what an offer rested on: time goes on, and people take back a yes.
@@ -234,7 +234,10 @@ class Site:
         check_expiry(job.proposal, begun=self.ledger.plan(plan.job) is not None)
         if settings.ask:
             orders = Orders.read(settings.state_dir)
-            orders.check_approved(plan, settings.approvers, settings.approvals)
+            orders.check_approved(self._asked(plan), settings.approvers, settings.approvals)
+
+    def _asked(self, plan: Plan) -> Asked:
+        return Asked(plan, self.ledger.terms.dataset_id, self.ledger.terms.delta)
 
     def _approvals(self, plan: Plan) -> list[dict[str, str]]:
         """Return what the ledger keeps of the named persons who approved a plan."""
@@ -242,7 +245,7 @@ class Site:
         if not (settings.ask and settings.approvers):
             return []
         key = sha256(b"fedpriv-approvals-1" + self.signing_key.private_bytes_raw()).digest()
-        persons = Orders.read(settings.state_dir).persons(plan, settings.approvers)
+        persons = Orders.read(settings.state_dir).persons(self._asked(plan), settings.approvers)
         return [one.as_row(key, plan.proposal) for one in persons]
 
     def _prepare(self, proposal: protocol.Proposal, plan: Plan) -> SiteJob:

@@ -149,7 +149,7 @@ def _check_events(said: Statement, history: History) -> None:
     report, job = said.report, said.facts.job
     account = history.accounts.get(job)
     slots = [] if account is None else history.slot_events(job)
-    found = tuple(budget.events_of(job, slots))
+    found = budget.events_of(job, slots)
     if report.events != found:
         counts = [sum(event.count for event in events) for events in (report.events, found)]
         raise UnderstatedError(

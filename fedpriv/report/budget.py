@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Epsilon = Annotated[float, Field(ge=0)]
 Nats = Annotated[float, Field(ge=0, le=MOST)]
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
+MOST_EVENTS = 10_000  # in a report: they take 2.6 MB
 TIMING = "not covered: replies leave when they are ready"
 TICKS = (
     "public ticks: what is computed from records ends at a time that depends on public settings and"
@@ -160,12 +161,26 @@ class BudgetReport(Section):
         return self
 
 
-def events_of(job: str, slots: Iterable[tuple[int, Event]]) -> Iterator[BudgetEvent]:
-    """Yield runs of equal consecutive steps of a job.
+def events_of(job: str, slots: Iterable[tuple[int, Event]]) -> tuple[BudgetEvent, ...]:
+    """Return runs of equal consecutive steps of a job; if there are many, all equal ones together.
+
+    So a server that leaves out every other slot can't make a report too large to be written.
 
     Args:
         slots: reserved slots in order, from 0, each with the event that was paid for it.
     """
+    runs = tuple(_runs(job, slots))
+    if len(runs) <= MOST_EVENTS:
+        return runs
+    alike: dict[tuple[float, float], BudgetEvent] = {}
+    for run in runs:
+        key = (run.sample_rate, run.noise_multiplier)
+        count = run.count + (alike[key].count if key in alike else 0)
+        alike[key] = alike.get(key, run).model_copy(update={"count": count})
+    return tuple(alike.values())
+
+
+def _runs(job: str, slots: Iterable[tuple[int, Event]]) -> Iterator[BudgetEvent]:
     numbered = enumerate(slots)
     for _, consecutive in groupby(numbered, key=lambda pair: (pair[1][0] - pair[0], pair[1][1])):
         found = [one for _, one in consecutive]

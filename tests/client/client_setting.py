@@ -16,6 +16,7 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Proposal, StepRequest
 from fedpriv_client.limits import Limits
+from fedpriv_client.orders import Asked
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SiteSettings
 
@@ -94,6 +95,10 @@ class Setting:
     def plan(self, proposal: Proposal | None = None) -> Plan:
         """What the site would commit to for a proposal."""
         return self.limits().plan(self.proposal if proposal is None else proposal, TERMS)
+
+    def asked(self, proposal: Proposal | None = None) -> Asked:
+        """What a person would approve."""
+        return Asked(self.plan(proposal), TERMS.dataset_id, TERMS.delta)
 
     def change(self, **changes: Any) -> Proposal:
         return self.proposal.model_copy(update=changes)

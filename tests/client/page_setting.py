@@ -15,7 +15,7 @@ from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv_client.held_space import HeldSpace
 from fedpriv_client.init import init_site
 from fedpriv_client.jobs import Jobs, jobs_of
-from fedpriv_client.orders import Orders
+from fedpriv_client.orders import Asked, Orders
 from fedpriv_client.proposals import KeptProposal, keep_proposal
 from fedpriv_client.settings import site_settings
 
@@ -113,13 +113,19 @@ model_digest = "{BASE}"
                 ledger.release(paid, b"released")
 
     def approve(self, proposal: Proposal) -> None:
-        plan = self.plan(proposal)
-        Orders.change(self.state, lambda stands: stands.approving(plan, "a person"))
+        asked = self.asked(proposal)
+        Orders.change(self.state, lambda stands: stands.approving(asked, "a person"))
 
     def plan(self, proposal: Proposal = PROPOSAL) -> Plan:
         """What the site would commit to for a proposal."""
         with self.ledger() as ledger:
             return self.settings.limits.calibrated(proposal, ledger.terms)
+
+    def asked(self, proposal: Proposal = PROPOSAL) -> Asked:
+        """What a person would approve."""
+        with self.ledger() as ledger:
+            terms = ledger.terms
+        return Asked(self.plan(proposal), terms.dataset_id, terms.delta)
 
     def with_history(self) -> Place:
         """With a finished job, one that runs, a refused one, and one that waits."""

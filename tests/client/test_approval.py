@@ -54,7 +54,7 @@ def asking(setting: Setting, **others: Any) -> Site:
 def approve(setting: Setting, proposal: Proposal) -> None:
     Orders.change(
         setting.folder / "state",
-        lambda stands: stands.approving(setting.plan(proposal), "a test"),
+        lambda stands: stands.approving(setting.asked(proposal), "a test"),
     )
 
 

@@ -119,8 +119,8 @@ def test_a_proposal_is_told_of_once(tmp_path: Path, model_folder: Make) -> None:
                 site.consider(setting.change(seed=seed))
         site.close()
     assert told == [0, 1]
-    plan = setting.plan(setting.change(seed=2))
-    Orders.change(setting.folder / "state", lambda stands: stands.approving(plan, "a person"))
+    asked = setting.asked(setting.change(seed=2))
+    Orders.change(setting.folder / "state", lambda stands: stands.approving(asked, "a person"))
     site = asking(setting)
     site.notify = lambda kept: pytest.fail("nobody waits")
     site.consider(setting.change(seed=2))

@@ -9,13 +9,13 @@ import pytest
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
 from fedpriv.privacy.ledger.plan import Plan
-from fedpriv_client.orders import Orders, Said
+from fedpriv_client.orders import Asked, Orders, Said
 
 DIGEST = "sha256:" + "0" * 64
 
 
-def plan(job: str, proposal: str = DIGEST) -> Plan:
-    return Plan(job, "dp-lora", 0.1, 1.0, 0.1, 10, proposal)
+def asked(job: str, proposal: str = DIGEST) -> Asked:
+    return Asked(Plan(job, "dp-lora", 0.1, 1.0, 0.1, 10, proposal), "ledger", 1e-5)
 
 
 def test_without_orders_everything_is_answered(tmp_path: Path) -> None:
@@ -45,24 +45,24 @@ def test_a_refusal_by_name_is_of_all_jobs_of_that_name(tmp_path: Path) -> None:
 
 
 def test_a_yes_is_read_as_it_was_written(tmp_path: Path) -> None:
-    Orders.change(tmp_path, lambda stands: stands.approving(plan("notes-1"), "somebody"))
+    Orders.change(tmp_path, lambda stands: stands.approving(asked("notes-1"), "somebody"))
     stands = Orders.read(tmp_path)
     assert stands == Orders.read(tmp_path)
     assert (stands.approved[DIGEST].job, stands.approved[DIGEST].by) == ("notes-1", "somebody")
-    stands.check_approved(plan("notes-1"))
+    stands.check_approved(asked("notes-1"))
     with pytest.raises(PausedError, match="fedpriv-client approve notes-1"):
-        stands.check_approved(plan("notes-1", DIGEST.replace("0", "1")))
+        stands.check_approved(asked("notes-1", DIGEST.replace("0", "1")))
 
 
 def test_of_two_persons_each_has_said_yes_once(tmp_path: Path) -> None:
     for by in ("Ada", "Ada", "Bea", "Ada"):
-        Orders.change(tmp_path, lambda stands, by=by: stands.approving(plan("n-1"), by))
+        Orders.change(tmp_path, lambda stands, by=by: stands.approving(asked("n-1"), by))
     stands = Orders.read(tmp_path)
-    assert [one.by for one in stands.persons(plan("n-1"))] == ["Bea", "Ada"]
-    assert [one.by for one in stands.persons(plan("n-1"), ["Ada"])] == ["Ada"]
-    stands.check_approved(plan("n-1"), needed=2)
+    assert [one.by for one in stands.persons(asked("n-1"))] == ["Bea", "Ada"]
+    assert [one.by for one in stands.persons(asked("n-1"), ["Ada"])] == ["Ada"]
+    stands.check_approved(asked("n-1"), needed=2)
     with pytest.raises(PausedError):
-        stands.check_approved(plan("n-1"), ["Ada", "Carl"], needed=2)
+        stands.check_approved(asked("n-1"), ["Ada", "Carl"], needed=2)
 
 
 def test_why_a_job_was_refused_is_kept_until_that_is_taken_back(tmp_path: Path) -> None:
@@ -78,13 +78,13 @@ def test_why_a_job_was_refused_is_kept_until_that_is_taken_back(tmp_path: Path) 
 def test_a_no_takes_a_yes_back_for_good(refused: str) -> None:
     """Whoever takes the no back did not say yes again, least of all to each job of that name."""
     other = DIGEST.replace("0", "1")
-    stands = Orders().approving(plan("notes-1a2b3c4d"), "somebody")
-    stands = stands.approving(plan("other-1a2b3c4d", other), "somebody")
+    stands = Orders().approving(asked("notes-1a2b3c4d"), "somebody")
+    stands = stands.approving(asked("other-1a2b3c4d", other), "somebody")
     stands = stands.refusing(refused).not_refusing(refused)
     stands.check("notes-1a2b3c4d")
-    stands.check_approved(plan("other-1a2b3c4d", other))
+    stands.check_approved(asked("other-1a2b3c4d", other))
     with pytest.raises(PausedError, match="waits for somebody to approve it"):
-        stands.check_approved(plan("notes-1a2b3c4d"))
+        stands.check_approved(asked("notes-1a2b3c4d"))
 
 
 def test_orders_of_an_older_version_stand(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_a_yes_of_an_older_version_stands(tmp_path: Path) -> None:
     yes = '{"job": "notes-1", "at": "2026-01-01T00:00:00Z", "by": "somebody"}'
     text = f'{{"paused": false, "refused": [], "approved": {{"{DIGEST}": {yes}}}}}'
     (tmp_path / "orders.json").write_text(text)
-    Orders.read(tmp_path).check_approved(plan("notes-1"))
+    Orders.read(tmp_path).check_approved(asked("notes-1"))
     with pytest.raises(PausedError):  # where persons are named by now, somebody has to be asked
-        Orders.read(tmp_path).check_approved(plan("notes-1"), ["Ada"])
+        Orders.read(tmp_path).check_approved(asked("notes-1"), ["Ada"])
 
 
 def test_of_orders_that_are_given_at_once_none_is_lost(tmp_path: Path) -> None:

@@ -53,10 +53,10 @@ def test_two_persons_have_to_say_yes(place: Place) -> None:
     say(settings, place, ADA, "usual")  # who says it twice is one person
     orders = Orders.read(place.state)
     with pytest.raises(PausedError):
-        orders.check_approved(place.plan(), settings.approvers, 2)
+        orders.check_approved(place.asked(), settings.approvers, 2)
     assert "begins" in say(settings, place, BEA, text="vote 7/26")
     orders = Orders.read(place.state)
-    orders.check_approved(place.plan(), settings.approvers, 2)
+    orders.check_approved(place.asked(), settings.approvers, 2)
     [job] = place.jobs.jobs
     assert [text.partition(",")[0] for text in persons(job)] == [ADA, BEA]
     assert "(usual)" in persons(job)[0] and "(ethics: vote 7/26)" in persons(job)[1]
@@ -81,20 +81,32 @@ def test_a_yes_of_who_left_the_list_counts_no_more(place: Place) -> None:
     say(settings, place, BEA)
     orders = Orders.read(place.state)
     with pytest.raises(PausedError):
-        orders.check_approved(place.plan(), (ADA, "Carl"), 2)
+        orders.check_approved(place.asked(), (ADA, "Carl"), 2)
 
 
 def test_a_yes_is_to_the_price_that_was_shown(place: Place) -> None:
     """The site's own file decides it, too. At another price somebody is asked anew."""
     settings = replace(place.settings, approvers=(ADA,))
     say(settings, place, ADA)
-    orders, plan = Orders.read(place.state), place.plan()
-    orders.check_approved(plan, settings.approvers)
-    orders.check_approved(replace(plan, ticks=not plan.ticks), settings.approvers)
+    orders, asked = Orders.read(place.state), place.asked()
+    plan = asked.plan
+    orders.check_approved(asked, settings.approvers)
+    late = replace(asked, plan=replace(plan, ticks=not plan.ticks))
+    orders.check_approved(late, settings.approvers)
+    dear = replace(asked, plan=replace(plan, noise_multiplier=plan.noise_multiplier / 2))
     with pytest.raises(PausedError):
-        orders.check_approved(
-            replace(plan, noise_multiplier=plan.noise_multiplier / 2), settings.approvers
-        )
+        orders.check_approved(dear, settings.approvers)
+
+
+def test_a_yes_is_to_one_ledger_at_its_delta(place: Place) -> None:
+    """Other patients would pay from another ledger, and at a smaller δ a secure sum costs more."""
+    settings = replace(place.settings, approvers=(ADA,))
+    say(settings, place, ADA)
+    orders, asked = Orders.read(place.state), place.asked()
+    orders.check_approved(asked, settings.approvers)
+    for change in ({"dataset_id": "other"}, {"delta": asked.delta / 2}):
+        with pytest.raises(PausedError):
+            orders.check_approved(replace(asked, **change), settings.approvers)
 
 
 def test_who_left_the_list_takes_no_other_yes_away(place: Place) -> None:
@@ -102,7 +114,7 @@ def test_who_left_the_list_takes_no_other_yes_away(place: Place) -> None:
     say(settings, place, BEA)
     say(settings, place, ADA)
     say(replace(settings, approvers=(BEA, "Carl")), place, "Carl")
-    Orders.read(place.state).check_approved(place.plan(), (BEA, "Carl"), 2)
+    Orders.read(place.state).check_approved(place.asked(), (BEA, "Carl"), 2)
 
 
 def test_a_text_is_shown_as_it_was_typed(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +147,7 @@ def begun(setting: Setting, **agreed: bool) -> Site:
         said = said_of(name, "ethics", "vote", agreed=agreed.get(name[:3].lower(), False))
         Orders.change(
             setting.folder / "state",
-            lambda stands, said=said: stands.approving(setting.plan(), said),
+            lambda stands, said=said: stands.approving(setting.asked(), said),
         )
     site.consider(proposal)
     site.step(request(), setting.vector)
@@ -169,7 +181,7 @@ def test_a_person_is_not_known_from_one_job_to_the_next(setting: Setting) -> Non
 def test_where_no_persons_are_named_ledgers_stay_as_they_were(setting: Setting) -> None:
     site = asking(setting)
     Orders.change(
-        setting.folder / "state", lambda stands: stands.approving(setting.plan(), "a person")
+        setting.folder / "state", lambda stands: stands.approving(setting.asked(), "a person")
     )
     site.consider(setting.proposal)
     site.step(request(), setting.vector)

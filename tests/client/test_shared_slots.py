@@ -40,7 +40,7 @@ from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv.secure_sum.total import Total
 from fedpriv_client import shared_slots as module
 from fedpriv_client import site_job, ticks
-from fedpriv_client.orders import Orders
+from fedpriv_client.orders import Asked, Orders
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings
@@ -220,7 +220,8 @@ def test_no_share_is_given_where_a_yes_was_taken_back(sharing: Sharing) -> None:
     site = sites[0]
     site.settings = dataclasses.replace(site.settings, ask=True)
     state, plan = site.settings.state_dir, site.settings.limits.plan(sharing.sharing, BOTH)
-    Orders.change(state, lambda stands: stands.approving(plan, "a test"))
+    yes = Asked(plan, BOTH.dataset_id, BOTH.delta)
+    Orders.change(state, lambda stands: stands.approving(yes, "a test"))
     for one in sites:
         one.consider(sharing.sharing)
     asked = set_of(*(sharing.ready(one) for one in sites))

@@ -856,15 +856,21 @@ def test_so_is_an_adapter_that_a_job_may_begin_at(setting: Setting) -> None:
         setting.site(terms=terms, model=setting.proposal.model.name, begin="clinic/adapter")
 
 
+@pytest.mark.parametrize("witnessed", [False, True])
 def test_a_ledger_stops_before_it_meets_the_end_of_the_disk(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, witnessed: bool
 ) -> None:
-    """At a size of its own, that no record has a part in; what was answered is answered still."""
-    monkeypatch.setattr(disk_space, "ROWS", disk_space.MARGIN + 3 * 4096)
+    """At a size of its own, that no record has a part in; what was answered is answered still.
+
+    A witness on the same disk grows faster than its ledger, and takes part of what is held.
+    """
+    witness = setting.folder / "state" / "witness" if witnessed else None
+    rows = disk_space.MARGIN + (6 if witnessed else 3) * 4096
+    monkeypatch.setattr(disk_space, "ROWS", rows // (1 + witnessed))
     slots = []
     for note in ("x", "x" * 50_000):
         setting.data.write_text(json.dumps({"note": note}) + "\n")
-        site = setting.site(max_trainable=256, min_noise=500.0)
+        site = setting.site(max_trainable=256, min_noise=500.0, witness=witness)
         privacy = setting.proposal.privacy.model_copy(update={"sample_rate": 1e-6})
         site.consider(setting.change(steps=400, privacy=privacy))
         for slot in range(400):

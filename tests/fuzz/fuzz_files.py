@@ -35,7 +35,7 @@ from fedpriv.stored_adapter import find_adapter
 from fedpriv.synthetic.endpoint import _answer
 from fedpriv_client.job_words import described
 from fedpriv_client.jobs import Job
-from fedpriv_client.orders import Orders
+from fedpriv_client.orders import Asked, Orders
 from fedpriv_client.proposals import KeptProposal, kept_proposals
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.run_directory import RunDirectory
@@ -171,7 +171,7 @@ def orders(data: bytes, folder: Path) -> None:
     for proposed, yes in found.approved.items():
         plan = Plan("job-1", "dp-lora", 0.1, 1.0, 0.1, 10, proposed)
         counts = any(one.plan is None for one in yes.persons)
-        refuses(found.is_approved(plan) == counts, "a yes to another plan")
+        refuses(found.is_approved(Asked(plan, "ledger", 1e-5)) == counts, "a yes to another plan")
     found.write(folder)
     refuses(Orders.read(folder) == found, "other orders when they are read again")
     with suppress(FedprivError):
@@ -191,7 +191,7 @@ def proposal(data: bytes, folder: Path) -> None:
         raise ProtocolError("It is left out.")
     [kept] = found
     refuses(kept.digest == kept.proposal.digest(), "another digest")
-    job = Job(kept.plan, "not begun", kept, 0, None, 1e-5, two_claims=False)
+    job = Job(kept.plan, "not begun", kept, 0, None, "ledger", 1e-5, two_claims=False)
     refuses(all(text for _, text in described(job, 250)), "no words")
 
 

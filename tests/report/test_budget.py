@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedpriv.errors import ConfigError, LedgerCorruptError
+from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.report import budget, received
-from fedpriv.report.budget import BudgetEvent, BudgetReport, FilterUse
+from fedpriv.report.budget import BudgetEvent, BudgetReport, FilterUse, events_of
 
 KEY = Ed25519PrivateKey.generate()
 REPORT = budget.sign(
@@ -114,6 +115,18 @@ def test_changing_any_value_breaks_the_signature(data: st.DataObject) -> None:
 def test_dropping_a_list_breaks_the_signature(field: str) -> None:
     with pytest.raises(LedgerCorruptError):
         received.verify(REPORT.model_copy(update={field: ()}))
+
+
+def test_of_too_many_runs_equal_steps_are_counted_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that asks for every other slot can't make a report too large to be written."""
+    dear, cheap = Event(0.1, 1.0, 1), Event(0.1, 2.0, 1)
+    slots = [(2 * number, cheap if number == 3 else dear) for number in range(6)]
+    assert [event.round for event in events_of("job", slots)] == [1, 3, 5, 7, 9, 11]
+    monkeypatch.setattr(budget, "MOST_EVENTS", 5)
+    found = [(one.noise_multiplier, one.count) for one in events_of("job", slots)]
+    assert found == [(1.0, 5), (2.0, 1)]
 
 
 def test_an_unsigned_report_does_not_verify() -> None:
