@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.data.held_out import OwnRecords, read_own
@@ -12,6 +13,8 @@ from fedpriv.models.base import fetch_base, load_tokenizer
 from fedpriv.models.config import ModelSection
 from fedpriv_client.site_settings import SiteSettings
 from fedpriv_client.ticks import SLOWER, preparation
+
+WRITTEN = 1.2  # times that tokens take which are also written
 
 
 def read_records(settings: SiteSettings, cache_dir: Path) -> OwnRecords:
@@ -43,21 +46,30 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
         no proposal changes it, and no answer to one depends on it (law 18).
     """
     assert settings.model is not None
-    spec = settings.longest
+    spec, looks = settings.longest, settings.limits.evaluation
     model = ModelSection(name=settings.model, begin=settings.begin)
     fetch_base(model)  # now: a proposal's answer must not depend on room for what a hub sends
     tokenizer = load_tokenizer(model)
     began = time.monotonic()
     tally = tally_records(own.training, spec, tokenizer, rows=own.rows)
     refuse_empty(settings, tally)
-    if settings.limits.evaluation:  # looks are paid from the same budget
+    if looks:  # they are paid from the same budget
         refuse_empty(settings, tally_records(own.held_out, spec, tokenizer), held_out=True)
-    took, allowed = SLOWER * (time.monotonic() - began), preparation(settings)
-    if settings.limits.ticks and took > allowed:
+    took = time.monotonic() - began
+    if settings.limits.ticks:
+        began = time.monotonic()
+        for records in (own.training, own.held_out)[: 1 + looks]:
+            tally_records(records, replace(spec, max_length=2), tokenizer)  # windows take time, too
+        _check_preparation(settings, WRITTEN * SLOWER * max(took, time.monotonic() - began))
+    return tally
+
+
+def _check_preparation(settings: SiteSettings, took: float) -> None:
+    """Check that no proposal's records are prepared after their tick (law 19)."""
+    if took > (allowed := preparation(settings)):
         problem = f"takes {took:.1f} s to prepare, and would have {allowed:.1f} s for a proposal"
         fix = f"Set it to {2 * took:.0f}: when an answer leaves may not depend on the records."
         raise DataError(problem, key="site.preparation", value=settings.preparation or ..., fix=fix)
-    return tally
 
 
 def refuse_empty(settings: SiteSettings, tally: Tally, *, held_out: bool = False) -> None:

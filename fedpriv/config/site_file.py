@@ -52,7 +52,8 @@ class Identity(Section):
         gt=0,
         le=86400,
         description="With `ticks`: seconds to prepare the records for a proposal. Default: 3 +"
-        " 0.002 per declared record. A slower site does not start.",
+        " 0.0022 per record, by `data.size` × `max_records_per_unit`. A slower site does not"
+        " start.",
     )
 
 

@@ -331,6 +331,7 @@ def _render(
         asked: Any = {"chat_template": template_of(tokenizer), "return_dict": True}
         if GENERATION_MARKER.search(asked["chat_template"]):
             asked["return_assistant_tokens_mask"] = True
+            asked["tokenizer_kwargs"] = {"verbose": False}  # no warning that tells its length
             marked: Any = tokenizer.apply_chat_template(conversation, **asked)
             return list(marked["input_ids"]), [bool(on) for on in marked["assistant_masks"]]
         whole = template_text(conversation, tokenizer) or ""

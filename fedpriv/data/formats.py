@@ -156,12 +156,13 @@ def _holds_rows(row: Sequence[str], delimiter: str) -> bool:
     """Tell whether each line of a record could be a row, in a file that quotes nothing.
 
     There a text that begins with a quote swallows the rows up to a text that ends with one. Prose
-    has no delimiter in some line, or a space before or after it.
+    has no delimiter in some line, or a space after it, or before a comma.
     """
     broken = [value for value in row if "\n" in value or "\r" in value]  # over lines
     if not broken or len(row) == 1 or any('"' in value for value in broken):
         return False  # who doubles a quote knows how to quote
-    mark, space = re.escape(delimiter), "" if " " in row[0] else " "  # as an id has none
+    mark = re.escape(delimiter)
+    space = " " if delimiter == "," and " " not in row[0] else ""  # as an id has none
     start = rf"[^{mark}\r\n{space}]*{mark}" + ("" if delimiter == "\t" else "(?! )")
     line = rf"{start}(?:[^{mark}\r\n]*{mark}){{{len(row) - 2}}}[^\r\n]*"
     return bool(re.fullmatch(rf"{line}(?:(?:\r\n?|\n){line})+", delimiter.join(row)))

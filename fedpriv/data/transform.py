@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.data.encode import conversation
 from fedpriv.data.population import some
-from fedpriv.data.read import UNIT
+from fedpriv.data.read import UNIT, quiet
 from fedpriv.errors import DataError
 
 if TYPE_CHECKING:
@@ -92,12 +92,13 @@ def transformed(
                 failed[row] = type(error).__name__
                 yield {field: record[field] if _kept(field) else None for field in record}
 
-    made = Dataset.from_generator(
-        mapped,
-        features=records.features,
-        cache_dir=str(cache_dir),
-        fingerprint=secrets.token_hex(16),  # never what another version of the function made
-    )
+    with quiet():
+        made = Dataset.from_generator(
+            mapped,
+            features=records.features,
+            cache_dir=str(cache_dir),
+            fingerprint=secrets.token_hex(16),  # never what another version of the function made
+        )
     if failed:
         kinds = ", ".join(f"{kind}: {count}" for kind, count in Counter(failed.values()).items())
         log.warning(

@@ -60,6 +60,12 @@ FOREIGN: list[Exception] = [
 ]
 
 
+def fake(**parts: Any) -> SimpleNamespace:
+    """A site of which a job may train 120 values."""
+    limits = SimpleNamespace(max_trainable=120)
+    return SimpleNamespace(settings=SimpleNamespace(limits=limits), **parts)
+
+
 def raises(error: Exception) -> Callable[..., Any]:
     def work(*_: Any) -> Any:
         error.__cause__ = ValueError(MARKER)
@@ -117,7 +123,7 @@ def test_a_vector_arrives_and_the_answer_travels_as_the_job_says(
         seen.append(request.digest(vector))
         return STEP, GradientSum(released)
 
-    site = SimpleNamespace(step=step, wire=wire)
+    site = fake(step=step, wire=wire)
     answer = reply(site, TRAIN, as_arrays(public(asked)))
     assert seen == [StepRequest(job_id="job-1", slot=0).digest(asked)]
     arrays = answer.content["arrays"]
@@ -136,13 +142,14 @@ def test_a_vector_arrives_and_the_answer_travels_as_the_job_says(
         {"000000": Array(np.zeros(3))},
         {"000000": Array(np.full(3, np.nan, np.float32))},
         {"000000": Array("float32", (10**15,), "numpy.ndarray", b"")},
+        {"000000": Array(np.zeros(121, np.float32))},
         {"000000": Array("float32", (-1,), "numpy.ndarray", b"")},
         {"000000": Array("float32", (4,), "numpy.ndarray", ZEROS["000000"].data)},
         {"000000": Array("float32", (1 << 60,) * 1000, "numpy.ndarray", ZEROS["000000"].data)},
     ],
 )
 def test_a_malformed_request_is_refused_before_the_site_hears_of_it(arrays: Any) -> None:
-    site = SimpleNamespace(step=raises(AssertionError("a slot would be paid")))
+    site = fake(step=raises(AssertionError("a slot would be paid")))
     answer = reply(site, TRAIN, None if arrays is None else ArrayRecord(arrays))
     assert body(answer) == {"refused": "protocol", "kind": "ProtocolError"}
 
@@ -153,7 +160,7 @@ def test_of_our_errors_code_and_class_leave_and_nothing_else(
     error: type[FedprivError], kind: str
 ) -> None:
     work = raises(error(MARKER))
-    answer = reply(SimpleNamespace(consider=work, step=work), kind)
+    answer = reply(fake(consider=work, step=work), kind)
     named = ConfigError if error is DataError else error
     assert body(answer) == {"refused": named.code, "kind": named.__name__}
     assert MARKER.encode() not in wire(answer)
@@ -164,14 +171,14 @@ def test_of_our_errors_code_and_class_leave_and_nothing_else(
 def test_of_foreign_errors_a_constant_leaves(error: Exception, kind: str) -> None:
     """Not even their class: which one it is may depend on a record."""
     work = raises(error)
-    answer = reply(SimpleNamespace(consider=work, step=work), kind)
+    answer = reply(fake(consider=work, step=work), kind)
     assert body(answer) == {"refused": "failed", "kind": "StepFailedError"}
     assert MARKER.encode() not in wire(answer)
 
 
 def test_a_marker_that_leaves_would_be_seen() -> None:
     """The mutation: an answer that says it is caught by the same look at the wire."""
-    leaky = SimpleNamespace(consider=lambda *_: Offer.model_construct(site=MARKER, epsilon=1.0))
+    leaky = fake(consider=lambda *_: Offer.model_construct(site=MARKER, epsilon=1.0))
     assert MARKER.encode() in wire(reply(leaky, QUERY))
 
 
@@ -182,7 +189,7 @@ def test_waiting_for_a_person_is_no_error(
     error: FedprivError, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        answer = reply(SimpleNamespace(consider=raises(error)), QUERY)
+        answer = reply(fake(consider=raises(error)), QUERY)
     assert body(answer)["refused"] == error.code
     [told] = [record for record in caplog.records if str(error) in record.getMessage()]
     assert told.levelname == level
@@ -191,7 +198,7 @@ def test_waiting_for_a_person_is_no_error(
 def test_names_that_somebody_else_chose_do_not_leave() -> None:
     error = type(MARKER, (BudgetError,), {"code": MARKER})(MARKER)
     error.code = MARKER
-    answer = reply(SimpleNamespace(consider=raises(error)), QUERY)
+    answer = reply(fake(consider=raises(error)), QUERY)
     assert body(answer) == {"refused": "budget", "kind": "BudgetError"}
     assert MARKER.encode() not in wire(answer)
 

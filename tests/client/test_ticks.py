@@ -19,6 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.data.population import Tally
+from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError, DataError, ProtocolError, StepFailedError
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.ledger.rules import SumRule
@@ -26,7 +28,7 @@ from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.private_training import batch_invariance
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.report.budget import TICKS, TIMING
-from fedpriv_client import ticks
+from fedpriv_client import own_records, ticks
 from fedpriv_client.report import budget_report
 from fedpriv_client.site import Site
 from fedpriv_client.ticks import most_units, until_tick
@@ -361,6 +363,25 @@ def test_records_that_take_longer_to_prepare_are_told_before_the_site_connects(
     with pytest.raises(DataError, match=r"site\.preparation"):
         opened(setting, NOTES[1])
     opened(setting, NOTES[1], ticks=False).close()
+
+
+def test_a_proposal_of_short_windows_has_the_same_time(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take a tokenizer longer, and whoever proposes says how long they are."""
+    clock, tally = [0.0], own_records.tally_records
+
+    def slow(records: Any, spec: DataSpec, *others: Any, **more: Any) -> Tally:
+        clock[0] += 10 / spec.max_length
+        return tally(records, spec, *others, **more)
+
+    monkeypatch.setattr(own_records, "tally_records", slow)
+    monkeypatch.setattr(own_records, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(own_records, "preparation", lambda settings: 4.9 * 1.5)
+    with pytest.raises(DataError, match=r"site\.preparation.*takes 7\.5 s"):
+        opened(setting, NOTES[1])
+    monkeypatch.setattr(own_records, "preparation", lambda settings: 5.1 * 1.5)
+    opened(setting, NOTES[1]).close()
 
 
 def test_lengths_are_tried_whatever_the_records_are(

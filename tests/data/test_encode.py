@@ -147,6 +147,19 @@ def talk(*turns: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("template", [PLAIN, MARKED])
+def test_no_warning_tells_how_long_a_conversation_is(
+    template: str, make_tokenizer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("transformers.tokenization_utils_base.logger.warning", said.append)
+    tokenizer = make_tokenizer(chat_template=template)
+    tokenizer.model_max_length = 4
+    talk = [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "defghijkl"}]
+    assert encode_messages(talk, tokenizer, 64)
+    assert not said
+
+
+@pytest.mark.parametrize("template", [PLAIN, MARKED])
 @pytest.mark.parametrize("packed", [False, True])
 def test_only_the_assistant_has_loss(template: str, packed: bool, make_tokenizer: Make) -> None:
     tokenizer = make_tokenizer(chat_template=template)

@@ -92,6 +92,13 @@ def test_an_export_that_quotes_nothing_merges_no_two_persons(
         assert "and double it. Else save it as JSON lines." in said and "HIV" not in said
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_ids_of_one_and_of_two_words_are_both_ids(delimiter: str, tmp_path: Path) -> None:
+    lines = ["pid,text", 'Cher,"Chest pain', "Ann Smith,HIV positive", 'Bo Lee,Scar of 3"']
+    path = put(tmp_path / "a.csv", "\n".join(lines).replace(",", delimiter))
+    assert "quotes lines that could be rows" in refusal(path)
+
+
 NOTES = [
     "Pain in leg\nno fever, no cough",
     "Pain in leg\nno fever; no cough",

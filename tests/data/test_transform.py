@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -100,6 +101,14 @@ def test_every_text_goes_through_and_ids_and_labels_do_not(own: Own) -> None:
         {"role": "assistant", "content": "ME"},
     ]
     assert SECRET not in str(list(said))
+
+
+def test_nothing_is_said_of_how_many_or_how_long(
+    own: Own, capfd: pytest.CaptureFixture[str]
+) -> None:
+    datasets.enable_progress_bars()
+    own([row(number, "a") for number in range(137)], "upper")
+    assert capfd.readouterr().err == ""
 
 
 def test_what_it_fails_on_stays_in_its_unit_and_has_no_text(
