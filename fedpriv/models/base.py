@@ -157,9 +157,8 @@ def _refuse_drawn(model: Any, new: Collection[str], settings: ModelSection) -> N
     lost = [name for name in names if name.startswith(within) and "pooler" not in name.split(".")]
     if lost:
         raise ModelError(
-            f"model.name: the files of {settings.name!r} lack {len(lost)} of its weights, or have"
-            f" them in other shapes: {', '.join(lost[:3])}. They would be random. Name files with"
-            f" all weights of a {model.config.model_type} for {settings.task}."
+            f"model.name: files of {settings.name!r} lack weights, or have other shapes of them:"
+            f" {', '.join(lost[:3])}. Name the files of a whole model for {settings.task}."
         )
 
 
