@@ -1,13 +1,14 @@
-"""The text of an HTML page, as somebody would read it: no tags, scripts or styles."""
+"""The text of an HTML page, as somebody would read it: no tags, scripts, styles or struck text."""
 
 from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
 
-_UNSEEN = {"script", "style", "title", "template"}
+_UNSEEN = {"script", "style", "title", "template", "del", "s", "strike"}
+_RAISED = {"sup": "^", "sub": "_"}  # 10^9 is not 109
 _INLINE = {"a", "abbr", "b", "bdo", "big", "cite", "code", "em", "font", "i", "ins", "del", "mark"}
-_INLINE |= {"q", "s", "small", "span", "strong", "sub", "sup", "tt", "u", "wbr"}
+_INLINE |= {"q", "s", "small", "span", "strike", "strong", "sub", "sup", "tt", "u", "wbr"}
 _CELLS = {"td", "th"}
 
 
@@ -35,6 +36,8 @@ class _Reader(HTMLParser):
             self._unseen.append(tag)
         self._kept += tag == "pre"
         self._part(tag)
+        if tag in _RAISED:
+            self.handle_data(_RAISED[tag])
 
     def handle_startendtag(self, tag: str, attrs: object) -> None:
         self._part(tag)

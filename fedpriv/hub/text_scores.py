@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -9,7 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 from fedpriv.errors import ConfigError
-from fedpriv.plain_training.rouge import Rouge, rouge
+from fedpriv.plain_training.rouge import HAN, OTHERS, Rouge, rouge
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,19 @@ def text_scores(
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    bleu = BLEU(lowercase=lowercase)
+    bleu = BLEU(lowercase=lowercase, tokenize=_tokenizer(references))
     columns = [list(column) for column in zip_longest(*references)]  # None: has no more of them
     found = bleu.corpus_score(list(answers), columns)
     return TextScores(found.score, str(bleu.get_signature()), rouge(answers, references))
+
+
+def _tokenizer(references: Sequence[Sequence[str]]) -> str:
+    """Choose one of sacrebleu's: where a script puts no spaces, each character counts.
+
+    "zh" parts Han alone from words. "char" parts all, so it is for texts mostly of such scripts.
+    """
+    text = "".join("".join(one.split()) for several in references for one in several)
+    apart = re.findall(f"[{HAN}{OTHERS}]", text)
+    if 2 * len(apart) > len(text) and re.search(f"[{OTHERS}]", text):
+        return "char"
+    return "zh" if apart else "13a"

@@ -62,8 +62,8 @@ def load_base(
         whole: names of layers that will be trained whole, which are not packed.
 
     Raises:
-        ModelError: not found, no safetensors, or not a model for the task; or `settings.begin` is
-            an adapter of another one.
+        ModelError: not found, no safetensors, not a model for the task, or not all of its weights;
+            or `settings.begin` is an adapter of another one.
         NotPrivateError: its files are quantised already, or its configuration names code.
         ConfigError: a text may be longer than the model reads, its own classes are in another order
             than the labels, or what quantises is not installed.
@@ -115,6 +115,7 @@ def load_base(
         raise
     except Exception as error:  # of files, of what they hold, of what a library needs besides
         raise not_loaded(settings, error) from None
+    _refuse_drawn(model, new, settings)
     if settings.task == "classification" and settings.pooling == "own":
         check_problem(stored.settings.get("problem_type"))
         new |= other_head(
@@ -144,6 +145,21 @@ def load_base(
         raise ConfigError(problem, key="model.max_length", value=settings.max_length)
     base = Base(model, tokenizer, source, digest, frozenset(new))
     return base if settings.begin is None else load_part("model.begin").begun(base, settings)
+
+
+def _refuse_drawn(model: Any, new: Collection[str], settings: ModelSection) -> None:
+    """Refuse a model whose files lack weights, which are random then.
+
+    A classifier's head may be new, and a pooler, which no language model's files have.
+    """
+    within = f"{model.base_model_prefix}." if settings.task == "classification" else ""
+    names = [name for name, _ in model.named_parameters() if name in new]
+    lost = [name for name in names if name.startswith(within) and "pooler" not in name.split(".")]
+    if lost:
+        raise ModelError(
+            f"model.name: files of {settings.name!r} lack weights, or have other shapes of them:"
+            f" {', '.join(lost[:3])}. Name the files of a whole model for {settings.task}."
+        )
 
 
 def refuse_code(name: str, settings: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.personal.answering import sets_of, title, weights_of
 from fedpriv.personal.together import Weights, score_sets
 from fedpriv.plain_training.rouge import Rouge, rouge
-from fedpriv.plain_training.scores import Scored, Scores
+from fedpriv.plain_training.scores import Scored, Scores, one_label
 from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import TIE
 from fedpriv.synthetic.language_model import room, texts_after
@@ -254,17 +254,6 @@ def _of_together(beside: float, served: Weights) -> str:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in served.items())
         weight += f" The site model answers with: {shares}."
     return weight
-
-
-def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:
-    """Note where all of a classifier's records have one label, and no AUC is defined."""
-    found = {example.labels for example in examples if isinstance(example.labels, int)}
-    if len(labels) != 2 or len(found) != 1:
-        return []
-    return [
-        f"All of these records have the label {labels[found.pop()]!r}: there is no AUC, and"
-        " accuracy says little. Keep a larger share apart, or name a file with both labels."
-    ]
 
 
 def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list[str]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from unicodedata import category, normalize
 
 from fedpriv.errors import ConfigError
 
-_WORD = re.compile(r"[^\W_]+")  # in any language
+# Ranges of scripts that put no spaces between words, so that each character counts as one.
+HAN = r"\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+OTHERS = r"\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f\U00020000-\U0003ffff\u0e01-\u0e3a\u0e40-\u0eff"
+OTHERS += r"\u1000-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f"  # Myanmar and Khmer
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,17 @@ def _f_measure(made: list[str], expected: list[list[str]], kind: str) -> float:
         made,
         expected,
         accumulate="best",
-        normalizer=str.casefold,
-        tokenizer=_WORD.findall,
+        normalizer=lambda text: normalize("NFC", text.casefold()),
+        tokenizer=_words().findall,
         rouge_keys=f"rouge{kind}",
     )
     return float(found[f"rouge{kind}_fmeasure"])
+
+
+@cache
+def _words() -> re.Pattern[str]:
+    """Match a word of any language: letters, digits, and the marks on them, such as vowel signs."""
+    every = map(chr, range(sys.maxunicode + 1))
+    marks = "".join(one for one in every if category(one).startswith("M"))
+    alone, within = f"[{HAN}{OTHERS}]", rf"[^\W_{HAN}{OTHERS}]"
+    return re.compile(rf"(?=[^\W_]|[{marks}]){alone}|{within}(?:{within}|[{marks}])*")

@@ -125,6 +125,17 @@ class _Sums:
         return Scored(scores, self._losses.numpy(), self._targets.numpy())
 
 
+def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:
+    """Note where all of a classifier's records have one label, so that scores say little."""
+    found = {example.labels for example in examples if isinstance(example.labels, int)}
+    if len(found) != 1:
+        return []
+    return [
+        f"All of these records have the label {labels[found.pop()]!r}: there is no AUC, and"
+        " accuracy says little. Take more records, or a file with all labels, not sorted by them."
+    ]
+
+
 @torch.inference_mode()
 def losses_of(worker: Worker, examples: Sequence[Example], parameters: Vector) -> torch.Tensor:
     """Return each record's loss (N,), float64, of a model with these trained values (P,).

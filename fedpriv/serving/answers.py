@@ -109,7 +109,8 @@ class Answering:
     @torch.inference_mode()
     def label(self, texts: Sequence[str], first: int = 0) -> list[dict[str, Any]]:
         """Answer with {"label": ..., "probabilities": {label: ...}}, by as much as a record has."""
-        cut = {"padding": True, "truncation": True, "max_length": self._longest}
+        cut: dict[str, Any] = {"padding": True, "truncation": True, "max_length": self._longest}
+        cut |= {"padding_side": "right", "return_token_type_ids": False}  # as training does
         batch = self._tokenizer(list(texts), return_tensors="pt", **cut)
         names: Mapping[int, str] = self._model.config.id2label
         rows = self._model(**batch).logits.exp().tolist()

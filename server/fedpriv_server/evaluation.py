@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import tempfile
@@ -17,7 +18,7 @@ from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
 from fedpriv.models.vector import Vector
-from fedpriv.plain_training.scores import Scores, losses_of, score
+from fedpriv.plain_training.scores import Scores, losses_of, one_label, score
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
 from fedpriv.private_training.worker import Worker
 from fedpriv_server.own_records import spec_of
@@ -25,6 +26,7 @@ from fedpriv_server.own_records import spec_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+log = logging.getLogger(__name__)
 REWARDING = 64  # most records by whose loss a controller is rewarded, from the first
 
 
@@ -107,6 +109,8 @@ def load_examples(
             key=key,
             fix="Check the columns, and that the texts are not empty.",
         )
+    for said in one_label(reported, spec.labels):
+        log.warning("%s, the first %d records of %s: %s", key, len(rows), where(source), said)
     return reported, tuning
 
 

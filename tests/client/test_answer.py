@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from fedpriv.data.encode import encode_labelled
 from fedpriv.errors import ConfigError, DataError, RunningError
 from fedpriv.serving.answers import Answering
 from fedpriv_client.answer import answer_file, run
 from fedpriv_client.cli import app
 from tests.serving.answering import Made, MakeSiteModel
+from tests.small_models import TARGETS
 
 RECORDS = [{"text": f"the patient has {i}", "ward": i} for i in range(5)]
 
@@ -137,6 +140,35 @@ def test_labels_come_with_their_probabilities(
     assert answering.text_of(talk) == talk  # which a label is learned of as it is written
     with pytest.raises(ConfigError, match=r"labels texts.* fedpriv-client classify"):
         Answering(made.folder, writes=True)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_a_label_is_that_of_training_whatever_the_tokenizer_s_own_side_and_segments(
+    kind: str, make_site_model: MakeSiteModel, model_folder: Any, tmp_path: Path
+) -> None:
+    """Training pads on the right, and gives no segments."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    base = tmp_path / "base"
+    shutil.copytree(model_folder(kind), base)
+    tokenizer: Any = AutoTokenizer.from_pretrained(base)
+    ends = TemplateProcessing(single="$A:1 <eos>:1", special_tokens=[("<eos>", 2)])
+    tokenizer.backend_tokenizer.post_processor = ends
+    tokenizer.save_pretrained(base)
+    path = base / "tokenizer_config.json"
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    own = {"padding_side": "left", "model_input_names": names}
+    path.write_text(json.dumps(json.loads(path.read_text()) | own))
+    made = make_site_model(base, task="classification", targets=TARGETS[kind])
+    answering = Answering(made.folder, writes=False)
+    texts = ["a cough", "the patient has no fever"]
+    examples = [encode_labelled(text, 0, tokenizer, 32)[0] for text in texts]
+    batch = made.worker.batch(examples, 32)
+    expected = made.mean(input_ids=batch.input_ids, attention_mask=batch.attention_mask).exp()
+    for found in (answering.label(texts), [answering.label([text])[0] for text in texts]):
+        for one, share in zip(found, expected, strict=True):
+            assert list(one["probabilities"].values()) == pytest.approx(share.tolist(), rel=1e-4)
 
 
 def test_the_newest_site_model_of_the_site_answers(

@@ -39,3 +39,25 @@ def test_evaluation_records(tmp_path: Path, make_tokenizer: Make) -> None:
         with pytest.raises(DataError, match="nothing to evaluate") as caught:
             load_notes(limit, share)
         assert caught.value.key == "evaluation.data"
+
+
+@pytest.mark.parametrize("labels", [("no", "yes"), ("no", "yes", "may be")])
+def test_records_of_one_label_alone_are_named(
+    labels: tuple[str, ...],
+    tmp_path: Path,
+    make_tokenizer: Make,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A limit takes the first rows, which a file sorted by label has of one class alone."""
+    path = tmp_path / "public.jsonl"
+    rows = [{"note": f"a {i}", "kind": "yes" if i < 4 else "no"} for i in range(8)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = {"text": "note", "label": "kind"}
+    spec = DataSpec(columns, "classification", labels, 8, "record", 1)
+    for limit in (None, 5):
+        load_examples(path, spec, make_tokenizer(), "evaluation.data", limit, tmp_path)
+    assert not caplog.messages
+    load_examples(path, spec, make_tokenizer(), "controller.data", 4, tmp_path)
+    [said] = caplog.messages
+    assert f"controller.data, the first 4 records of {path}: All" in said
+    assert "have the label 'yes': there is no AUC, and accuracy says little" in said

@@ -25,6 +25,10 @@ from fedpriv.data.html import text_of
         ("5 < 6 and a & b", "5 < 6 and a & b"),
         ("</pre></b>closed twice", "closed twice"),
         ("<template>no<template/>no</template>seen", "seen"),
+        ("10<sup>9</sup>/l, H<sub>2</sub>O, <SUP><b>99m</b></SUP>Tc", "10^9/l, H_2O, ^99mTc"),
+        ("<s>10 mg</s> 5 mg, <strike>a</strike>b<p/>", "5 mg, b"),
+        ("<del>not <b>at</b> all</del> allergic to <ins>nuts</ins>", "allergic to nuts"),
+        ("<s>10<sup>9</sup> <del>a</del> b<p>c</s>d<sup/>e", "de"),
         ("", ""),
     ],
 )

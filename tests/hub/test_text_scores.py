@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -68,6 +69,38 @@ def test_the_command_of_sacrebleu_finds_the_same(tmp_path: Path) -> None:
         assert found.bleu == pytest.approx(float(done.stdout), abs=1e-5)
         assert f"case:{'lc' if lowercase else 'mixed'}" in found.signature
     assert found.as_dict().keys() == {"bleu", "signature", "rouge_1", "rouge_2", "rouge_l"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "tokenizer"),
+    [
+        ("no pain in the chest", "no pain in the chest at all", "13a"),
+        ("Schmerzen im Bauch seit Mai", "Schmerzen im Bauch seit gestern", "13a"),
+        ("病 人 没 有 发 热", "病 人 没 有 发 烧", "zh"),
+        ("CT shows 病 灶 in the chest", "CT shows 病 变 in the chest", "zh"),
+        ("the patient took ยา for pain", "the patient took ยา for it", "zh"),  # is mostly English
+        ("患 者 は 発 熱 な し", "患 者 は 発 熱 あ り", "char"),
+        ("C T で 肺 炎 な し", "C T で 肺 炎 あ り", "char"),
+        ("ไ ม ่ ม ี ไ ข ้", "ไ ม ่ ม ี ไ อ", "char"),
+    ],
+)
+def test_a_script_without_spaces_is_scored_by_its_characters(
+    answer: str, reference: str, tokenizer: str
+) -> None:
+    def written(text: str) -> str:
+        return text if tokenizer == "13a" else re.sub(r"(?<=[^a-z]) (?=[^a-z])", "", text)
+
+    found = text_scores([written(answer)], [[written(reference)]])
+    assert f"|tok:{tokenizer}|" in found.signature
+    assert found.bleu == pytest.approx(by_definition([answer.split()], [[reference.split()]]))
+
+
+def test_scores_of_texts_with_spaces_are_those_of_before() -> None:
+    found = text_scores(["Pain, in the chest: 39,5."], [["no pain, in the Chest at all: 39,5."]])
+    assert found.bleu == pytest.approx(23.76101887396088)
+    assert found.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    rouge = (found.rouge.rouge_1, found.rouge.rouge_2, found.rouge.rouge_l)
+    assert rouge == pytest.approx((4 / 5, 8 / 13, 4 / 5))
 
 
 def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fedpriv.models.base import load_base, load_tokenizer
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.vector import TrainableVector, check_vector
+from tests.small_models import small_config
 
 Make = Callable[..., Any]
 
@@ -63,10 +65,57 @@ def test_a_model_that_is_not_there(name: str) -> None:
         load_base(ModelSection(name=name))
 
 
+@pytest.mark.parametrize(
+    ("kind", "labels", "pooling", "lost"),
+    [
+        ("llama", "", "own", "model.layers.1.mlp.up_proj.weight"),
+        ("llama", "", "own", "lm_head.weight"),
+        ("gpt2", "ab", "own", "transformer.h.1.mlp.c_fc.bias"),
+        ("roberta", "ab", "own", "roberta.encoder.layer.0.output.dense.weight"),
+        ("roberta", "ab", "mean", "roberta.encoder.layer.0.output.dense.weight"),
+    ],
+)
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_model_without_all_of_its_weights_is_refused(
+    model_folder: Make, tmp_path: Path, kind: str, labels: str, pooling: str, lost: str, cut: bool
+) -> None:
+    """They would be drawn at random. A classifier's new head is, and is no fault."""
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / kind
+    shutil.copytree(model_folder(kind), folder)
+    named = {"task": "classification", "labels": tuple(labels), "pooling": pooling}
+    section = ModelSection(name=str(folder), **(named if labels else {}))
+    assert load_base(section)
+    weights = load_file(folder / "model.safetensors")
+    whole = weights.pop(lost)
+    if cut:
+        weights[lost] = whole[:-1].contiguous()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"model\.name: .*") as caught:
+        load_base(section)
+    if not cut or (pooling == "own" and labels):
+        assert lost.removeprefix("roberta.") in str(caught.value)
+        assert "lack weights, or have other shapes of them" in str(caught.value)
+
+
+def test_an_encoder_of_a_language_model_has_no_pooler_and_a_tied_layer_is_not_lost(
+    model_folder: Make, tmp_path: Path, byte_tokenizer: Any
+) -> None:
+    import transformers
+
+    for kind, factory in (("bert", "MaskedLM"), ("gpt2", "CausalLM")):
+        model: Any = getattr(transformers, f"AutoModelFor{factory}")
+        model.from_config(small_config(kind)).save_pretrained(tmp_path / kind)
+        byte_tokenizer.save_pretrained(tmp_path / kind)
+    bert: Any = {"name": str(tmp_path / "bert"), "task": "classification", "labels": ("a", "b")}
+    assert "bert.pooler.dense.weight" in load_base(ModelSection(**bert)).drawn
+    assert load_base(ModelSection(**bert, pooling="mean"))
+    assert not load_base(ModelSection(name=str(tmp_path / "gpt2"))).drawn
+
+
 def test_pickled_weights_are_never_loaded(model_folder: Make, tmp_path: Path) -> None:
     """Only safetensors: a folder with a pickle alone is refused, and its code is not run."""
-    import shutil
-
     folder = tmp_path / "pickled"
     shutil.copytree(model_folder("llama"), folder)
     (folder / "model.safetensors").unlink()
@@ -83,8 +132,6 @@ def test_pickled_weights_are_never_loaded(model_folder: Make, tmp_path: Path) ->
 
 
 def test_code_of_a_models_folder_is_never_run(model_folder: Make, tmp_path: Path) -> None:
-    import shutil
-
     folder = tmp_path / "custom"
     shutil.copytree(model_folder("llama"), folder)
     config = json.loads((folder / "config.json").read_text())

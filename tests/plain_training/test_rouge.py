@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from unicodedata import category, normalize
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedpriv.plain_training.rouge import rouge
+from fedpriv.plain_training.rouge import _words, rouge
 
 words = st.lists(st.sampled_from(["fever", "cough", "pain", "no", "the"]), min_size=1, max_size=8)
 
@@ -62,3 +64,31 @@ def test_words_of_any_language_count_and_nothing_else(
     made: str, expected: str, same: float
 ) -> None:
     assert rouge([made], [expected]).rouge_1 == pytest.approx(same)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected", "one", "longest"),
+    [
+        ("मरीज़ को दिल की बीमारी है", "मरीज़ का दाल के बीमारा हो", 1 / 6, 1 / 6),  # vowel signs
+        ("مريضٌ", "مريضُ", 0.0, 0.0),
+        ("病人没有发烧", "病人没有咳嗽发烧", 12 / 14, 12 / 14),
+        ("病人用CT检查。", "病人的CT检查", 10 / 12, 10 / 12),  # CT is one word
+        ("発熱なし", "発熱あり", 0.5, 0.5),
+        ("ไม่มีไข้", "มีไข้", 10 / 13, 10 / 13),
+        ("ជំងឺ", "ជំងា", 6 / 8, 6 / 8),
+        ("fie\u0300vre", "fi\u00e8vre", 1.0, 1.0),  # the same letter, written in two ways
+        ("\u2764\ufe0f", "\u2764\ufe0f", 0.0, 0.0),  # a mark on no letter is no word
+    ],
+)
+def test_marks_belong_to_words_and_characters_count_without_spaces(
+    made: str, expected: str, one: float, longest: float
+) -> None:
+    found = rouge([made], [expected])
+    assert (found.rouge_1, found.rouge_l) == pytest.approx((one, longest))
+
+
+@given(st.text(st.characters(max_codepoint=0x2FF, exclude_categories=["M"])))
+def test_words_of_european_letters_stay_as_they_were(text: str) -> None:
+    folded = normalize("NFC", text.casefold())
+    assume(not any(category(one) == "Mn" for one in folded))
+    assert _words().findall(folded) == re.findall(r"[^\W_]+", text.casefold())
