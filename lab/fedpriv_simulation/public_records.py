@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import OF_SITES
@@ -14,7 +15,9 @@ from fedpriv.data.read import read_records
 from fedpriv.data.transform import transformed
 from fedpriv.errors import ConfigError
 from fedpriv.files import sha256
+from fedpriv.personal.held_out_checks import check_copies
 from fedpriv_client.site_settings import cache_folder
+from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.run_directory import private_site_folder
 
 
@@ -23,7 +26,7 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
 
     Paths and links were compared when the file was read; this compares what the records hold,
     white space and labels apart. Only a simulation can: it has the records of all sites. Where all
-    data is public there is nothing to refuse.
+    data is public, evaluation records are refused that are copies of those that train.
 
     Args:
         run: run directory; records are read in a site's own folder there, and nothing is left.
@@ -31,12 +34,13 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
 
     Raises:
         ConfigError: some are; says how many, to whoever runs the simulation.
-        DataError: records can't be read.
+        DataError: records can't be read, or where all are public, too many are copies.
 
     Privacy:
         A loss on private records would be a release that nobody paid for.
     """
     if config.job.data_is_public:
+        _check_copies(config, cache_folder(private_site_folder(run, config.sites[0].name)))
         return
     public: dict[str, list[str]] = {}  # digests of each file's records
     for key, path in config.files().items():
@@ -67,6 +71,23 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
             raise ConfigError(problem, file=source, key=key, value=value, fix=fix)
 
 
+def _check_copies(config: JobConfig, cache: Path) -> None:
+    """Refuse public records to judge by that train, as a comparison does."""
+    try:
+        parts = (read_site(site, spec_of(config), cache).training for site in config.sites)
+        training = [digest for part in parts for digest in _contents(part)]
+        for key, path in config.evaluation.files().items():
+            columns, most = config.data.columns, config.evaluation.limit
+            held_out = read_records(path, columns, unit="record", cache_dir=cache, key=key)
+            check_copies(training, [*_contents(held_out)][:most], key=key)
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def _contents(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    return (sha256(content) for content in map(whole_record, records) if content)
+
+
 def _digests(
     config: JobConfig, data: Source, cache: Path, key: str, through: str | None = None
 ) -> Iterator[str]:
@@ -77,7 +98,7 @@ def _digests(
         if through is not None:
             named, rows = f"{key.rpartition('.')[0]}.transform", range(1, len(records) + 1)
             known.append(transformed(records, rows, through, cache, named))
-        contents = (whole_record(record) for part in known for record in part)
-        yield from (sha256(content) for content in contents if content)
+        for part in known:
+            yield from _contents(part)
     finally:
         shutil.rmtree(cache, ignore_errors=True)
