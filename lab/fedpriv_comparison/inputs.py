@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from inspect import getmodule
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
+from fedpriv.data.transform import find_transform
 from fedpriv.errors import ConfigError
 from fedpriv.models.stored import digest_of
 from fedpriv.stored_adapter import find_adapter
@@ -19,21 +21,30 @@ def add_digests(known: dict[str, str], config: JobConfig) -> None:
 
     Raises:
         ConfigError: a file can't be read.
+        DataError: a site's own function can't be imported.
         ModelError: there is no such base.
     """
-    for key, path in config.files().items():
-        if str(path) in known:
+    named = {str(path): (key, path) for key, path in config.files().items()}
+    for site in config.everybody:
+        if site.transform is not None:
+            key = f"{site.table}.{site.name}.transform"
+            module = getmodule(find_transform(site.transform, key))
+            if file := getattr(module, "__file__", None):
+                named[site.transform] = key, Path(file)
+    for name, (key, path) in named.items():
+        if name in known:
             continue
         try:
-            known[str(path)] = _digest(path)
+            digest = _digest(path)
+            known[name] = digest if name == str(path) else f"{name} {digest}"  # which function, too
         except OSError as error:
             problem = f"can't be read: {error.strerror}"
             raise ConfigError(problem, key=key, value=str(path)) from None
     made_by = config.synthetic and config.synthetic.generator
     local = made_by.model if made_by and made_by.kind == "local" else None
-    for name in (config.model.name, local):
-        if name and name not in known:
-            known[name] = digest_of(name)
+    for base in (config.model.name, local):
+        if base and base not in known:
+            known[base] = digest_of(base)
     if config.model.begin is not None:
         known[config.model.begin] = find_adapter(config.model.begin).digest
 
