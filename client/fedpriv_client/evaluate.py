@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.adapter_facts import AdapterFacts, read_facts
+from fedpriv.adapter_facts import AdapterFacts, Kind, read_facts
 from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
@@ -26,6 +26,7 @@ from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score
 from fedpriv.serving import load_site_model
 from fedpriv.serving.folder import read_weights, site_models
+from fedpriv_client.handover import said
 from fedpriv_client.own import Federated, at_work, federated, opened
 
 PAGE = "evaluation.html"  # in the site's folder
@@ -74,7 +75,10 @@ def own_view(
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job
         models, facts = _models(chosen, worker, folder)
         held_out = str(file.data.held_out)  # to notice models that were trained with another value
-        knowing = [kind for kind, one in facts.items() if one.held_out != held_out]
+        knowing: list[Kind] = [kind for kind, one in facts.items() if one.held_out != held_out]
+        when = chosen.facts.held_out
+        if when is not None and when != said(file.data.held_out):
+            knowing.append("federated")
         served = read_weights(folder) if folder.exists() else {}
         needed = served and ("prompt" in spec.columns or "single" in served)
         return evaluate(
@@ -90,7 +94,7 @@ def own_view(
             served=served,
             site_model=load_site_model(folder) if needed else None,
             trained={kind: one.trained or "" for kind, one in facts.items()},
-            notes=_notes(facts, knowing),
+            notes=_notes({"federated": chosen.facts, **facts}, knowing),
             told=say,
         )
 
@@ -105,15 +109,23 @@ def _models(
     return {name: values[name] for name in MEANING if name in values}, facts
 
 
-def _notes(facts: Mapping[OwnKind, AdapterFacts], knowing: Sequence[OwnKind]) -> list[str]:
-    """Write notes on the own models, of which some may have seen held-out records."""
-    notes = [
-        f"The model {kind!r} was trained when data.held_out was"
-        f" {facts[kind].held_out or 'not set'}, so it may know some of these records. Train it"
-        " again: fedpriv-client personalise"
-        for kind in knowing
-    ]
-    if len(facts) < len(TRAINED):
+def _notes(facts: Mapping[Kind, AdapterFacts], knowing: Sequence[Kind]) -> list[str]:
+    """Write notes on the models, of which some may have seen held-out records."""
+    notes = []
+    for kind in knowing:
+        again = "Train it again: fedpriv-client personalise"
+        if kind == "federated":
+            again = "Judge an adapter of a later job."
+        notes.append(
+            f"The model {kind!r} was trained when data.held_out was"
+            f" {facts[kind].held_out or 'not set'}, so it may know some of these records. {again}"
+        )
+    if facts["federated"].held_out is None:
+        notes.append(
+            "Nobody wrote down what data.held_out was when the federation's adapter was trained:"
+            " if it was another, the adapter may know some of these records."
+        )
+    if not {*TRAINED} <= facts.keys():
         notes.append(
             "There is more to compare: fedpriv-client personalise trains this site's own models,"
             " with the federation's adapter and without."
