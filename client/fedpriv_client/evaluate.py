@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,11 @@ def own_view(
             check_held_out(training, examples, tokenizer, key=key)
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job
         models, facts = _models(chosen, worker, folder)
-        held_out = str(file.data.held_out)  # to notice models that were trained with another value
-        knowing: list[Kind] = [kind for kind, one in facts.items() if one.held_out != held_out]
-        when = chosen.facts.held_out
-        if when is not None and when != said(file.data.held_out):
-            knowing.append("federated")
+        own_now, now = str(file.data.held_out), said(file.data.held_out)
+        knowing: dict[Kind, str | None] = {}  # models that were made with another value, or unknown
+        knowing |= {kind: one.held_out for kind, one in facts.items() if one.held_out != own_now}
+        if (when := chosen.facts.held_out) != now:
+            knowing["federated"] = when
         served = read_weights(folder) if folder.exists() else {}
         needed = served and ("prompt" in spec.columns or "single" in served)
         return evaluate(
@@ -86,7 +86,7 @@ def own_view(
             examples,
             models,
             spec,
-            units=None if knowing else units,
+            units=units if knowing in ({}, {"federated": None}) else None,
             site=chosen.settings.name,
             job=chosen.facts.job,
             records=len(records),
@@ -94,7 +94,7 @@ def own_view(
             served=served,
             site_model=load_site_model(folder) if needed else None,
             trained={kind: one.trained or "" for kind, one in facts.items()},
-            notes=_notes({"federated": chosen.facts, **facts}, knowing),
+            notes=_notes(knowing, len(facts)),
             told=say,
         )
 
@@ -109,23 +109,15 @@ def _models(
     return {name: values[name] for name in MEANING if name in values}, facts
 
 
-def _notes(facts: Mapping[Kind, AdapterFacts], knowing: Sequence[Kind]) -> list[str]:
-    """Write notes on the models, of which some may have seen held-out records."""
-    notes = []
-    for kind in knowing:
-        again = "Train it again: fedpriv-client personalise"
-        if kind == "federated":
-            again = "Judge an adapter of a later job."
-        notes.append(
-            f"The model {kind!r} was trained when data.held_out was"
-            f" {facts[kind].held_out or 'not set'}, so it may know some of these records. {again}"
-        )
-    if facts["federated"].held_out is None:
-        notes.append(
-            "Nobody wrote down what data.held_out was when the federation's adapter was trained:"
-            " if it was another, the adapter may know some of these records."
-        )
-    if not {*TRAINED} <= facts.keys():
+def _notes(knowing: Mapping[Kind, str | None], own: int) -> list[str]:
+    """Write notes on models that may have seen held-out records, and on how many a site has."""
+    again = " Train it again: fedpriv-client personalise"
+    notes = [
+        f"The model {kind!r} was trained when data.held_out was {when or 'not written down'},"
+        f" so it may know some of these records.{again * (kind != 'federated')}"
+        for kind, when in knowing.items()
+    ]
+    if own < len(TRAINED):
         notes.append(
             "There is more to compare: fedpriv-client personalise trains this site's own models,"
             " with the federation's adapter and without."

@@ -5,19 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from transformers import GenerationConfig
 
 from fedpriv.data.batch import collate
 from fedpriv.data.encode import Example
+from fedpriv.errors import ModelError
 from fedpriv.models.base import longest as reads
+from fedpriv.models.trial import AS_IT_IS, Trial
 from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.generator import with_prompt
 from fedpriv.synthetic.records import Record
 
 BATCH, GREEDY_BATCH = 64, 16  # texts at once
+TRIED = 16  # tokens of a text by which a model is tried
+_TRIED: WeakSet[Any] = WeakSet()  # models that write as they compute
 Model = tuple[Any, Any]  # a causal LM, and its tokenizer
 Lender = Callable[[], AbstractContextManager[Model]]
 Starts = Sequence[Sequence[int]]  # tokens, of at least one
@@ -113,7 +119,11 @@ def sample(
         rooms: they end where the model reads no further, too; one comes in any case.
         temperature: at which tokens are drawn; 0 takes the likeliest each time.
         seed: public.
+
+    Raises:
+        ModelError: the model writes otherwise than it computes texts.
     """
+    _check_writes(model, tokenizer)
     end, at_once = reads(model), BATCH if temperature else GREEDY_BATCH
     rooms = [max(1, min(n, end - len(s))) for n, s in zip(rooms, starts, strict=True)]
     made: list[list[int]] = [[] for _ in starts]
@@ -122,10 +132,7 @@ def sample(
     with _seeded(seed, model.device), _nothing_else(model, tokenizer, temperature) as ends:
         for members in parts:
             texts = [[*starts[i], *made[i]] for i in members]
-            width = max(map(len, texts))
-            examples = [Example(text, text) for text in texts]
-            batch = collate(examples, tokenizer.pad_token_id, width, "left").to(model.device)
-            given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+            given, width = _padded(texts, tokenizer, model.device), max(map(len, texts))
             most = max(rooms[i] - len(made[i]) for i in members)
             found = model.generate(**given, max_new_tokens=max(1, min(most, end - width)))
             for i, row in zip(members, found[:, width:].tolist(), strict=True):
@@ -134,6 +141,46 @@ def sample(
             going = [i for i in members if len(made[i]) < rooms[i] and made[i][-1] not in ends]
             parts += [going] if going else []  # whom a longer one beside them held up
     return made
+
+
+def _padded(texts: Starts, tokenizer: Any, device: torch.device) -> dict[str, torch.Tensor]:
+    examples = [Example(list(text), list(text)) for text in texts]
+    batch = collate(examples, tokenizer.pad_token_id, max(map(len, texts)), "left").to(device)
+    return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+
+
+class _Writing(torch.nn.Module):
+    """A model as it writes: of a text it is given each beginning, all of them at once."""
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        super().__init__()
+        self.model, self._tokenizer = model, tokenizer
+
+    def forward(self, input_ids: torch.Tensor) -> Any:
+        [text] = input_ids.tolist()
+        begun = [text[:length] for length in range(1, len(text) + 1)]
+        given: dict[str, Any] = _padded(begun, self._tokenizer, input_ids.device)
+        given |= {"output_logits": True, "return_dict_in_generate": True, "max_new_tokens": 1}
+        return SimpleNamespace(logits=self.model.generate(**given).logits[0][None])
+
+
+@torch.inference_mode(False)
+def _check_writes(model: Any, tokenizer: Any) -> None:
+    """Refuse a model that is given other positions than in training, or reads padding.
+
+    Before a shorter text padding stands here, which training never has.
+    """
+    if model in _TRIED:
+        return
+    trial = Trial(model, tokenizer, min(TRIED, reads(model)), AS_IT_IS)
+    with _nothing_else(model, tokenizer, 0):
+        off = trial.other_off_by(_Writing(model, tokenizer), torch.float32)
+    if off > 1:
+        name, kind = model.name_or_path, model.config.model_type
+        problem = f"model.name: {name!r} ({kind}) can be trained and scored, but not generate: its"
+        problem += f" logits are then off by {off:.0f} times what rounding explains. Use another."
+        raise ModelError(problem)
+    _TRIED.add(model)
 
 
 @contextmanager

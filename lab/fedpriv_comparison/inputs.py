@@ -24,27 +24,24 @@ def add_digests(known: dict[str, str], config: JobConfig) -> None:
         DataError: a site's own function can't be imported.
         ModelError: there is no such base.
     """
-    named = {str(path): (key, path) for key, path in config.files().items()}
-    for site in config.everybody:
-        if site.transform is not None:
-            key = f"{site.table}.{site.name}.transform"
-            module = getmodule(find_transform(site.transform, key))
-            if file := getattr(module, "__file__", None):
-                named[site.transform] = key, Path(file)
-    for name, (key, path) in named.items():
-        if name in known:
+    for key, path in config.files().items():
+        if str(path) in known:
             continue
         try:
-            digest = _digest(path)
-            known[name] = digest if name == str(path) else f"{name} {digest}"  # which function, too
+            known[str(path)] = _digest(path)
         except OSError as error:
             problem = f"can't be read: {error.strerror}"
             raise ConfigError(problem, key=key, value=str(path)) from None
+    for site in config.everybody:
+        if site.transform is not None:
+            found = find_transform(site.transform, f"{site.table}.{site.name}.transform")
+            if file := getattr(getmodule(found), "__file__", None):
+                known[site.transform] = f"{site.transform} {_digest(Path(file))}"
     made_by = config.synthetic and config.synthetic.generator
     local = made_by.model if made_by and made_by.kind == "local" else None
-    for base in (config.model.name, local):
-        if base and base not in known:
-            known[base] = digest_of(base)
+    for name in (config.model.name, local):
+        if name and name not in known:
+            known[name] = digest_of(name)
     if config.model.begin is not None:
         known[config.model.begin] = find_adapter(config.model.begin).digest
 

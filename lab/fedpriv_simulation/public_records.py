@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import OF_SITES
@@ -40,7 +40,7 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
         A loss on private records would be a release that nobody paid for.
     """
     if config.job.data_is_public:
-        _check_copies(config, cache_folder(private_site_folder(run, config.sites[0].name)))
+        _check_copies(config)
         return
     public: dict[str, list[str]] = {}  # digests of each file's records
     for key, path in config.files().items():
@@ -71,21 +71,15 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
             raise ConfigError(problem, file=source, key=key, value=value, fix=fix)
 
 
-def _check_copies(config: JobConfig, cache: Path) -> None:
+def _check_copies(config: JobConfig) -> None:
     """Refuse public records to judge by that train, as a comparison does."""
-    try:
+    with TemporaryDirectory() as folder:
+        cache = Path(folder)
         parts = (read_site(site, spec_of(config), cache).training for site in config.sites)
-        training = [digest for part in parts for digest in _contents(part)]
+        training = [sha256(one) for part in parts for one in map(whole_record, part) if one]
         for key, path in config.evaluation.files().items():
-            columns, most = config.data.columns, config.evaluation.limit
-            held_out = read_records(path, columns, unit="record", cache_dir=cache, key=key)
-            check_copies(training, [*_contents(held_out)][:most], key=key)
-    finally:
-        shutil.rmtree(cache, ignore_errors=True)
-
-
-def _contents(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    return (sha256(content) for content in map(whole_record, records) if content)
+            held_out = [*_digests(config, path, cache, key)][: config.evaluation.limit]
+            check_copies(training, held_out, key=key)
 
 
 def _digests(
@@ -98,7 +92,7 @@ def _digests(
         if through is not None:
             named, rows = f"{key.rpartition('.')[0]}.transform", range(1, len(records) + 1)
             known.append(transformed(records, rows, through, cache, named))
-        for part in known:
-            yield from _contents(part)
+        contents = (whole_record(record) for part in known for record in part)
+        yield from (sha256(content) for content in contents if content)
     finally:
         shutil.rmtree(cache, ignore_errors=True)

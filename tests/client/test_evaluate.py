@@ -175,11 +175,12 @@ def test_an_adapter_that_trained_on_what_is_held_out_since_is_noted(setting: Own
     facts.write_text(written.replace('"held_out": "0.25"', '"held_out": "not set"'))
     personalise(setting.file, setting.config)
     found = own_view(setting.file, setting.config)
-    assert "The model 'federated' was trained when data.held_out was not set" in found.notes[0]
+    [note] = [note for note in found.notes if "'federated'" in note]
+    assert "was trained when data.held_out was not set, so it may know some" in note
     assert not found.verdict
     facts.write_text(written.replace('"held_out": "0.25"', '"held_out": null'))  # as 0.2.0 did
     found = own_view(setting.file, setting.config)
-    assert "Nobody wrote down what data.held_out was" in found.notes[0]
+    assert any("data.held_out was not written down" in note for note in found.notes)
     assert found.verdict
 
 

@@ -181,3 +181,11 @@ def test_a_text_ends_at_any_end_that_the_model_or_its_tokenizer_has(make_worker:
     for row in found:
         assert not {2, *others} & set(row[:-1])
         assert len(row) == 48 or row[-1] in {2, *others}
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma", "mistral", "phi", "gpt_neox"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_models_write_as_they_compute(kind: str, dtype: str, make_worker: Make) -> None:
+    worker = make_worker(kind, dtype=dtype)
+    [made] = sample(worker.model, worker.base.tokenizer, [[1, 70, 80]], [3])
+    assert made
