@@ -23,7 +23,8 @@ from fedpriv.synthetic.records import Record
 
 BATCH, GREEDY_BATCH = 64, 16  # texts at once
 TRIED = 16  # tokens of a text by which a model is tried
-_TRIED: WeakSet[Any] = WeakSet()  # models that write as they compute
+_LOGITS: Any = {"max_new_tokens": 2, "output_logits": True, "return_dict_in_generate": True}
+_WRITE: WeakSet[Any] = WeakSet()  # models that were tried
 Model = tuple[Any, Any]  # a causal LM, and its tokenizer
 Lender = Callable[[], AbstractContextManager[Model]]
 Starts = Sequence[Sequence[int]]  # tokens, of at least one
@@ -123,7 +124,8 @@ def sample(
     Raises:
         ModelError: the model writes otherwise than it computes texts.
     """
-    _check_writes(model, tokenizer)
+    if model not in _WRITE:
+        _check_writes(model, tokenizer)
     end, at_once = reads(model), BATCH if temperature else GREEDY_BATCH
     rooms = [max(1, min(n, end - len(s))) for n, s in zip(rooms, starts, strict=True)]
     made: list[list[int]] = [[] for _ in starts]
@@ -132,9 +134,10 @@ def sample(
     with _seeded(seed, model.device), _nothing_else(model, tokenizer, temperature) as ends:
         for members in parts:
             texts = [[*starts[i], *made[i]] for i in members]
-            given, width = _padded(texts, tokenizer, model.device), max(map(len, texts))
+            width = max(map(len, texts))
             most = max(rooms[i] - len(made[i]) for i in members)
-            found = model.generate(**given, max_new_tokens=max(1, min(most, end - width)))
+            most = max(1, min(most, end - width))
+            found = _after(model, tokenizer, texts, max_new_tokens=most)
             for i, row in zip(members, found[:, width:].tolist(), strict=True):
                 until = next((n for n, token in enumerate(row, 1) if token in ends), len(row))
                 made[i] = [*made[i], *row[:until]][: rooms[i]]
@@ -143,44 +146,38 @@ def sample(
     return made
 
 
-def _padded(texts: Starts, tokenizer: Any, device: torch.device) -> dict[str, torch.Tensor]:
-    examples = [Example(list(text), list(text)) for text in texts]
-    batch = collate(examples, tokenizer.pad_token_id, max(map(len, texts)), "left").to(device)
-    return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-
-
-class _Writing(torch.nn.Module):
-    """A model as it writes: of a text it is given each beginning, all of them at once."""
-
-    def __init__(self, model: Any, tokenizer: Any) -> None:
-        super().__init__()
-        self.model, self._tokenizer = model, tokenizer
-
-    def forward(self, input_ids: torch.Tensor) -> Any:
-        [text] = input_ids.tolist()
-        begun = [text[:length] for length in range(1, len(text) + 1)]
-        given: dict[str, Any] = _padded(begun, self._tokenizer, input_ids.device)
-        given |= {"output_logits": True, "return_dict_in_generate": True, "max_new_tokens": 1}
-        return SimpleNamespace(logits=self.model.generate(**given).logits[0][None])
+def _after(model: Any, tokenizer: Any, texts: Sequence[list[int]], **how: Any) -> Any:
+    width = max(map(len, texts))
+    examples = [Example(text, text) for text in texts]
+    batch = collate(examples, tokenizer.pad_token_id, width, "left").to(model.device)
+    return model.generate(input_ids=batch.input_ids, attention_mask=batch.attention_mask, **how)
 
 
 @torch.inference_mode(False)
 def _check_writes(model: Any, tokenizer: Any) -> None:
-    """Refuse a model that is given other positions than in training, or reads padding.
+    """Refuse a model that reads the padding before a text, or counts places in it otherwise.
 
-    Before a shorter text padding stands here, which training never has.
+    In training padding stands behind. A text's logits are those after each of its beginnings and
+    the token that comes next there, which are written on from at once.
     """
-    if model in _TRIED:
-        return
+
+    def write(input_ids: torch.Tensor) -> Any:
+        [text] = input_ids.tolist()
+        begun = [text[:place] for place in range(1, len(text))]
+        given = {**_LOGITS, "prefix_allowed_tokens_fn": lambda row, _: [text[row + 1]]}
+        first, others = _after(model, tokenizer, begun, **given).logits
+        return SimpleNamespace(logits=torch.cat([first[:1], others])[None])
+
+    writing: Any = write
+    writing.modules = model.modules
     trial = Trial(model, tokenizer, min(TRIED, reads(model)), AS_IT_IS)
     with _nothing_else(model, tokenizer, 0):
-        off = trial.other_off_by(_Writing(model, tokenizer), torch.float32)
+        off = trial.other_off_by(writing, torch.float32)  # what `generate` gives logits in
     if off > 1:
-        name, kind = model.name_or_path, model.config.model_type
-        problem = f"model.name: {name!r} ({kind}) can be trained and scored, but not generate: its"
-        problem += f" logits are then off by {off:.0f} times what rounding explains. Use another."
-        raise ModelError(problem)
-    _TRIED.add(model)
+        said = f"{model.name_or_path!r} ({model.config.model_type}) can be trained and scored, but"
+        said += f" not generate: its logits are then off by {off:.0f} times what rounding explains."
+        raise ModelError(f"model.name: {said} Use another model.")
+    _WRITE.add(model)
 
 
 @contextmanager

@@ -33,10 +33,9 @@ def add_digests(known: dict[str, str], config: JobConfig) -> None:
             problem = f"can't be read: {error.strerror}"
             raise ConfigError(problem, key=key, value=str(path)) from None
     for site in config.everybody:
-        if site.transform is not None:
-            found = find_transform(site.transform, f"{site.table}.{site.name}.transform")
-            if file := getattr(getmodule(found), "__file__", None):
-                known[site.transform] = f"{site.transform} {_digest(Path(file))}"
+        if (name := site.transform) is not None:
+            module = getmodule(find_transform(name, f"{site.table}.{site.name}.transform"))
+            known[name] = f"{name} {_digest(Path(getattr(module, '__file__', __file__)))}"
     made_by = config.synthetic and config.synthetic.generator
     local = made_by.model if made_by and made_by.kind == "local" else None
     for name in (config.model.name, local):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import OF_SITES
@@ -40,15 +39,20 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
         A loss on private records would be a release that nobody paid for.
     """
     if config.job.data_is_public:
-        _check_copies(config)
+        cache = cache_folder(private_site_folder(run, config.sites[0].name))
+        parts = (read_site(site, spec_of(config), cache).training for site in config.sites)
+        training = [sha256(one) for part in parts for one in map(whole_record, part) if one]
+        for key, path in config.evaluation.files().items():
+            judged = [*_digests(config, path, cache, key)][: config.evaluation.limit]
+            check_copies(training, judged, key=key)
         return
     public: dict[str, list[str]] = {}  # digests of each file's records
     for key, path in config.files().items():
         if not key.startswith(OF_SITES):
             cache = cache_folder(private_site_folder(run, config.sites[0].name))
             public[key] = list(_digests(config, path, cache, key))
-    wanted = {digest for found in public.values() for digest in found}
-    held: dict[str, str] = {}  # digest of one of these → the site that has it, too
+    # Digest of one of these → the site that has it, too.
+    held = {digest: "" for found in public.values() for digest in found}
     for site in config.everybody:
         assert site.records is not None
         cache = cache_folder(private_site_folder(run, site.name))
@@ -58,28 +62,16 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
         for name, data in own.items():
             key, through = f"{site.table}.{site.name}.{name}", site.transform
             for digest in _digests(config, data, cache, key, through):
-                if digest in wanted:
-                    held.setdefault(digest, site.name)
+                if held.get(digest) == "":
+                    held[digest] = site.name
     for key, found in public.items():
-        owners = sorted({held[digest] for digest in found if digest in held})
-        if owners:
-            count = sum(digest in held for digest in found)
+        if owners := sorted({held[digest] for digest in found} - {""}):
+            count = sum(held[digest] != "" for digest in found)
             held_too = f"holds {count} of {len(found)} records that are also those of"
             why = "a loss on private records would be a release that nobody paid for"
             problem, value = f"{held_too} {', '.join(owners)}; {why}", str(config.files()[key])
             fix = "Take them out, or name public records, or the coordinator's own."
             raise ConfigError(problem, file=source, key=key, value=value, fix=fix)
-
-
-def _check_copies(config: JobConfig) -> None:
-    """Refuse public records to judge by that train, as a comparison does."""
-    with TemporaryDirectory() as folder:
-        cache = Path(folder)
-        parts = (read_site(site, spec_of(config), cache).training for site in config.sites)
-        training = [sha256(one) for part in parts for one in map(whole_record, part) if one]
-        for key, path in config.evaluation.files().items():
-            held_out = [*_digests(config, path, cache, key)][: config.evaluation.limit]
-            check_copies(training, held_out, key=key)
 
 
 def _digests(
