@@ -135,9 +135,8 @@ def sample(
         for members in parts:
             texts = [[*starts[i], *made[i]] for i in members]
             width = max(map(len, texts))
-            most = max(rooms[i] - len(made[i]) for i in members)
-            most = max(1, min(most, end - width))
-            found = _after(model, tokenizer, texts, max_new_tokens=most)
+            most = min(end - width, max(rooms[i] - len(made[i]) for i in members))
+            found = _after(model, tokenizer, texts, max_new_tokens=max(1, most))
             for i, row in zip(members, found[:, width:].tolist(), strict=True):
                 until = next((n for n, token in enumerate(row, 1) if token in ends), len(row))
                 made[i] = [*made[i], *row[:until]][: rooms[i]]
