@@ -25,7 +25,8 @@ class AdapterFacts(Body):
             adapter or from the base model, and then not to be handed on.
         proposal: of the job, with the base model and the shape of the adapter.
         weights_digest: of the file of weights.
-        held_out: what `data.held_out` was when a site trained on its own records.
+        held_out: what `data.held_out` was when a site trained on its own records, or kept the
+            federation's; None where nobody wrote it down.
         trained: at which rate and for how many passes it did, in words.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.adapter_facts import AdapterFacts, read_facts
+from fedpriv.adapter_facts import AdapterFacts, Kind, read_facts
 from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
@@ -26,6 +26,7 @@ from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score
 from fedpriv.serving import load_site_model
 from fedpriv.serving.folder import read_weights, site_models
+from fedpriv_client.handover import said
 from fedpriv_client.own import Federated, at_work, federated, opened
 
 PAGE = "evaluation.html"  # in the site's folder
@@ -73,8 +74,11 @@ def own_view(
             check_held_out(training, examples, tokenizer, key=key)
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job
         models, facts = _models(chosen, worker, folder)
-        held_out = str(file.data.held_out)  # to notice models that were trained with another value
-        knowing = [kind for kind, one in facts.items() if one.held_out != held_out]
+        own_now, now = str(file.data.held_out), said(file.data.held_out)
+        knowing: dict[Kind, str | None] = {}  # models that were made with another value, or unknown
+        knowing |= {kind: one.held_out for kind, one in facts.items() if one.held_out != own_now}
+        if (when := chosen.facts.held_out) != now:
+            knowing["federated"] = when
         served = read_weights(folder) if folder.exists() else {}
         needed = served and ("prompt" in spec.columns or "single" in served)
         return evaluate(
@@ -82,7 +86,7 @@ def own_view(
             examples,
             models,
             spec,
-            units=None if knowing else units,
+            units=units if knowing in ({}, {"federated": None}) else None,
             site=chosen.settings.name,
             job=chosen.facts.job,
             records=len(records),
@@ -90,7 +94,7 @@ def own_view(
             served=served,
             site_model=load_site_model(folder) if needed else None,
             trained={kind: one.trained or "" for kind, one in facts.items()},
-            notes=_notes(facts, knowing),
+            notes=_notes(knowing, len(facts)),
             told=say,
         )
 
@@ -105,15 +109,15 @@ def _models(
     return {name: values[name] for name in MEANING if name in values}, facts
 
 
-def _notes(facts: Mapping[OwnKind, AdapterFacts], knowing: Sequence[OwnKind]) -> list[str]:
-    """Write notes on the own models, of which some may have seen held-out records."""
+def _notes(knowing: Mapping[Kind, str | None], own: int) -> list[str]:
+    """Write notes on models that may have seen held-out records, and on how many a site has."""
+    again = " Train it again: fedpriv-client personalise"
     notes = [
-        f"The model {kind!r} was trained when data.held_out was"
-        f" {facts[kind].held_out or 'not set'}, so it may know some of these records. Train it"
-        " again: fedpriv-client personalise"
-        for kind in knowing
+        f"The model {kind!r} was trained when data.held_out was {when or 'not written down'},"
+        f" so it may know some of these records.{again * (kind != 'federated')}"
+        for kind, when in knowing.items()
     ]
-    if len(facts) < len(TRAINED):
+    if own < len(TRAINED):
         notes.append(
             "There is more to compare: fedpriv-client personalise trains this site's own models,"
             " with the federation's adapter and without."

@@ -69,11 +69,17 @@ def keep_adapter(
         with until_tick(seconds) if settings.limits.ticks else nullcontext():
             if not path.exists():
                 _check_room(settings, folder, saved_bytes(worker) + SLACK, held)
-                write_adapter(path, worker, vector, proposal, _card(proposal), kind="federated")
+                card, own = _card(proposal), said(settings.held_out)
+                write_adapter(path, worker, vector, proposal, card, kind="federated", held_out=own)
             elif values_digest(read_values(path, worker, read_facts(path))) != digest:
                 fix = f"If it is the new one that you want, move this one away; then {ASK}"
                 raise ConfigError("is another adapter of the same job", file=path, fix=fix)
     return path
+
+
+def said(held_out: Path | float | None) -> str:
+    """Say what a site's `data.held_out` is, without a path: an adapter may be handed on."""
+    return "a file" if isinstance(held_out, Path) else str(held_out or "not set")
 
 
 def _check_room(settings: SiteSettings, folder: Path, needed: int, held: int) -> None:

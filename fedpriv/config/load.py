@@ -317,17 +317,22 @@ _USED = {
 def _check_public(job: JobConfig) -> None:
     """Refuse to choose by what is reported, and to look at the records of a site at all.
 
-    A file is known by where it really is; a folder holds what is in it.
+    Where all is public, no model is judged by records that train. A file is known by where it
+    really is; a folder holds what is in it.
     """
     files = {key: file.resolve() for key, file in job.files().items()}
     private = {key: file for key, file in files.items() if key.startswith(OF_SITES)}
     for key, file in files.items():
         if key in private:
             continue
-        same = next((site for site, own in private.items() if _share(file, own)), None)
-        if same is not None and not job.job.data_is_public:
-            problem = f"is also {same}; a loss on private records would be a release that nobody"
+        same = [site for site, own in private.items() if _share(file, own)]
+        trains = [site for site in same if site[:6] == "sites." and not site.endswith(".held_out")]
+        if same and not job.job.data_is_public:
+            problem = f"is also {same[0]}; a loss on private records would be a release that nobody"
             problem, fix = f"{problem} paid for", "Name public records, or the coordinator's own."
+        elif trains and key in job.evaluation.files():
+            problem = f"is also {trains[0]}: on records that train no model can be judged"
+            fix = "Name other records."
         elif key in _USED and _share(file, files["evaluation.data"]):
             problem = f"would {_USED[key]} the records that are reported"
             fix = "Name other records."

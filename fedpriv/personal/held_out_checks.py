@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,11 +49,12 @@ def check_held_out(
     Privacy:
         As confidential as the records: for the site alone, or of public ones.
     """
-    copies = _copies(training, held_out, tokenizer)
-    if copies:
-        problem = f"{copies} of {len(held_out)} held-out records are copies of records that train,"
-        fix = "Take them out of one of the two, or hold out by a column that copies share."
-        raise DataError(f"{problem} so they say nothing of how good a model is", key=key, fix=fix)
+    reader: Any = tokenizer
+
+    def read(example: Example) -> str:
+        return " ".join(reader.decode(example.input_ids).split()).casefold()
+
+    check_copies(map(read, training), [*map(read, held_out)], key=key)
     sides = [_sample(side) for side in (training, held_out)]
     if min(map(len, sides)) < FEWEST:
         return
@@ -65,19 +66,23 @@ def check_held_out(
         raise DataError(problem, key=key, fix=fix)
 
 
-def _copies(
-    training: Sequence[Example], held_out: Sequence[Example], tokenizer: PreTrainedTokenizerBase
-) -> int:
-    """Count the held-out records that are copies; 0 if texts repeat as much anyway."""
-    reader: Any = tokenizer
+def check_copies(training: Iterable[str], held_out: Sequence[str], *, key: str) -> None:
+    """Check that held-out texts are no copies of those that train, unless these repeat as much.
 
-    def read(example: Example) -> str:
-        return " ".join(reader.decode(example.input_ids).split()).casefold()
+    Args:
+        training, held_out: texts, or digests of them.
+        key: the setting that names the held-out records.
 
-    known = Counter(map(read, training))
+    Raises:
+        DataError: they are.
+    """
+    known = Counter(training)
     usual = sum(count for count in known.values() if count > 1) / max(1, known.total())
-    copies = sum(read(example) in known for example in held_out)
-    return copies if copies / max(1, len(held_out)) - usual > COPIES else 0
+    copies = sum(text in known for text in held_out)
+    if copies / max(1, len(held_out)) - usual > COPIES:
+        problem = f"{copies} of {len(held_out)} held-out records are copies of records that train,"
+        fix = "Take them out of one of the two, or hold out by a column that copies share."
+        raise DataError(f"{problem} so they say nothing of how good a model is", key=key, fix=fix)
 
 
 def _sample(examples: Sequence[Example]) -> list[set[int]]:

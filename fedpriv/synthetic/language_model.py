@@ -5,19 +5,26 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from transformers import GenerationConfig
 
 from fedpriv.data.batch import collate
 from fedpriv.data.encode import Example
+from fedpriv.errors import ModelError
 from fedpriv.models.base import longest as reads
+from fedpriv.models.trial import AS_IT_IS, Trial
 from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.generator import with_prompt
 from fedpriv.synthetic.records import Record
 
 BATCH, GREEDY_BATCH = 64, 16  # texts at once
+TRIED = 16  # tokens of a text by which a model is tried
+_LOGITS: Any = {"max_new_tokens": 2, "output_logits": True, "return_dict_in_generate": True}
+_WRITE: WeakSet[Any] = WeakSet()  # models that were tried
 Model = tuple[Any, Any]  # a causal LM, and its tokenizer
 Lender = Callable[[], AbstractContextManager[Model]]
 Starts = Sequence[Sequence[int]]  # tokens, of at least one
@@ -113,7 +120,12 @@ def sample(
         rooms: they end where the model reads no further, too; one comes in any case.
         temperature: at which tokens are drawn; 0 takes the likeliest each time.
         seed: public.
+
+    Raises:
+        ModelError: the model writes otherwise than it computes texts.
     """
+    if model not in _WRITE:
+        _check_writes(model, tokenizer)
     end, at_once = reads(model), BATCH if temperature else GREEDY_BATCH
     rooms = [max(1, min(n, end - len(s))) for n, s in zip(rooms, starts, strict=True)]
     made: list[list[int]] = [[] for _ in starts]
@@ -123,17 +135,48 @@ def sample(
         for members in parts:
             texts = [[*starts[i], *made[i]] for i in members]
             width = max(map(len, texts))
-            examples = [Example(text, text) for text in texts]
-            batch = collate(examples, tokenizer.pad_token_id, width, "left").to(model.device)
-            given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-            most = max(rooms[i] - len(made[i]) for i in members)
-            found = model.generate(**given, max_new_tokens=max(1, min(most, end - width)))
+            most = min(end - width, max(rooms[i] - len(made[i]) for i in members))
+            found = _after(model, tokenizer, texts, max_new_tokens=max(1, most))
             for i, row in zip(members, found[:, width:].tolist(), strict=True):
                 until = next((n for n, token in enumerate(row, 1) if token in ends), len(row))
                 made[i] = [*made[i], *row[:until]][: rooms[i]]
             going = [i for i in members if len(made[i]) < rooms[i] and made[i][-1] not in ends]
             parts += [going] if going else []  # whom a longer one beside them held up
     return made
+
+
+def _after(model: Any, tokenizer: Any, texts: Sequence[list[int]], **how: Any) -> Any:
+    width = max(map(len, texts))
+    examples = [Example(text, text) for text in texts]
+    batch = collate(examples, tokenizer.pad_token_id, width, "left").to(model.device)
+    return model.generate(input_ids=batch.input_ids, attention_mask=batch.attention_mask, **how)
+
+
+@torch.inference_mode(False)
+def _check_writes(model: Any, tokenizer: Any) -> None:
+    """Refuse a model that reads the padding before a text, or counts places in it otherwise.
+
+    In training padding stands behind. A text's logits are those after each of its beginnings and
+    the token that comes next there, which are written on from at once.
+    """
+
+    def write(input_ids: torch.Tensor) -> Any:
+        [text] = input_ids.tolist()
+        begun = [text[:place] for place in range(1, len(text))]
+        given = {**_LOGITS, "prefix_allowed_tokens_fn": lambda row, _: [text[row + 1]]}
+        first, others = _after(model, tokenizer, begun, **given).logits
+        return SimpleNamespace(logits=torch.cat([first[:1], others])[None])
+
+    writing: Any = write
+    writing.modules = model.modules
+    trial = Trial(model, tokenizer, min(TRIED, reads(model)), AS_IT_IS)
+    with _nothing_else(model, tokenizer, 0):
+        off = trial.other_off_by(writing, torch.float32)  # what `generate` gives logits in
+    if off > 1:
+        said = f"{model.name_or_path!r} ({model.config.model_type}) can be trained and scored, but"
+        said += f" not generate: its logits are then off by {off:.0f} times what rounding explains."
+        raise ModelError(f"model.name: {said} Use another model.")
+    _WRITE.add(model)
 
 
 @contextmanager

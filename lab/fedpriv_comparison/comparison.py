@@ -163,7 +163,8 @@ def _job(
         problem = "is missing at every site, and a site's own training is tested on its own records"
         fix = "Add it to those that are to be tested, or --held-out 0.2 for every site."
         raise ConfigError(problem, file=source, key="sites.held_out", fix=fix)
-    evaluation: dict[str, object] = {"sites": None}  # all is public: nobody pays
+    # All is public, so nobody pays; and what is compared are last rounds.
+    evaluation: dict[str, object] = {"sites": None, "stop_when_worse": False}
     if job.evaluation.tuning is None and not job.evaluation.tuning_share:
         evaluation["tuning_share"] = TUNING_SHARE
     changed = {

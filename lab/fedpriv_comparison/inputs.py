@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from inspect import getmodule
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
+from fedpriv.data.transform import find_transform
 from fedpriv.errors import ConfigError
 from fedpriv.models.stored import digest_of
 from fedpriv.stored_adapter import find_adapter
@@ -19,6 +21,7 @@ def add_digests(known: dict[str, str], config: JobConfig) -> None:
 
     Raises:
         ConfigError: a file can't be read.
+        DataError: a site's own function can't be imported.
         ModelError: there is no such base.
     """
     for key, path in config.files().items():
@@ -29,6 +32,10 @@ def add_digests(known: dict[str, str], config: JobConfig) -> None:
         except OSError as error:
             problem = f"can't be read: {error.strerror}"
             raise ConfigError(problem, key=key, value=str(path)) from None
+    for site in config.everybody:
+        if (name := site.transform) is not None:
+            module = getmodule(find_transform(name, f"{site.table}.{site.name}.transform"))
+            known[name] = f"{name} {_digest(Path(getattr(module, '__file__', __file__)))}"
     made_by = config.synthetic and config.synthetic.generator
     local = made_by.model if made_by and made_by.kind == "local" else None
     for name in (config.model.name, local):

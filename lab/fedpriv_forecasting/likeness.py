@@ -65,9 +65,9 @@ def unit_of(job: JobConfig) -> Unit:
 
 
 def same_model(job: JobConfig, kind: Kind) -> bool:
-    """Compare models by name, in which folders and dashes may differ."""
-    wanted = _letters(kind.model)
-    return any(_letters(part).endswith(wanted) for part in PurePath(job.model.name).parts)
+    """Compare models by name: the last part of a path that names any, with other dashes or not."""
+    parts = [part for part in PurePath(job.model.name).parts if part != "model"]
+    return _letters(parts[-1] if parts else "").endswith(_letters(kind.model))
 
 
 def _letters(name: str) -> str:
@@ -83,6 +83,10 @@ def unlike_measured(
     """
     if job.controller is not None:
         yield "controller: one, and measured was none"
+    if fields := ", ".join(field for field in job.data.columns if field not in ("text", "label")):
+        yield f"data.columns: {fields}, and measured was text"
+    if job.compute.dtype == "bfloat16":
+        yield "compute.dtype: bfloat16, and measured was float32"
     yield from _far("model.max_length", job.model.max_length, [kind.tokens])
     usual: dict[str, Any] = {
         f"{table}.{key}": field.default

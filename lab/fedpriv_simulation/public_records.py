@@ -14,7 +14,9 @@ from fedpriv.data.read import read_records
 from fedpriv.data.transform import transformed
 from fedpriv.errors import ConfigError
 from fedpriv.files import sha256
+from fedpriv.personal.held_out_checks import check_copies
 from fedpriv_client.site_settings import cache_folder
+from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.run_directory import private_site_folder
 
 
@@ -23,7 +25,7 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
 
     Paths and links were compared when the file was read; this compares what the records hold,
     white space and labels apart. Only a simulation can: it has the records of all sites. Where all
-    data is public there is nothing to refuse.
+    data is public, evaluation records are refused that are copies of those that train.
 
     Args:
         run: run directory; records are read in a site's own folder there, and nothing is left.
@@ -31,20 +33,26 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
 
     Raises:
         ConfigError: some are; says how many, to whoever runs the simulation.
-        DataError: records can't be read.
+        DataError: records can't be read, or where all are public, too many are copies.
 
     Privacy:
         A loss on private records would be a release that nobody paid for.
     """
     if config.job.data_is_public:
+        cache = cache_folder(private_site_folder(run, config.sites[0].name))
+        parts = (read_site(site, spec_of(config), cache).training for site in config.sites)
+        training = [sha256(one) for part in parts for one in map(whole_record, part) if one]
+        for key, path in config.evaluation.files().items():
+            judged = [*_digests(config, path, cache, key)][: config.evaluation.limit]
+            check_copies(training, judged, key=key)
         return
     public: dict[str, list[str]] = {}  # digests of each file's records
     for key, path in config.files().items():
         if not key.startswith(OF_SITES):
             cache = cache_folder(private_site_folder(run, config.sites[0].name))
             public[key] = list(_digests(config, path, cache, key))
-    wanted = {digest for found in public.values() for digest in found}
-    held: dict[str, str] = {}  # digest of one of these → the site that has it, too
+    # Digest of one of these → the site that has it, too.
+    held = {digest: "" for found in public.values() for digest in found}
     for site in config.everybody:
         assert site.records is not None
         cache = cache_folder(private_site_folder(run, site.name))
@@ -54,12 +62,11 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
         for name, data in own.items():
             key, through = f"{site.table}.{site.name}.{name}", site.transform
             for digest in _digests(config, data, cache, key, through):
-                if digest in wanted:
-                    held.setdefault(digest, site.name)
+                if held.get(digest) == "":
+                    held[digest] = site.name
     for key, found in public.items():
-        owners = sorted({held[digest] for digest in found if digest in held})
-        if owners:
-            count = sum(digest in held for digest in found)
+        if owners := sorted({held[digest] for digest in found} - {""}):
+            count = sum(held[digest] != "" for digest in found)
             held_too = f"holds {count} of {len(found)} records that are also those of"
             why = "a loss on private records would be a release that nobody paid for"
             problem, value = f"{held_too} {', '.join(owners)}; {why}", str(config.files()[key])

@@ -20,6 +20,7 @@ from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Proposal
+from fedpriv_client.handover import said
 from fedpriv_client.init import init_site
 from fedpriv_client.site_settings import adapters_folder
 
@@ -127,7 +128,10 @@ device = "cpu"
             drawn = np.random.default_rng(0).normal(size=worker.vector.size) * scale
             values = (worker.initial + drawn).astype(np.float32)
             folder = private_folder(adapters_folder(self.state)) / job
-            write_adapter(folder, worker, values, proposal, "a card", kind="federated")
+            own = said(self.file.data.held_out)
+            write_adapter(
+                folder, worker, values, proposal, "a card", kind="federated", held_out=own
+            )
         return folder
 
 

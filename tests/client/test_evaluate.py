@@ -142,7 +142,8 @@ def test_a_file_of_further_records_is_used(setting: OwnSetting) -> None:
     rows = "".join(json.dumps({"note": f"other {i}"}) + "\n" for i in range(5))
     (setting.folder / "further.jsonl").write_text(rows)
     setting.change("held_out = 0.25", 'held_out = "further.jsonl"')
-    assert own_view(setting.file, setting.config).records == 5
+    found = own_view(setting.file, setting.config)
+    assert found.records == 5 and "data.held_out was 0.25" in found.notes[0]
 
 
 def test_a_site_without_held_out_records_is_told_what_to_set(setting: OwnSetting) -> None:
@@ -164,7 +165,23 @@ def test_models_trained_by_another_held_out_share_are_noted(setting: OwnSetting)
     setting.change("held_out = 0.25", "held_out = 0.5")
     found = own_view(setting.file, setting.config)
     known = [note for note in found.notes if "may know some of these records" in note]
-    assert len(known) == 3 and all("data.held_out was 0.25" in note for note in known)
+    assert len(known) == 4 and all("data.held_out was 0.25" in note for note in known)
+    assert not found.verdict
+
+
+def test_an_adapter_that_trained_on_what_is_held_out_since_is_noted(setting: OwnSetting) -> None:
+    facts = federated(setting.file, setting.config, None).folder / "fedpriv.json"
+    written = facts.read_text()
+    facts.write_text(written.replace('"held_out": "0.25"', '"held_out": "not set"'))
+    personalise(setting.file, setting.config)
+    found = own_view(setting.file, setting.config)
+    [note] = [note for note in found.notes if "'federated'" in note]
+    assert "was trained when data.held_out was not set, so it may know some" in note
+    assert not found.verdict
+    facts.write_text(written.replace('"held_out": "0.25"', '"held_out": null'))  # as 0.2.0 did
+    found = own_view(setting.file, setting.config)
+    assert any("data.held_out was not written down" in note for note in found.notes)
+    assert found.verdict
 
 
 def test_a_classifier_has_an_auc(tmp_path: Path, model_folder: Make) -> None:

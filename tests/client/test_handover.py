@@ -101,7 +101,7 @@ def test_the_adapter_is_kept_as_peft_reads_it(setting: Setting, site: Site) -> N
     folder = adapters(setting) / "job-1"
     assert kept(setting) == ["job-1"]
     facts = read_facts(folder)
-    assert (facts.kind, facts.job, facts.held_out) == ("federated", "job-1", None)
+    assert (facts.kind, facts.job, facts.held_out) == ("federated", "job-1", "not set")
     assert facts.proposal == setting.proposal
     base = AutoModelForCausalLM.from_pretrained(setting.proposal.model.name)
     loaded = PeftModel.from_pretrained(base, folder)

@@ -20,7 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.config.load import load_job
-from fedpriv.errors import ConfigError, RunError, RunningError
+from fedpriv.errors import ConfigError, DataError, RunError, RunningError
 from fedpriv.models.stored import digest_of
 from fedpriv.privacy.mechanism import execution
 from fedpriv.private_training import unit_sum
@@ -264,6 +264,34 @@ def test_a_run_is_known_by_what_its_files_hold(federation: Make, tmp_path: Path)
     elsewhere = shutil.copytree(file.parent, tmp_path / "elsewhere")
     file = elsewhere / file.name
     assert key() == before
+
+
+def test_a_run_is_known_by_the_code_that_changes_its_texts(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, file = tmp_path / "own_names.py", federation(rounds=1)
+    code.write_text("def without(text: str) -> str:\n    return text\nother = without\n")
+    table = 'transform = "own_names:without"\n'
+    file.write_text(file.read_text() + table)
+    asked = comparison(file, "dp-lora")
+    before = asked.trial(asked.variants[0], (), 1).key
+    file.write_text(file.read_text().replace("names:without", "names:other"))
+    asked = comparison(file, "dp-lora")
+    other = asked.trial(asked.variants[0], (), 1).key
+    code.write_text(code.read_text().replace("return text", "return text.lower()"))
+    asked = comparison(file, "dp-lora")
+    assert len({before, other, asked.trial(asked.variants[0], (), 1).key}) == 3
+    file.write_text(file.read_text().replace("own_names", "nowhere"))
+    with pytest.raises(DataError, match=r"sites\.site-1\.transform"):
+        comparison(file, "dp-lora")
+
+
+def test_no_run_of_a_comparison_ends_early(federation: Make) -> None:
+    asked = Comparison.of(
+        federation(), ["evaluation.stop_when_worse=true"], parse_variants(["dp-lora"], []), 1
+    )
+    assert not asked.config(asked.variants[0], (), 1).evaluation.stop_when_worse
 
 
 def test_a_generator_on_this_machine_is_known_by_its_weights(

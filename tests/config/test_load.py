@@ -127,6 +127,16 @@ def test_nothing_is_chosen_by_records_that_are_private_or_reported(
     assert caught.value.key == key
 
 
+@pytest.mark.parametrize("key", ["data", "tuning"])
+def test_no_model_is_judged_by_a_file_that_trains(key: str) -> None:
+    """Also where all is public; what a site holds out, or an outside site has, trains nothing."""
+    with pytest.raises(ConfigError, match=r"sites\.surgery\.data: on records that train") as caught:
+        load_job(HOSPITALS, [f"evaluation.{key}=surgery.jsonl.gz"])
+    assert caught.value.key == f"evaluation.{key}"
+    held_out = ["evaluation.data=x.jsonl", "sites.surgery.held_out=x.jsonl"]
+    load_job(HOSPITALS, [*held_out, "sites.surgery.held_out_size=24"])
+
+
 @pytest.mark.parametrize(
     "way",
     ["../DATA/surgery.jsonl.gz", "link.jsonl.gz", ".", "folder-link", "same.jsonl.gz", "public"],

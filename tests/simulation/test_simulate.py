@@ -585,17 +585,22 @@ def test_public_records_that_are_a_sites_are_refused_as_a_copy_too(
     file = federation(rounds=1, public=False)
     rows = [json.loads(line) for line in (file.parent / "site-1.jsonl").read_text().splitlines()]
     own = [json.loads(line) for line in (file.parent / "held-out.jsonl").read_text().splitlines()]
-    copied = [{"note": f"  {row['note']}\n", "patient": 99} for row in [*own, *rows[:3]]]
+    copied = [{"note": f"  {row['note']}\n", "patient": 99} for row in [*own, *rows[:9]]]
     with (file.parent / "public.csv").open("w", newline="") as stream:
         writer = csv.DictWriter(stream, ["note", "patient"])
         writer.writeheader()
         writer.writerows(copied)
     override = "evaluation.data='public.csv'"
-    with pytest.raises(ConfigError, match=r"evaluation\.data: holds 3 of 27 .* site-1") as caught:
+    with pytest.raises(ConfigError, match=r"evaluation\.data: holds 9 of 33 .* site-1") as caught:
         run(file, tmp_path / "a", override)
     assert not any(row["note"] in str(caught.value) for row in rows)
     assert not (tmp_path / "a").exists()
-    run(file, tmp_path / "b", override, "job.data_is_public=true")
+    with pytest.raises(DataError, match="9 of 33 held-out records are copies") as public:
+        run(file, tmp_path / "b", override, "job.data_is_public=true")
+    assert public.value.key == "evaluation.data"
+    assert not (tmp_path / "b").exists()
+    few = (override, "evaluation.limit=26")  # short texts repeat
+    run(file, tmp_path / "b", *few, "job.data_is_public=true")
 
 
 def test_how_long_private_records_took_is_in_no_file(federation: Make, tmp_path: Path) -> None:

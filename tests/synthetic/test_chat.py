@@ -19,6 +19,8 @@ def test_it_answers_after_the_template(make_worker: Callable[..., Any]) -> None:
     worker = make_worker("llama", dtype="float32")
     tokenizer = copy.deepcopy(worker.base.tokenizer)
     tokenizer.chat_template = "{{ strftime_now('%Y') }}" + TEMPLATE
+    ask = chat(lambda: nullcontext((worker.model, tokenizer)), temperature=1.0, longest=12)
+    ask(["first"], "s")  # the model is tried before it writes
     seen: list[Any] = []
     plain = worker.model.generate
 
@@ -27,7 +29,6 @@ def test_it_answers_after_the_template(make_worker: Callable[..., Any]) -> None:
         return plain(**options)
 
     worker.model.generate = generate
-    ask = chat(lambda: nullcontext((worker.model, tokenizer)), temperature=1.0, longest=12)
     found = ask(["write a note", "another"], "s")
     assert sorted(seen) == ["2024[user]another[assistant]", "2024[user]write a note[assistant]"]
     assert len(found) == 2

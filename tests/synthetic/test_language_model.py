@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from architectures import save_tiny
 
-from fedpriv.errors import RoundError
+from fedpriv.errors import ModelError, RoundError
+from fedpriv.models.base import load_base
+from fedpriv.models.config import ModelSection
 from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.language_model import LanguageModelGenerator, room, sample, window
 
@@ -181,3 +185,29 @@ def test_a_text_ends_at_any_end_that_the_model_or_its_tokenizer_has(make_worker:
     for row in found:
         assert not {2, *others} & set(row[:-1])
         assert len(row) == 48 or row[-1] in {2, *others}
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "mistral", "gpt_neox"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_models_write_as_they_compute(
+    kind: str, dtype: str, make_worker: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are tried once, which changes nothing of what they are."""
+    worker = make_worker(kind, dtype=dtype)
+    model, tokenizer = worker.model, worker.base.tokenizer
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert sample(model, tokenizer, [[1, 70, 80]], [3])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert {value.dtype for value in before.values()} == {p.dtype for p in model.parameters()}
+    monkeypatch.setattr("fedpriv.synthetic.language_model.Trial", lambda *_: pytest.fail("twice"))
+    assert sample(model, tokenizer, [[1, 70, 80]], [3])
+
+
+@pytest.mark.parametrize("kind", ["roberta", "data2vec-text", "trocr", "rwkv"])
+def test_a_model_that_writes_at_other_places_than_it_learned_is_refused(
+    kind: str, tmp_path: Path
+) -> None:
+    save_tiny(kind, "causal-lm", tmp_path)
+    base = load_base(ModelSection(name=str(tmp_path), max_length=32))
+    with pytest.raises(ModelError, match=rf"{kind}\) can be trained and scored, but not generate"):
+        sample(base.model, base.tokenizer, [[1, 70, 80]], [3])
