@@ -11,11 +11,8 @@ from fedpriv.config.groups import MAX_BITS, Grouping
 from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
 from fedpriv.section import Section
 
-ControllerName = Literal["fixed", "normalise", "quantile", "schedule", "sac"]
-ADAPTIVE: tuple[ControllerName, ...] = ("schedule", "sac")  # that can use a filter
-MAX_SPAN = 100.0
+ControllerName = Literal["fixed", "normalise", "quantile", "sac"]
 Positive = Annotated[float, Field(ge=MIN_CLIP, le=MAX_CLIP)]
-End = Annotated[float, Field(ge=1 / MAX_SPAN, le=MAX_SPAN)]  # relative to the beginning
 
 
 class FixedSection(Section):
@@ -53,26 +50,6 @@ class QuantileSection(Section):
     )
 
 
-class ScheduleSection(Section):
-    """Clip norms that change over the rounds; in an adaptive job, noise and sample rate too."""
-
-    end_clip: End = Field(1.0, description="Clip norms of the last round, relative to the first.")
-    end_noise: End = Field(
-        1.0,
-        description="With adaptive: noise multiplier of the last round, relative to the first."
-        " The budget decides the first.",
-    )
-    end_rate: End = Field(
-        1.0,
-        description="With adaptive: sample rate of the last round, relative to the first. The"
-        " largest is privacy.sample_rate.",
-    )
-    shape: Literal["linear", "exponential"] = Field(
-        "exponential",
-        description="From 1 to the end by equal steps (linear) or equal factors (exponential).",
-    )
-
-
 class SacSection(Section):
     """Soft actor-critic, which learns its decisions from released values."""
 
@@ -96,7 +73,7 @@ class ControllerSection(Section):
     name: ControllerName = Field(
         "fixed",
         description="Fixed clip norms (fixed), equal lengths (normalise), norms that follow a"
-        " quantile (quantile), a change over rounds (schedule), or a learning controller (sac).",
+        " quantile (quantile), or a learning controller (sac).",
     )
     groups: Grouping = Field(
         "adapters",
@@ -105,8 +82,7 @@ class ControllerSection(Section):
     )
     adaptive: bool = Field(
         False,
-        description="For schedule and sac: also move noise and sample rate, paid through a"
-        " privacy filter.",
+        description="For sac: also move noise and sample rate, paid through a privacy filter.",
     )
     data: Path | None = Field(
         None,
@@ -116,7 +92,6 @@ class ControllerSection(Section):
     )
     fixed: FixedSection = FixedSection()
     quantile: QuantileSection = QuantileSection()
-    schedule: ScheduleSection = ScheduleSection()
     sac: SacSection = SacSection()
 
     @model_validator(mode="after")
@@ -127,17 +102,10 @@ class ControllerSection(Section):
                     f"{table}: belongs to name = {table!r}, and the name is {self.name!r}; leave"
                     " it out"
                 )
-        if self.adaptive and self.name not in ADAPTIVE:
-            raise ValueError(
-                f"adaptive: {self.name!r} decides neither noise nor rate; it is for"
-                f" {' and '.join(ADAPTIVE)}"
-            )
+        if self.adaptive and self.name != "sac":
+            raise ValueError(f"adaptive: {self.name!r} decides neither noise nor rate; sac does")
         if self.name != "sac" and self.data is not None:
             raise ValueError(f"data: {self.name!r} looks at no records; leave it out")
-        for key in ("end_noise", "end_rate"):
-            given = getattr(self.schedule, key) != ScheduleSection.model_fields[key].default
-            if not self.adaptive and given:
-                raise ValueError(f"schedule.{key}: is for adaptive = true; leave it out")
         return self
 
     def _is_given(self, table: str) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from fedpriv.controllers.base import Controller, Setting
-from fedpriv.controllers.config import ADAPTIVE, ControllerSection
+from fedpriv.controllers.config import ControllerSection
 from fedpriv.controllers.fixed import FixedController, NormaliseController
 from fedpriv.controllers.quantile import QuantileController
-from fedpriv.controllers.schedule import ScheduleController
 from fedpriv.errors import ConfigError
 
 
@@ -23,8 +22,7 @@ def make_controller(section: ControllerSection, setting: Setting) -> Controller:
             + ("no filter" if setting.filter is None else "a filter"),
             key="controller.adaptive",
             value=section.adaptive,
-            fix=f"Set it to {str(not section.adaptive).lower()} (true is for"
-            f" {' and '.join(ADAPTIVE)}).",
+            fix=f"Set it to {str(not section.adaptive).lower()} (true is for sac).",
         )
     match section.name:
         case "fixed":
@@ -33,8 +31,6 @@ def make_controller(section: ControllerSection, setting: Setting) -> Controller:
             return NormaliseController(setting)
         case "quantile":
             return QuantileController(section.quantile, setting)
-        case "schedule":
-            return ScheduleController(section.schedule, setting)
         case "sac":
             from fedpriv.controllers.sac import SacController
 

@@ -13,7 +13,7 @@ from fedpriv.controllers.registry import make_controller
 from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.mechanism.privatised import received
 
-NAMES = ("fixed", "normalise", "quantile", "schedule", "sac")
+NAMES = ("fixed", "normalise", "quantile", "sac")
 SMALL_SAC = {"encoder": 8, "warm_up": 2, "updates": 1, "replay": 20}
 ROUNDS = 12
 

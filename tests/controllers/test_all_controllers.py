@@ -23,7 +23,7 @@ from tests.example_counts import examples
 
 anything = st.floats(allow_nan=True, allow_infinity=True)
 plausible = st.floats(-1.0, 4.0)
-KINDS = [*((name, False) for name in NAMES), ("schedule", True), ("sac", True)]
+KINDS = [*((name, False) for name in NAMES), ("sac", True)]
 
 
 def values(count: int) -> st.SearchStrategy[list[float]]:

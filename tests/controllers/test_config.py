@@ -12,7 +12,6 @@ from fedpriv.controllers.config import ControllerSection
 TABLES: dict[str, dict[str, Any]] = {
     "fixed": {"clip_norms": {"a": 1.0}},
     "quantile": {"target": 0.7},
-    "schedule": {"end_clip": 0.5},
     "sac": {"updates": 8},
 }
 
@@ -33,14 +32,6 @@ def test_only_the_settings_of_the_one_that_is_chosen_may_be_there(name: str, tab
 def test_who_decides_no_noise_is_not_adaptive(name: str) -> None:
     with pytest.raises(ValidationError, match="adaptive: "):
         ControllerSection.model_validate({"name": name, "adaptive": True})
-
-
-@pytest.mark.parametrize("key", ["end_noise", "end_rate"])
-def test_noise_and_rate_change_in_an_adaptive_job_only(key: str) -> None:
-    section: dict[str, Any] = {"name": "schedule", "schedule": {key: 1.5}}
-    with pytest.raises(ValidationError, match=f"schedule.{key}: is for adaptive"):
-        ControllerSection.model_validate(section)
-    assert ControllerSection.model_validate({**section, "adaptive": True})
 
 
 def test_without_more_it_is_fixed_by_adapters() -> None:

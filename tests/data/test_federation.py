@@ -280,7 +280,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     "privacy.max_colluding": SECURE,
     "server_optimizer.": {"job": {"sync": 2}},
     "controller.data": {"controller": {"name": "sac"}},
-    "controller.schedule.end_": {"controller": {"adaptive": True}},
     "synthetic.": {"synthetic": {"data": "public.jsonl"}},
     "synthetic.generator.": {"synthetic": {"generator": {"kind": "model"}}},
     "evaluation.sites.": {

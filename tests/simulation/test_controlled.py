@@ -131,7 +131,7 @@ ADAPTIVE = ("controller.name='sac'", "controller.adaptive=true")
             "evaluation.sites",
         ),
         (("controller.name='quantile'", "controller.adaptive=true"), "adaptive"),
-        (("controller.name='schedule'", "controller.data='held-out.jsonl'"), "data"),
+        (("controller.name='quantile'", "controller.data='held-out.jsonl'"), "data"),
         (("controller.fixed.clip_norms={nowhere=1.0}",), "nowhere"),
         (("controller.groups='adapters'", "job.method='pe-sgd'", "synthetic.data='made-up.jsonl'",
           "synthetic.size=4"), "controller"),
