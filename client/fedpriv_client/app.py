@@ -68,7 +68,7 @@ def _consider(site: Site, permit: Permit, message: Message) -> Result:
 def _step(site: Site, permit: Permit, message: Message) -> Result:
     request = protocol.StepRequest.parse(_body(message))
     permit(request.job_id)
-    answer = site.step(request, _vector(site, message), _change(message))
+    answer = site.step(request, _vector(message, _most(site)), _change(message))
     if isinstance(answer, protocol.Ready):
         log.info("Job %s: ready for slot %d.", request.job_id, request.slot)
         return answer, None
@@ -125,7 +125,7 @@ def _take_adapter(site: Site, permit: Permit, message: Message) -> Result:
     try:
         handover = protocol.Handover.parse(_body(message))
         permit(handover.proposal.job_id)
-        kept = site.take_adapter(handover, _vector(site, message))
+        kept = site.take_adapter(handover, _vector(message, _most(site)))
         log.info("Job %s: its adapter is in %s.", handover.proposal.job_id, kept)
     except FedprivError as error:
         log.error("An adapter was not kept: %s", error)
@@ -166,10 +166,15 @@ def _change(message: Message) -> SetChange | None:
     return None if record is None else SetChange.decode(record)
 
 
-def _vector(site: Site, message: Message) -> Vector:
-    """Read the vector of a request, of at most as many values as a job of this site may train.
+def _most(site: Site) -> int:
+    return site.settings.limits.max_trainable
 
-    Its arrays say its length, which is checked before memory is taken for them.
+
+def _vector(message: Message, most: int) -> Vector:
+    """Read the vector of a request. Its arrays say its length; the site knows the right length.
+
+    Args:
+        most: the most values that it may have; checked before memory is taken for them.
     """
     record = message.content.array_records.get(protocol.VECTOR)
     if not record:
@@ -181,6 +186,6 @@ def _vector(site: Site, message: Message) -> Vector:
                 size += count
             case _:
                 raise ProtocolError("An array of the request is no block.")
-    if size > (most := site.settings.limits.max_trainable):
+    if size > most:
         raise ProtocolError(f"A vector of {size:,} values; this site allows {most:,}.")
     return Blocks(lambda name: record[name].data, record.keys(), size, "float32").vector()

@@ -393,7 +393,7 @@ def test_a_model_that_cannot_be_trained_privately_is_refused(
     overrides = (
         f"model.name='{model_folder('deberta')}'",
         "model.task=classification",
-        "model.labels=['0', '1']",
+        f"model.labels={[str(patient) for patient in range(12)]}",
         "data.columns={text='note', label='patient'}",
         "lora.target_modules=['query_proj']",
     )
