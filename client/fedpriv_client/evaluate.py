@@ -77,7 +77,7 @@ def own_view(
         own_now, now = str(file.data.held_out), said(file.data.held_out)
         knowing: dict[Kind, str | None] = {}  # models that were made with another value, or unknown
         knowing |= {kind: one.held_out for kind, one in facts.items() if one.held_out != own_now}
-        if (when := chosen.facts.held_out) != now:
+        if adapter is None and (when := chosen.facts.held_out) != now:
             knowing["federated"] = when
         served = read_weights(folder) if folder.exists() else {}
         needed = served and ("prompt" in spec.columns or "single" in served)

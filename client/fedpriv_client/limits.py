@@ -114,10 +114,12 @@ class Limits:
             text = f"ledger, {terms.unit!r} with {terms.max_records_per_unit}."
             yield LimitError(f"privacy.unit: {asked} is not the unit of this site's {text}", "unit")
         yield from _more("max-rate", "A rate of", privacy.sample_rate, self.max_rate)
+        if proposal.steps > self.max_steps:
+            text = f"{proposal.steps} steps are more than this site allows, {self.max_steps}."
+            yield LimitError(text, "max-steps")
         adaptive = proposal.groups is not None and proposal.groups.adaptive
-        steps = min(self.max_steps, MOST_EVENTS) if adaptive else self.max_steps
-        if proposal.steps > steps:
-            text = f"{proposal.steps} steps are more than this site allows, {steps}."
+        if adaptive and proposal.steps > MOST_EVENTS:  # each is an event of its own in the report
+            text = f"job.rounds: an adaptive job has at most {MOST_EVENTS:,} steps."
             yield LimitError(text, "max-steps")
         size = proposal.public_records
         yield from _more("max-synthetic", "synthetic.size:", size, self.max_synthetic)

@@ -142,7 +142,7 @@ def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterat
                     fix = f"Is it UTF-16, or damaged? {UTF8}"
                     raise DataError(f"{place} holds a NUL", fix=fix)
                 if not quotes and _holds_rows(row, delimiter):
-                    fix = "Quote texts with a quote, and double it. Else save it as JSON lines."
+                    fix = "Quote every value, the header's too, or save it as JSON lines."
                     raise DataError(f"{place} quotes lines that could be rows", fix=fix)
                 quotes = quotes or any(delimiter in value for value in row)
                 yield Row(dict(zip(header, row, strict=True)), place)

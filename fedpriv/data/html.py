@@ -28,12 +28,12 @@ class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.found: list[str] = []
-        self._unseen: list[str] = []
+        self._open: list[str] = []  # blocks, and what is not seen
         self._kept = 0  # how deep in text whose lines count as they are
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag in _UNSEEN:
-            self._unseen.append(tag)
+        if tag in _UNSEEN or tag not in _INLINE:
+            self._open.append(tag)
         self._kept += tag == "pre"
         self._part(tag)
         if tag in _RAISED:
@@ -43,13 +43,13 @@ class _Reader(HTMLParser):
         self._part(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in self._unseen:
-            del self._unseen[self._unseen.index(tag) :]
+        if tag in self._open:  # a block ends what was struck in it, too
+            del self._open[len(self._open) - 1 - self._open[::-1].index(tag) :]
         self._kept -= tag == "pre" and self._kept > 0
         self._part(tag)
 
     def handle_data(self, data: str) -> None:
-        if not self._unseen:
+        if _UNSEEN.isdisjoint(self._open):
             self.found.append(data if self._kept else " ".join(re.split(r"[\r\n]", data)))
 
     def _part(self, tag: str) -> None:

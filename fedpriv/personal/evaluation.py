@@ -14,6 +14,7 @@ import torch
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import NO_LOSS, Example
 from fedpriv.data.spec import DataSpec
+from fedpriv.errors import ModelError
 from fedpriv.models.vector import Vector
 from fedpriv.personal.answering import sets_of, title, weights_of
 from fedpriv.personal.together import Weights, score_sets
@@ -164,17 +165,20 @@ def evaluate(
     told(f"Looking at {len(models)} models, and at {len(sets) - len(models)} sets of them")
     others = {shown: partial(_of_batch, site_model)} if shown == "single" else {}
     scored = score_sets(worker, examples, models, sets, others)
-    rows = []
+    rows, unwritten = [], list[str]()
     for name in sorted(scored, key=[*MEANING].index):
         made = None
         if answered and (name in models or (name == shown and site_model is not None)):
             told(f"Answering prompts: {name}")
             worker.vector.write(models.get(name, worker.initial))
             model = worker.model if name in models else site_model
-            made = rouge(completions(worker, answered, model), expected)
+            try:
+                made = rouge(completions(worker, answered, model), expected)
+            except ModelError as error:  # such models can be scored all the same
+                answered, unwritten = [], [str(error)]
         how = trained.get(name, "")
         rows.append(Row(name, scored[name].scores, made, how, served=name == shown))
-    said = [*notes, *_worse_than_base(rows), *one_label(examples, spec.labels)]
+    said = [*notes, *unwritten, *_worse_than_base(rows), *one_label(examples, spec.labels)]
     if len(sets) > len(models):
         said.append(_of_together(beside, served))
     return Evaluation(

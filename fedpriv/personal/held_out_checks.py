@@ -81,7 +81,8 @@ def check_copies(training: Iterable[str], held_out: Sequence[str], *, key: str) 
     copies = sum(text in known for text in held_out)
     if copies / max(1, len(held_out)) - usual > COPIES:
         problem = f"{copies} of {len(held_out)} held-out records are copies of records that train,"
-        fix = "Take them out of one of the two, or hold out by a column that copies share."
+        fix = "Take them out of one of the two"
+        fix += ", or hold out by a column that copies share." if "held_out" in key else "."
         raise DataError(f"{problem} so they say nothing of how good a model is", key=key, fix=fix)
 
 

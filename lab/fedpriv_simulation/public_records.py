@@ -40,8 +40,11 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
     """
     if config.job.data_is_public:
         cache = cache_folder(private_site_folder(run, config.sites[0].name))
-        parts = (read_site(site, spec_of(config), cache).training for site in config.sites)
-        training = [sha256(one) for part in parts for one in map(whole_record, part) if one]
+        try:
+            parts = (read_site(site, spec_of(config), cache).as_read[0] for site in config.sites)
+            training = [sha256(one) for part in parts for one in map(whole_record, part) if one]
+        finally:
+            shutil.rmtree(cache, ignore_errors=True)
         for key, path in config.evaluation.files().items():
             judged = [*_digests(config, path, cache, key)][: config.evaluation.limit]
             check_copies(training, judged, key=key)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import save_tiny
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
@@ -230,6 +231,18 @@ def test_prompts_are_answered_and_compared_by_rouge(tmp_path: Path, model_folder
     assert list(both.columns) == names
     [served] = [row.name for row in both.rows if row.served]
     assert {row.name for row in both.rows if row.rouge} == {"base", "federated", *TRAINED, served}
+
+
+def test_a_model_that_cannot_write_is_scored_all_the_same(tmp_path: Path) -> None:
+    rows = [{"q": f"{WORDS[i % 6]} {i}?", "a": f"{WORDS[i % 3]} {i}"} for i in range(24)]
+    base = tmp_path / "base"
+    base.mkdir()
+    save_tiny("trocr", "causal-lm", base)
+    setting = OwnSetting(tmp_path, base, {"prompt": "q", "completion": "a"}, rows)
+    setting.hand_over()
+    found = own_view(setting.file, setting.config)
+    assert list(found.columns) == ["loss", "next-token accuracy"] and found.generated == 0
+    assert any("can be trained and scored, but not generate" in note for note in found.notes)
 
 
 def test_clear_text_is_gone_afterwards_and_the_lock_too(

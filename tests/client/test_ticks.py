@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.data.population import Tally
+from fedpriv.data.population import Population
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError, DataError, ProtocolError, StepFailedError
 from fedpriv.methods.dp_lora.site_half import DpLora
@@ -369,18 +369,18 @@ def test_a_proposal_of_short_windows_has_the_same_time(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They take a tokenizer longer, and whoever proposes says how long they are."""
-    clock, tally = [0.0], own_records.tally_records
+    clock, encode = [0.0], own_records.encode_population
 
-    def slow(records: Any, spec: DataSpec, *others: Any, **more: Any) -> Tally:
+    def slow(records: Any, spec: DataSpec, *others: Any) -> Population:
         clock[0] += 10 / spec.max_length
-        return tally(records, spec, *others, **more)
+        return encode(records, spec, *others)
 
-    monkeypatch.setattr(own_records, "tally_records", slow)
+    monkeypatch.setattr(own_records, "encode_population", slow)
     monkeypatch.setattr(own_records, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(own_records, "preparation", lambda settings: 4.9 * 1.5)
-    with pytest.raises(DataError, match=r"site\.preparation.*takes 7\.5 s"):
+    monkeypatch.setattr(own_records, "preparation", lambda settings: 4.9 * 1.25)
+    with pytest.raises(DataError, match=r"site\.preparation.*takes 6\.2 s"):
         opened(setting, NOTES[1])
-    monkeypatch.setattr(own_records, "preparation", lambda settings: 5.1 * 1.5)
+    monkeypatch.setattr(own_records, "preparation", lambda settings: 5.1 * 1.25)
     opened(setting, NOTES[1]).close()
 
 

@@ -89,7 +89,10 @@ def test_an_export_that_quotes_nothing_merges_no_two_persons(
         path = put(tmp_path / name, content)
         said = refusal(path)
         assert re.search(r"row \d \(line \d\) quotes lines that could be rows", said)
-        assert "and double it. Else save it as JSON lines." in said and "HIV" not in said
+        assert (
+            "Quote every value, the header's too, or save it as JSON lines." in said
+            and "HIV" not in said
+        )
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])

@@ -29,6 +29,9 @@ from fedpriv.data.html import text_of
         ("<s>10 mg</s> 5 mg, <strike>a</strike>b<p/>", "5 mg, b"),
         ("<del>not <b>at</b> all</del> allergic to <ins>nuts</ins>", "allergic to nuts"),
         ("<s>10<sup>9</sup> <del>a</del> b<p>c</s>d<sup/>e", "de"),
+        ("<p>a <del>b</p><p>c</p>", "a\nc"),  # a block ends what was not closed in it
+        ("<table><tr><td><s>x</td><td>y</td></tr></table>z", "y\nz"),
+        ("<s>a<s>b</s>c</s>d<del><p>e</p><p>f</p></del>g", "d\ng"),
         ("", ""),
     ],
 )
