@@ -6,7 +6,8 @@
 
 DATA holds the folders e2e, diabetes and sst2; how it works is said in `papers_training.py`. Points
 are in the order in which `--hours` cuts. The narratives are as of 50 hospitals with 1,000 each that
-add up 2,500 in a secure sum at ε = 4; here 500 are drawn, at the same B/σ. Rows:
+add up 2,500 in a secure sum at ε = 4; here 125 are drawn, at the same B/σ, as are 125 sentences in
+place of the paper's 2,000. Rows:
 
     plain             AdamW on the noisy gradient
     denoised          AdamW on the denoised gradient, as published (arXiv 2510.01137)
@@ -50,9 +51,9 @@ HISTOGRAM_NOISE = 5  # times that of the sum
 LENGTHS = np.geomspace(0.01, 100, 81)  # edges of the histogram's bins, over the point's clip norm
 POINTS = [
     *(Point("meanings", 32, ratio, written=100) for ratio in (147, 2500)),
-    *(Point("narratives", rank, 2256, 60, 500, 0.1, EVERY, records=50_000) for rank in (16, 64)),
+    *(Point("narratives", rank, 2256, 60, 125, 0.1, EVERY, records=50_000) for rank in (16, 64)),
     *(
-        Point("sentences", rank, 2566, 100, 250, clip, ENCODED)
+        Point("sentences", rank, 2566, 100, 125, clip, ENCODED)
         for rank, clip in ((16, 1.0), (16, 10.0), (128, 1.0), (16, 0.3), (16, 3.0))
     ),
     *(Point("meanings", 32, ratio, steps=200, written=100) for ratio in (147, 2500)),

@@ -11,10 +11,11 @@ steps of 32, at ε = 2 and 0.5 (δ = 1e-5). It says its hours first, and goes on
 
 Rows, in the order in which `--rows` may cut them: `fixed-C` at four clip norms; `unpaid`, fixed at
 C = 0.1 with noise of σ/√K, which is what the published code adds to K groups that are each clipped
-by itself, at the ε that this costs in truth; `sac` and `sac-adaptive`, which decide every 16
-steps and are rewarded by 64 narratives of the coordinator's own; `normalise` and `quantile`;
-`lora` without privacy, which the attacks have to catch. Each row's learning rate is chosen by
-`fedpriv compare`, on one half of the tuning narratives and a seed that is not reported.
+by itself, at the ε that this costs in truth; `normalise` and `quantile`; `lora` without privacy,
+which the attacks have to catch; and `base`. Each row's learning rate is chosen by `fedpriv
+compare`, on one half of the tuning narratives and a seed that is not reported. Version 0.2.0 also
+had the paper's soft actor-critic: `sac` decided every 16 steps about clip norms and weights,
+rewarded by 64 narratives of the coordinator's own.
 
 Attacks on each trained adapter:
     membership  area under the ROC curve, by how far the loss fell from the base model's, of
@@ -78,19 +79,17 @@ SECONDS = 0.0095  # of a processor for a record of a step, without AMX
 SECRET, BEFORE = string.ascii_uppercase + string.digits, "secret_id="
 WORDS, WRITTEN, NEW_TOKENS, TEMPERATURE = 15, 4000, 10, 0.7
 WIDTH = 170  # letters of a table, at least
-SAC = "controller.name=sac:controller.data=rewards.jsonl:controller.sac.interval=16"
 ROWS = {  # how `fedpriv compare` calls them
     "fixed-0.1": "dp-lora:privacy.clip_norm=0.1",
     "fixed-0.03": "dp-lora:privacy.clip_norm=0.03",
     "fixed-0.3": "dp-lora:privacy.clip_norm=0.3",
     "fixed-1": "dp-lora:privacy.clip_norm=1.0",
     "unpaid": "dp-lora:privacy.clip_norm=0.1:privacy.epsilon={unpaid:.4g}",
-    "sac": f"dp-lora:{SAC}",
-    "sac-adaptive": f"dp-lora:{SAC}:controller.adaptive=true",
     "normalise": "dp-lora:controller.name=normalise",
     "quantile": "dp-lora:controller.name=quantile",
 }
-WITHOUT = {"base": "base", "lora": "lora"}
+WITHOUT = {"lora": "lora", "base": "base"}
+ALL = {**ROWS, **WITHOUT}
 FEDERATION = """
 [job]
 name = "rldp"
@@ -128,7 +127,7 @@ every = {every}
 
 [compute]
 microbatch = 32
-dtype = "mixed"
+dtype = "auto"
 """
 Records = list[str]
 
@@ -140,7 +139,6 @@ class Size:
     trained: int = 20_000
     reported: int = 600
     tuning: int = 300
-    rewards: int = 64
     rounds: int = 2000
     every: int = 200
     seeds: int = 3
@@ -154,7 +152,7 @@ class Size:
         return BATCH / self.trained
 
 
-QUICK = Size(320, 24, 16, 4, 2, 1, 1, 8, 20, "lr=1e-2")
+QUICK = Size(320, 24, 16, 2, 1, 1, 8, 20, "lr=1e-2")
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,6 @@ class Narratives:
     trained: Records
     reported: Records
     tuning: Records
-    rewards: Records
 
     @classmethod
     def read(cls, data: Path, size: Size) -> Narratives:
@@ -207,7 +204,7 @@ class Narratives:
             for row in map(json.loads, stream):
                 stays.setdefault(row["patient_nbr"], row["text"])
         texts = iter(random.Random(0).sample(list(stays.values()), len(stays)))
-        counts = (size.trained, size.reported, size.tuning, size.rewards)
+        counts = (size.trained, size.reported, size.tuning)
         return cls(*([next(texts) for _ in range(count)] for count in counts))
 
 
@@ -219,7 +216,7 @@ def write(path: Path, texts: Records) -> None:
 def write_federation(folder: Path, narratives: Narratives, epsilon: float, size: Size) -> Path:
     """Write the records of the site, with canaries among them, and the file of an ε."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("reported", "rewards", "tuning"):
+    for name in ("reported", "tuning"):
         write(folder / f"{name}.jsonl", getattr(narratives, name))
     planted = canaries(narratives.trained, size.candidates)
     inserted = [canary.records[0] for canary in planted for _ in range(canary.times)]
@@ -253,7 +250,7 @@ class Part:
         self.names, self.file, self.grid = names, file, size.grid
         part = "open" if epsilon is None else f"{epsilon:g}"
         self.out = file.parent / f"comparison-{part}"
-        self.baseline = WITHOUT["lora"] if epsilon is None else next(iter(names.values()))
+        self.baseline = next(iter(names.values()))
         variants = parse_variants(list(names.values()), [self.grid])
         self.asked = Comparison.of(self.file, [], variants, size.seeds)
 
@@ -392,25 +389,29 @@ def main() -> int:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("rldp"))
     parser.add_argument("--epsilon", type=float, choices=EPSILONS, help="this one alone")
-    parser.add_argument("--rows", help=f"only some of {','.join(ROWS)}")
+    parser.add_argument("--rows", help=f"only some of {','.join(ALL)}")
     parser.add_argument("--grid", default=Size.grid, help="rates that each row tries")
     parser.add_argument("--seeds", type=int, default=Size.seeds, help="that are reported")
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")
     parser.add_argument("--plan", action="store_true", help="say what it takes, and nothing else")
     parser.add_argument("--quick", action="store_true", help="two small rounds of one seed")
     arguments = parser.parse_args()
-    chosen = list(ROWS) if arguments.rows is None else arguments.rows.split(",")
-    if not {*chosen} <= {*ROWS}:
-        parser.error(f"--rows: only {','.join(ROWS)}, not {arguments.rows}")
+    chosen = list(ALL) if arguments.rows is None else arguments.rows.split(",")
+    if not {*chosen} <= {*ALL}:
+        parser.error(f"--rows: only {','.join(ALL)}, not {arguments.rows}")
     size = QUICK if arguments.quick else Size(grid=arguments.grid, seeds=arguments.seeds)
     epsilons = [arguments.epsilon] if arguments.epsilon else EPSILONS[: 1 if arguments.quick else 2]
     narratives = Narratives.read(arguments.data, size)
     parts = []
     for epsilon in epsilons:
         file = write_federation(arguments.out, narratives, epsilon, size)
-        names = {name: ROWS[name].format(unpaid=unpaid(epsilon, size)) for name in chosen}
-        parts.append(Part(file, epsilon, size, names))
-    parts.append(Part(parts[0].file, None, size, WITHOUT))
+        real = unpaid(epsilon, size)
+        names = {name: ROWS[name].format(unpaid=real) for name in chosen if name in ROWS}
+        if names:
+            parts.append(Part(file, epsilon, size, names))
+    names = {name: WITHOUT[name] for name in chosen if name in WITHOUT}
+    if names:
+        parts.append(Part(file, None, size, names))
     left = sum(sum(part.asked.left(part.out / "runs").values()) for part in parts)
     hours = left * size.rounds * BATCH * SECONDS / 3600
     print(f"{left} of {sum(part.asked.runs for part in parts)} runs to do: {hours:.1f} hours of a")

@@ -43,7 +43,6 @@ from fedpriv.errors import LIMITS, FedprivError, LimitError, ProtocolError, Step
 from fedpriv.files import canonical_json, finite_json, sha256
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.names import MAX_JOB_STEPS, MAX_SEED, Digest, Wire
-from fedpriv.privacy.accounting.rdp import ORDERS
 from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Head
@@ -198,11 +197,9 @@ class Proposal(Body):
             raise ValueError(f"steps: expected rounds of {each}, got {training}")
         if self.evaluation is not None and self.evaluation.looks > self.rounds:
             raise ValueError(f"evaluation.looks: expected at most {self.rounds}, one a round")
-        adaptive = self.groups is not None and self.groups.adaptive
         for part, is_there, others in (
             ("a secure sum", self.shared is not None, ("local", "evaluation", "wire")),
             ("a controller", self.groups is not None, ("local",)),
-            ("adaptive noise", adaptive, ("shared", "evaluation")),
         ):
             for name in others:
                 if is_there and getattr(self, name) != type(self).model_fields[name].default:
@@ -265,7 +262,7 @@ class Offer(Body):
     Attributes:
         held_out_size: the declared number of units to look at, in a job that looks at some.
         epsilon_alone: as `epsilon`, for the claim alone, if the ledger has one.
-        order: the order of the filter from which this site pays adaptive noise, in such a job.
+        order: of sites of an earlier version, which send it without a value.
     """
 
     site: str = Field(max_length=64)
@@ -277,7 +274,7 @@ class Offer(Body):
     epsilon: float = Field(ge=0, le=MAX_EPSILON)
     epsilon_alone: float | None = Field(None, ge=0, le=MAX_EPSILON)
     budget: float = Field(gt=0)
-    order: int | None = Field(None, ge=2, le=ORDERS[-1])
+    order: None = None
     ledger_rows: int = Field(ge=0)
     ledger_head: Hash
 

@@ -294,25 +294,18 @@ def pay(tmp_path: Path) -> Make:
     from dataclasses import replace
     from itertools import count
 
-    from fedpriv.privacy.ledger.ledger import (
-        AS_PLANNED,
-        Ledger,
-        Plan,
-        Reservation,
-        SlotChoice,
-        Terms,
-    )
+    from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 
     numbers = count()
 
-    def paid(plan: Plan, *, private: bool = False, choice: SlotChoice = AS_PLANNED) -> Reservation:
+    def paid(plan: Plan, *, private: bool = False) -> Reservation:
         path = tmp_path / f"paid-{next(numbers)}.db"
         terms = Terms("0" * 32, 2, "record", 1, 0.4, 1e6, simulated=True, private=private)
         if plan.is_shared:
             terms = replace(terms, budget_alone=1e9)
         with Ledger.create(path, terms) as ledger:
             ledger.commit(plan)
-            reservation = ledger.reserve(plan.job, 0, "sha256:" + "0" * 64, choice)
+            reservation = ledger.reserve(plan.job, 0, "sha256:" + "0" * 64)
         assert isinstance(reservation, Reservation)
         return reservation
 

@@ -52,7 +52,7 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
         raise ConfigError(problem, file=path, key="privacy.trust", value=trust, fix=fix)
     name, section, groups = config.job.name, config.controller, None
     if section is not None:  # as far as an answer depends on its groups without a model
-        groups = GroupTerms(by=section.groups, count=1, adaptive=section.adaptive)
+        groups = GroupTerms(by=section.groups, count=1)
     return propose(config, job_id=name, base=digest, vector=_ANY, roster=roster, groups=groups)
 
 

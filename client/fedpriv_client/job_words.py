@@ -110,8 +110,6 @@ def _method(proposal: Proposal, plan: Plan) -> str:
             " work with the server; this site alone adds at least"
             f" {plan.alone.noise_multiplier:.4g} × C."
         )
-    if plan.order is not None:
-        return f"{how}{noise} on average; a controller divides it among the steps."
     return f"{how}{noise} by this site."
 
 

@@ -68,7 +68,7 @@ class Job:
 
     @property
     def epsilon(self) -> float:
-        """Of the plan by itself, an upper bound; of an adaptive plan, its whole budget."""
+        """Of the plan by itself, an upper bound."""
         return _epsilon(self.plan, self.delta)
 
     @property

@@ -6,19 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fedpriv.config.groups import Decision
 from fedpriv.errors import FedprivError, Limit, LimitError, StatementError
 from fedpriv.models.config import HEADS
 from fedpriv.models.digest import quantised_digest
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.privacy.accounting.filter import calibrate_filtered
 from fedpriv.privacy.ledger.claims import ALONE
-from fedpriv.privacy.ledger.ledger import AS_PLANNED, Plan, SlotChoice, Terms
-from fedpriv.privacy.ledger.rules import RdpRule
+from fedpriv.privacy.ledger.ledger import Plan, Terms
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
 from fedpriv.protocol import Proposal, SharedNoise
-from fedpriv.report.budget import MOST_EVENTS
 from fedpriv.secure_sum.roster import Roster
 
 if TYPE_CHECKING:
@@ -57,8 +53,8 @@ class Limits:
         statement: whether a job has to say what it is for, and be signed.
         evaluation: whether a job may look at held-out records.
         held_out: the declared number of units that are held out; None without one.
-        controller: what a controller may move: nothing (``none``), how noise is divided among
-            groups (``fixed-noise``), or noise and rate of steps besides (``adaptive``).
+        controller: what a controller may move: nothing (``none``), or how noise is divided among
+            groups (``fixed-noise``).
         roster: of those whom the site may be added up with; None if it adds up with nobody.
         max_colluding_at_least: of these, as many at least have to be counted as dishonest.
     """
@@ -84,7 +80,7 @@ class Limits:
     statement: bool = False
     evaluation: bool = False
     held_out: int | None = None
-    controller: Literal["none", "fixed-noise", "adaptive"] = "adaptive"
+    controller: Literal["none", "fixed-noise"] = "fixed-noise"
     roster: Roster | None = None
     max_colluding_at_least: int = 0
 
@@ -117,10 +113,6 @@ class Limits:
         if proposal.steps > self.max_steps:
             text = f"{proposal.steps} steps are more than this site allows, {self.max_steps}."
             yield LimitError(text, "max-steps")
-        adaptive = proposal.groups is not None and proposal.groups.adaptive
-        if adaptive and proposal.steps > MOST_EVENTS:  # each is an event of its own in the report
-            text = f"job.rounds: an adaptive job has at most {MOST_EVENTS:,} steps."
-            yield LimitError(text, "max-steps")
         size = proposal.public_records
         yield from _more("max-synthetic", "synthetic.size:", size, self.max_synthetic)
         if proposal.evaluation is not None and not self.evaluation:
@@ -129,11 +121,9 @@ class Limits:
         elif proposal.evaluation is not None and self.held_out is None:
             text = "this site holds out no records of a declared number (data.held_out_size)."
             yield LimitError(f"evaluation.sites: {text}", "held-out")
-        if proposal.groups is not None:
-            wanted = "adaptive" if adaptive else "fixed-noise"
-            if self.controller not in (wanted, "adaptive"):
-                text = f"{wanted!r} is not allowed here (allow.controller = {self.controller!r})."
-                yield LimitError(f"controller: {text}", "controller")
+        if proposal.groups is not None and self.controller == "none":
+            text = "controller: is not allowed here (allow.controller)."
+            yield LimitError(text, "controller")
         if proposal.shared is not None:
             yield from self._sharing_refusals(proposal.shared, terms)
 
@@ -182,20 +172,14 @@ class Limits:
 
         The noise is calibrated to the smaller of the proposed ε and the site's cap for a job, at
         the proposed rate and steps and the site's own δ. In a secure sum the noise is the proposed
-        one, the same for all sites, and `check_cost` says whether it is enough. Adaptive noise is
-        that of the filter's budget, at the ledger's order if the ledger has one.
+        one, the same for all sites, and `check_cost` says whether it is enough.
         """
-        privacy, shared, order = proposal.privacy, proposal.shared, None
+        privacy, shared = proposal.privacy, proposal.shared
         epsilon, delta = min(privacy.epsilon, self.per_job), terms.plan_delta
         if shared is not None:
             noise = shared.noise_multiplier
-        elif proposal.groups is not None and proposal.groups.adaptive:
-            fixed = terms.rule.order if isinstance(terms.rule, RdpRule) else None
-            found = calibrate_filtered(epsilon, delta, privacy.sample_rate, proposal.steps, fixed)
-            noise, order = found.noise_multiplier, found.order
         else:
             noise = calibrate_noise(epsilon, delta, privacy.sample_rate, proposal.steps)
-        if shared is None:
             noise = max(noise, self.min_noise)
         return Plan(
             job=proposal.job_id,
@@ -207,26 +191,9 @@ class Limits:
             proposal=proposal.digest(),
             numerics=privacy.numerics,
             ticks=self.ticks,
-            order=order,
             max_colluding=None if shared is None else shared.max_colluding,
             shares=1 if shared is None else shared.shares,
         )
-
-    def choice(self, plan: Plan, decision: Decision | None) -> SlotChoice:
-        """Return what a controller's decision means for a slot of a plan: noise and rate.
-
-        Raises:
-            LimitError: the decision asks for less noise than this site allows.
-            AccountingError: the decision asks for a share that buys nothing.
-        """
-        if plan.filter is None or decision is None or decision.share is None:
-            return AS_PLANNED
-        choice = SlotChoice(plan.filter.noise_of(decision.share, decision.rate), decision.rate)
-        noise = choice.noise * plan.noise_multiplier
-        if noise < self.min_noise:
-            text = f"Noise of {noise:g} is less than this site allows, {self.min_noise:g}"
-            raise LimitError(f"{text} (allow.min_noise).", "min-noise")
-        return choice
 
     def check_cost(self, plan: Plan, terms: Terms) -> None:
         """Check a plan whose noise somebody else chose against the caps, under both claims.

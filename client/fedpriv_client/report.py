@@ -25,8 +25,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
     terms, head, plan = ledger.terms, ledger.head, ledger.plan(job)
     found: dict[str, Any] = {}
     if plan is not None:
-        found["events"] = events_of(job, ledger.slot_events(job))
-        found["filter"] = ledger.filter_use(job)
+        found["events"] = events_of(plan, [slot for slot, _ in ledger.slots(job)])
         if not ledger.is_full:
             used, takes = ledger.history.used, ledger.history.used_by([job])
             found["life"] = life_with(terms, used, plan, takes)
@@ -86,7 +85,6 @@ def _basis(site: Site) -> Basis:
     ledger = site.ledger
     return Basis(
         rule=ledger.terms.rule.name,
-        adaptive=ledger.is_adaptive,
         strict=_is_strict(site),
         max_colluding=_max_colluding(site),
         lost_sums=ledger.terms.budget_alone is not None and UNKNOWN in ledger.numerics,

@@ -197,7 +197,6 @@ class Site:
             epsilon=epsilon,
             epsilon_alone=epsilon_alone,
             budget=ledger.terms.budget,
-            order=plan.order,
             ledger_rows=head.rows,
             ledger_head=head.hash,
         )
@@ -334,8 +333,7 @@ class Site:
         ledger.check_witness(request.witness)
         csprng = partial(self._csprng, request.job_id)
         require_secret(csprng(request.slot), ledger.terms.private)
-        choice = self.settings.limits.choice(job.plan, request.decision)
-        asked = ledger.ask(job.plan, slots, digest := request.digest(vector), choice)
+        asked = ledger.ask(job.plan, slots, digest := request.digest(vector))
         if isinstance(asked, StoredReply):
             return self._reply(request.slot, asked.content)
         if job.plan.is_shared:
@@ -346,11 +344,10 @@ class Site:
             check_vector(vector, worker.vector.size)
             method = job.method_of(request, worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
-            execution.check(choice.event(job.plan))
             if request.centres is None:
                 job.check_local(method, vector, execution.size)
             size, share = self._drawn_from(request)
-            rate = share * choice.event(job.plan).sample_rate
+            rate = share * job.plan.sample_rate
             timed = at_ticks(method, worker, job, vector, size, rate, ledger.terms)
             paid = asked.pay()
             try:

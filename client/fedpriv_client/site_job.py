@@ -101,7 +101,7 @@ class SiteJob:
 
         Raises:
             ProtocolError: there is a decision where the job has no controller, or for a look; there
-                is none where it has one; or it moves noise or rate where the job must not.
+                is none where it has one; or it is of another number of groups.
         """
         groups, decision = self.proposal.groups, request.decision
         wanted = groups is not None and request.centres is None
@@ -112,9 +112,6 @@ class SiteJob:
         if len(decision.clip_norms) != groups.count:
             got = len(decision.clip_norms)
             raise ProtocolError(f"decision: expected {groups.count} groups, got {got}.")
-        is_adaptive = decision.share is not None
-        if is_adaptive != groups.adaptive or (decision.rate != 1 and not groups.adaptive):
-            raise ProtocolError("decision: share and rate belong to a job with adaptive noise.")
 
     def half_for(self, decision: Decision | None) -> SiteHalf:
         """Return what makes the site's half for one request."""

@@ -166,15 +166,12 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
 
 def _cells(plan: dict[str, Any]) -> dict[str, str | None]:
     """Return what the table of plans has in each column; None where that is not of this plan."""
-    taken = plan["filter"]  # of an adaptive plan's Rényi budget
     cells = {
         "job": plan["job"],
         "method": plan["method"],
         "rate": f"{plan['sample_rate']:g}",
         "noise": f"{plan['noise_multiplier']:g}",
         "may collude": None,
-        "filter": taken
-        and f"{taken['debited']:.4g} of {taken['budget']:.4g} at order {taken['order']}",
         "slots": str(plan["steps"]),
         **{key: str(plan[key]) for key in ("reserved", "released")},
         "": str(plan["closed"]),

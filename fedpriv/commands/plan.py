@@ -61,12 +61,6 @@ def plan(
             " its settings, take of it."
         ),
     ] = None,
-    adaptive: Annotated[
-        bool,
-        typer.Option(
-            "--adaptive", help="Also what it costs to choose noise and rates between the steps."
-        ),
-    ] = False,
     methods: Annotated[
         bool,
         typer.Option(
@@ -92,7 +86,7 @@ def plan(
     """
     from fedpriv.config.load import load_job
     from fedpriv.defaults import rows_for
-    from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, filtered, solve_with_looks
+    from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, solve_with_looks
     from fedpriv.privacy.accounting.shares import alone
     from fedpriv.privacy.ledger.choosing import price_choosing
 
@@ -105,11 +99,6 @@ def plan(
         sample_rate = privacy.sample_rate if sample_rate is None and batch is None else sample_rate
         steps = job.steps + privacy.spare_slots if steps is None else steps
     colluding = None if job is None else job.max_colluding  # of a secure sum
-    if adaptive and (looks is not None or colluding is not None):
-        problem = "is not with a secure sum or with looks: what a site pays for a step is its own"
-        problem += " choice of noise, and every step trains"
-        fix = "Leave it out, or evaluation.sites and privacy.trust out of the file."
-        raise ConfigError(problem, key="--adaptive", fix=fix)
     try:
         planned, costs = solve_with_looks(
             0 if looks is None else looks.steps,
@@ -130,10 +119,9 @@ def plan(
     if job is not None and colluding is not None:
         found = alone(planned.event, planned.delta, len(job.sites), colluding)
         figures["alone"] = asdict(found)
-    figures["adaptive"] = asdict(filtered(planned)) if adaptive else None
     figures["looks"] = None if costs is None else asdict(costs)
     slots = SLOTS if looks is None else looks.slots
-    of_look = slots if colluding is None and not adaptive else None  # else the job can have none
+    of_look = slots if colluding is None else None  # else the job can have none
     figures["choosing"] = asdict(price_choosing(planned, of_look, budget))
     figures["second"] = _second(planned) if check else None
     figures["methods"] = _reach(job, planned, size) if methods else None
@@ -198,10 +186,6 @@ def show(figures: dict[str, Any], console: Console) -> None:
         console.print(line, style="bold" if solved else None)
         if key == "epsilon" and figures["second"] is not None:
             console.print(_opinion(figures["second"]), soft_wrap=True)
-    if figures["adaptive"] is not None:
-        console.print("\nAs an adaptive plan, with a filter", style="bold")
-        for line in _filter(figures["adaptive"], figures):
-            console.print(line, soft_wrap=True)
     console.print("\nε after so many steps", style="bold")
     for line in _curve(figures, console.width):
         console.print(line, soft_wrap=True)
@@ -288,25 +272,6 @@ def _trust(alone: dict[str, Any], figures: dict[str, Any]) -> list[str]:
         f" {_upper(alone['epsilon'])}. A site that takes part needs a budget of that much, too"
         " (budget.epsilon_alone).",
     ]
-
-
-def _filter(found: dict[str, Any], figures: dict[str, Any]) -> list[str]:
-    """Say what it costs to choose a step's noise and rate by what was released before."""
-    target = figures["target_epsilon"]
-    same = figures["epsilon"] if target is None else target
-    noise, more = f"{found['noise_multiplier']:.6g}", _percent(found["noise_percent"])
-    return [
-        f"{'noise multiplier':16}  {noise:9}  {more} for the same ε of {_upper(same)}, at order"
-        f" {found['order']}",
-        f"{'ε':16}  {_upper(found['epsilon']):9}  {_percent(found['epsilon_percent'])} at the same"
-        " noise",
-    ]
-
-
-def _percent(more: float | None) -> str:
-    if more is None:
-        return "more"
-    return f"{abs(more):.1f}% {'more' if more >= 0 else 'less'}"
 
 
 def _looks(looks: dict[str, Any], figures: dict[str, Any]) -> str:

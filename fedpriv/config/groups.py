@@ -21,7 +21,6 @@ from fedpriv.section import Section
 MAX_GROUPS = 10_000
 MAX_BITS = 0.5  # of the squared norm, for values that say whether groups were within
 MIN_WEIGHT = 1e-12  # less would be noise beyond what numbers of any training can hold
-MIN_SHARE = 1e-9  # of a budget; buys hardly anything
 UNIT_SUM = 1e-9  # how far from 1 the sum of all weights may be
 
 Grouping = Literal["model", "layers", "adapters", "matrices"]
@@ -40,14 +39,15 @@ class GroupTerms(Section):
             whole, not group by group. Such a job is read; no site begins one.
         bits: f, the share of the squared norm that K further values take, each of which says
             whether the unit's group was within its clip norm.
-        adaptive: a slot may ask for other noise and another rate than the plan's, by a filter.
+        adaptive: never: jobs of an earlier version could choose their noise between the steps. It
+            is part of the digest of a proposal.
     """
 
     by: Grouping
     count: int = Field(ge=1, le=MAX_GROUPS)
     together: bool = False
     bits: float = Field(0.0, ge=0, le=MAX_BITS)
-    adaptive: bool = False
+    adaptive: Literal[False] = False
 
     @property
     def extra(self) -> int:
@@ -62,21 +62,20 @@ class GroupTerms(Section):
 
 
 class Decision(Section):
-    """How the noise of one round is divided, and in an adaptive job how much there is.
+    """How the noise of one round is divided.
 
     Attributes:
         clip_norms: C_k, the clip norm of each group, (K,).
         weights: w_k of each group, (K,): its share of the squared norm that a unit may have after
             scaling. They sum to 1.
-        share: the share of the filter's budget for the slot, in an adaptive job; None in others.
-            Each site adds as little noise as that buys it, of its own budget at its own order.
-        rate: the sample rate of the slot, relative to the plan's.
+        share, rate: nothing, and 1: in an earlier version they could change the noise of a slot.
+            They are part of the digest of a request.
     """
 
     clip_norms: tuple[ClipNorm, ...] = Field(min_length=1, max_length=MAX_GROUPS)
     weights: tuple[Weight, ...] = Field(min_length=1, max_length=MAX_GROUPS)
-    share: float | None = Field(None, ge=MIN_SHARE, le=1)
-    rate: float = Field(1.0, gt=0, le=1)
+    share: None = None
+    rate: float = Field(1.0, ge=1, le=1)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

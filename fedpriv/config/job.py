@@ -111,7 +111,7 @@ class JobConfig(Section):
 
     def files(self) -> dict[str, Path]:
         """Return the files and folders of records, by key; what a hub holds is not among them."""
-        parts = (*self.everybody, self.evaluation, self.controller, self.synthetic)
+        parts = (*self.everybody, self.evaluation, self.synthetic)
         found = [part.files() for part in parts if part is not None]
         return {key: path for files in found for key, path in files.items()}
 
@@ -137,9 +137,7 @@ class JobConfig(Section):
         check_movers(job.sync, denoise, self.server_optimizer)
         check_looks(self.sites, looks, rounds=job.rounds, network=network, delta=privacy.delta)
         if self.controller is not None:
-            self.controller.check_beside(
-                sync=job.sync, denoise=denoise.where, trust=privacy.trust, looks=looks is not None
-            )
+            self.controller.check_beside(sync=job.sync, denoise=denoise.where)
         check_engine(job, self.compute)
         if network and self.server is None:
             raise ValueError("server: is missing; engine 'network' needs its address")

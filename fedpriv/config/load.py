@@ -308,7 +308,6 @@ def _as_it_began(job: JobConfig, found: LoraSection) -> JobConfig:
 
 
 _USED = {
-    "controller.data": "choose by",
     "synthetic.data": "train on",
     "evaluation.tuning": "choose settings by",
 }

@@ -27,8 +27,8 @@ import numpy as np
 
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import (
+    Array,
     Controller,
-    Round,
     Setting,
     decision_of,
     least_noise,
@@ -49,12 +49,12 @@ class QuantileController(Controller):
         self._start = start_clip_norms(setting)
         self._kept = {"log": np.zeros(setting.count)}  # of the clip norms, relative to the start
 
-    def decide(self, number: int) -> Decision:
+    def decide(self) -> Decision:
         """Return the clip norms that the rounds so far have led to."""
         clip_norms = self._start * np.exp(self._kept["log"])
         return decision_of(clip_norms, least_noise(clip_norms, self.setting))
 
-    def _learn(self, seen: Round) -> None:
-        distance = np.nan_to_num(np.clip(seen.within - self._settings.target, -1, 1), nan=0.0)
+    def _learn(self, within: Array) -> None:
+        distance = np.nan_to_num(np.clip(within - self._settings.target, -1, 1), nan=0.0)
         limit, moved = math.log(SPAN), self._kept["log"] - self._settings.rate * distance
         self._kept["log"] = np.clip(moved, -limit, limit)

@@ -210,7 +210,6 @@ def _parse(kind: type[Kind], files: Mapping[str, bytes], name: str, path: Path) 
 def _report(files: Mapping[str, bytes], name: str, path: Path) -> BudgetReport:
     report = _parse(BudgetReport, files, name, path)
     stated = [value for claim in claims_of(report) for value in claim[1:]]
-    stated += [] if report.filter is None else [report.filter.budget, report.filter.debited]
     if not all(value <= MAX_EPSILON for value in stated):
         raise DossierError(f"{path}: {name} states an ε that nobody has.")
     return report

@@ -16,7 +16,7 @@ DIGITS = 1e-6  # share of ε by which the same steps may differ from machine to 
 def prices(proposal: Proposal, reports: Mapping[str, BudgetReport]) -> list[Price]:
     """Compute what the looks of a job cost each site, at the δ of its ledger.
 
-    A plan with looks is not adaptive, so all of a site's steps have the same noise.
+    All of a site's steps have the same noise.
     """
     if proposal.evaluation is None:
         return []

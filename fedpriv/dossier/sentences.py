@@ -10,7 +10,7 @@ from fedpriv.dossier.statement import Statement
 from fedpriv.errors import DossierError, UnderstatedError, shown
 from fedpriv.privacy.ledger.history import UNKNOWN, History
 from fedpriv.report.budget import TICKS, BudgetReport
-from fedpriv.report.words import DISTINCT, FILTER, GROWN, LOST_SUMS, ONE_RUN, Basis, words
+from fedpriv.report.words import DISTINCT, GROWN, LOST_SUMS, ONE_RUN, Basis, words
 from fedpriv.software import software
 
 _DISTINCT = re.compile(re.escape(DISTINCT).replace(r"\{by\}", "(.+)").replace(r"\{other\}", "(.+)"))
@@ -68,8 +68,6 @@ def _contradictions(
     if history is None:
         if basis.strict and took_part and privacy.numerics != "strict":
             yield "", "that its numerics are strict, and the job's proposal has other ones"
-        if said.report.filter is not None and not basis.adaptive:
-            yield "accountant", "nothing of noise that is chosen step by step, and has a filter"
         return
     if basis.strict and not history.numerics <= {"strict"}:
         yield "", "that its numerics are strict, and its ledger has plans of other ones"
@@ -77,7 +75,6 @@ def _contradictions(
         yield "", "that replies leave at public ticks, and its ledger has plans in which none did"
     lost_sums = history.terms.budget_alone is not None and UNKNOWN in history.numerics
     for field, what, stated, found in (
-        ("accountant", "noise that is chosen step by step", basis.adaptive, history.is_adaptive),
         ("assumptions", "a size or delta that changed", basis.grown, history.grown),
         ("assumptions", "secure sums that were lost", basis.lost_sums, lost_sums),
     ):
@@ -136,7 +133,6 @@ def basis_of(report: BudgetReport) -> tuple[Basis, tuple[str, ...]]:
     found = [match for text in said if (match := _DISTINCT.fullmatch(text)) is not None]
     basis = Basis(
         rule=report.rule,
-        adaptive=report.accountant.endswith(FILTER),
         strict=report.numerics.startswith("strict"),
         max_colluding=report.max_colluding,
         lost_sums=LOST_SUMS in said,

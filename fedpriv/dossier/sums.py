@@ -18,7 +18,6 @@ from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
 from fedpriv.privacy.ledger.account import Account
 from fedpriv.privacy.ledger.claims import Claim
 from fedpriv.privacy.ledger.history import History
-from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
 from fedpriv.report.budget import figure_names
 
@@ -36,13 +35,12 @@ class Renyi:
     """ε at δ of Rényi divergences that add up at one order.
 
     Attributes:
-        order: the order at which the sum is converted.
-        debits: events, each with the order of its divergence, which is never below `order`.
+        order: the order at which they are taken, and the sum is converted.
     """
 
     delta: float
     order: int
-    debits: tuple[tuple[int, Event], ...]
+    events: tuple[Event, ...]
 
 
 Term = Numerical | Renyi
@@ -80,8 +78,8 @@ def epsilon_of(term: Term) -> float:
     if isinstance(term, Numerical):
         return epsilon_upper(term.events, term.delta)
     curve = fsum(
-        float(rdp(event.sample_rate, event.noise_multiplier, (order,))[0]) * event.count
-        for order, event in term.debits
+        float(rdp(event.sample_rate, event.noise_multiplier, (term.order,))[0]) * event.count
+        for event in term.events
     )
     return epsilon_from_rdp(np.array([curve]), term.delta, (term.order,))[0] if curve else 0.0
 
@@ -124,19 +122,8 @@ def _committed(claim: Claim, allocated: tuple[Term, ...]) -> tuple[tuple[Term, .
 def _spent(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
     """Yield the terms of the reserved slots."""
     held = [account for account in accounts if account.reserved]
-    if all(account.plan.order is None for account in held):
-        if held:
-            events = tuple(account.plan.event(account.reserved) for account in held)
-            yield Numerical(claim.delta, events)
-    elif len(held) == 1:
-        [account] = held
-        yield Renyi(claim.delta, account.plan.order or 0, tuple(_chosen(account)))
-    elif isinstance(claim.rule, RdpRule):
-        order = claim.rule.order
-        debits = [one for account in held for one in _debits(order, account, account.reserved)]
-        yield Renyi(claim.delta, claim.rule.order, tuple(debits))
-    else:
-        yield from (_whole(claim, account.plan) for account in held)
+    if held:
+        yield Numerical(claim.delta, tuple(one.plan.event(one.reserved) for one in held))
 
 
 def _allocated(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
@@ -151,38 +138,10 @@ def _allocated(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
                 event = Event(rule.sample_rate, rule.noise_multiplier, slots)
                 yield Numerical(claim.delta, (event,))
         case RdpRule():
-            debits = [debit for one in charged for debit in _charges(rule.order, *one)]
-            if debits:
-                yield Renyi(claim.delta, rule.order, tuple(debits))
+            events = tuple(account.plan.event(steps) for account, steps in charged)
+            if events:
+                yield Renyi(claim.delta, rule.order, events)
         case _:
-            yield from (_whole(claim, account.plan) for account, _ in charged)
-
-
-def _whole(claim: Claim, plan: Plan) -> Term:
-    """Return all steps of a plan, by itself."""
-    delta = claim.rule.delta_per_plan if isinstance(claim.rule, SumRule) else claim.delta
-    if plan.order is None:
-        return Numerical(delta, (plan.event(),))
-    return Renyi(delta, plan.order, ((plan.order, plan.event()),))
-
-
-def _charges(order: int, account: Account, steps: int) -> Iterator[tuple[int, Event]]:
-    """Yield a filter's charges for a plan: all of an adaptive one until it is closed."""
-    if account.plan.order is not None and account.closed != "closed":
-        yield account.plan.order, account.plan.event()
-    else:
-        yield from _debits(order, account, steps)
-
-
-def _debits(order: int, account: Account, steps: int) -> Iterator[tuple[int, Event]]:
-    """Yield what steps of a plan took of a filter; of an adaptive plan, its reserved slots."""
-    if account.plan.order is None:
-        yield order, account.plan.event(steps)
-    else:
-        yield from _chosen(account)
-
-
-def _chosen(account: Account) -> Iterator[tuple[int, Event]]:
-    """Yield the reserved slots of an adaptive plan as they were asked for, one for each kind."""
-    for choice, count in sorted(account.choices.items()):
-        yield account.plan.order or 0, replace(choice.event(account.plan), count=count)
+            delta = rule.delta_per_plan if isinstance(rule, SumRule) else claim.delta
+            for account, _ in charged:
+                yield Numerical(delta, (account.plan.event(),))

@@ -89,10 +89,7 @@ def _renyi(term: Renyi) -> float:
     """
     from dp_accounting.rdp import rdp_privacy_accountant as accountant
 
-    orders = {order for order, _ in term.debits}
-    curve = math.fsum(
-        _divergence(order, (event for of, event in term.debits if of == order)) for order in orders
-    )
+    curve = _divergence(term.order, term.events)
     return float(accountant.compute_epsilon([term.order], [curve], term.delta)[0])
 
 

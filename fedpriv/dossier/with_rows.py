@@ -45,11 +45,8 @@ def check_with_rows(said: Statement, rows: list[Row]) -> Iterator[Finding]:
     for claim in history.terms.claims:
         for figure in figure_names(claim.alone):
             said.check_stated(figure, getattr(history, figure), "its rows come to")
-    rule, adaptive = history.terms.rule.name, ", by a Rényi filter at one order"
-    yield holds(
-        f"{said.figures_in_words()}: as its rows come to, by the rule {rule!r}"
-        f"{adaptive if history.is_adaptive else ''}"
-    )
+    rule = history.terms.rule.name
+    yield holds(f"{said.figures_in_words()}: as its rows come to, by the rule {rule!r}")
     figures = figures_of(history)
     for one in figures:
         ours, found = one.value(epsilon_of), getattr(history, one.name)
@@ -148,17 +145,14 @@ def _check_events(said: Statement, history: History) -> None:
     """Check that the report's events are the reserved slots, and at least the answered ones."""
     report, job = said.report, said.facts.job
     account = history.accounts.get(job)
-    slots = [] if account is None else history.slot_events(job)
-    found = budget.events_of(job, slots)
+    slots = [slot for slot, _ in history.slots(job)]
+    found = () if account is None else budget.events_of(account.plan, slots)
     if report.events != found:
         counts = [sum(event.count for event in events) for events in (report.events, found)]
         raise UnderstatedError(
             f"{said.whose} lists {counts[0]} steps, and its ledger reserved {counts[1]}, or others:"
             " events are missing, or were changed."
         )
-    use = None if account is None else history.filter_use(job)
-    if use != (None if report.filter is None else report.filter.model_dump()):
-        raise DossierError(f"{said.whose}: its filter is not as its ledger has it, {use}.")
     said.check_answered(len(slots))
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.sentences import check_sentences
 from fedpriv.dossier.statement import Statement
-from fedpriv.dossier.sums import Figure, Numerical, Renyi, epsilon_of
+from fedpriv.dossier.sums import Figure, Numerical, epsilon_of
 from fedpriv.errors import DossierError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.shares import share_of
@@ -44,19 +44,15 @@ def _check_asked(said: Statement) -> None:
     rates = {event.sample_rate for event in said.report.events}
     steps = sum(event.count for event in said.report.events)
     asked = proposal.privacy.sample_rate
-    has_filter = said.report.filter is not None
-    if has_filter and proposal.groups is not None and proposal.groups.adaptive:
-        other = any(rate > asked for rate in rates)  # its steps may have less
-    else:
-        other = bool(rates - {asked}) or has_filter
+    noises = {event.noise_multiplier for event in said.report.events}
+    other = bool(rates - {asked}) or len(noises) > 1
     if proposal.shared is not None:  # the same noise at every site
-        noises = {event.noise_multiplier for event in said.report.events}
         other = other or bool(noises - {proposal.shared.noise_multiplier})
     if other or steps > proposal.steps:
         raise DossierError(
-            f"{said.whose} counts {steps} steps at rates {sorted(rates)}"
-            f"{' under a filter' * has_filter}, and the proposal in the"
-            f" dossier has {proposal.steps} at {asked}. It is not the one that the site accepted."
+            f"{said.whose} counts {steps} steps at rates {sorted(rates)[:3]} with noise of"
+            f" {sorted(noises)[:3]}, and the proposal in the dossier has {proposal.steps} at"
+            f" {asked}, all with the same noise. It is not the one that the site accepted."
         )
 
 
@@ -69,21 +65,13 @@ def _of_events(said: Statement) -> Iterator[Figure]:
     if not events:
         return
     planned = events
-    if report.filter is None and report.rule in ("plan", "sum"):  # all steps of a plan stay charged
-        planned = (replace(max(events, key=_dearness), count=proposal.steps),)
+    if report.rule in ("plan", "sum"):  # all steps of a plan stay charged
+        planned = (replace(events[0], count=proposal.steps),)
     parts = 1 if proposal.shared is None else proposal.shared.shares
     for claim in claims_of(report):
         for name, of in zip(figure_names(claim.alone), (events, planned), strict=False):
-            if report.filter is not None:  # never of a secure sum: alone it costs the same
-                order = report.filter.order
-                yield Figure(name, (Renyi(report.delta, order, tuple((order, e) for e in of)),))
-            else:
-                own = _shares(of, parts) if claim.alone else of
-                yield Figure(name, (Numerical(report.delta, own),))
-
-
-def _dearness(event: Event) -> tuple[float, float]:
-    return event.sample_rate, -event.noise_multiplier
+            own = _shares(of, parts) if claim.alone else of
+            yield Figure(name, (Numerical(report.delta, own),))
 
 
 def _shares(events: tuple[Event, ...], parts: int) -> tuple[Event, ...]:

@@ -89,13 +89,6 @@ class Groups:
             found[group] += end - start
         return tuple(found)
 
-    def squared_norms(self, vector: Vector) -> Values:
-        """Return the squared norm of each group of a vector (P,), (K,)."""
-        found = np.zeros(len(self))
-        for start, end, group in self.segments:
-            found[group] += np.square(vector[start:end], dtype=np.float64).sum()
-        return found
-
 
 def _group_of(name: str, by: Grouping) -> str:
     match by:

@@ -7,7 +7,7 @@ Privacy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
@@ -19,15 +19,14 @@ from fedpriv.documents import read_json
 from fedpriv.files import canonical_json
 from fedpriv.names import Name
 from fedpriv.pki.points import VerifyingKey
-from fedpriv.privacy.life import MOST, Life
+from fedpriv.privacy.life import Life
 from fedpriv.privacy.usual import MAX_STEPS, AnyRule
 from fedpriv.section import Section
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.accounting.accountant import Event
+    from fedpriv.privacy.ledger.plan import Plan
 
 Epsilon = Annotated[float, Field(ge=0)]
-Nats = Annotated[float, Field(ge=0, le=MOST)]
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 MOST_EVENTS = 10_000  # in a report: they take 2.6 MB
 TIMING = "not covered: replies leave when they are ready"
@@ -83,14 +82,6 @@ class BudgetEvent(Section):
     count: Count = Field(description="consecutive rounds of this kind")
 
 
-class FilterUse(Section):
-    """What an adaptive plan may take of Rényi divergence, in nats, and what its slots have."""
-
-    order: int = Field(ge=2, le=512, description="α, at which debits add up")
-    budget: Nats = Field(gt=0, description="of the plan; paid for in full when it was accepted")
-    debited: Nats = Field(description="of it, by the slots that were reserved")
-
-
 class Signature(Section):
     """Ed25519 over the canonical JSON of everything else in the report."""
 
@@ -110,7 +101,7 @@ class BudgetReport(Section):
     budget for that.
     """
 
-    later: ClassVar[tuple[str, ...]] = (*_OF_TWO_CLAIMS, "filter", "life")
+    later: ClassVar[tuple[str, ...]] = (*_OF_TWO_CLAIMS, "life")
     format: Literal[1] = 1
     site: Name
     dataset_id: str = Field(min_length=1, description="random; not a hash of the data")
@@ -142,9 +133,6 @@ class BudgetReport(Section):
         None, ge=0, description="the least of the ledger's secure sums; none without one"
     )
     events: tuple[BudgetEvent, ...] = ()
-    filter: FilterUse | None = Field(
-        None, description="of the job's plan, where noise and rates are chosen between its steps"
-    )
     life: Life | None = Field(
         None, description="of the job's plan, where the ledger is for more than one"
     )
@@ -161,37 +149,26 @@ class BudgetReport(Section):
         return self
 
 
-def events_of(job: str, slots: Iterable[tuple[int, Event]]) -> tuple[BudgetEvent, ...]:
-    """Return runs of equal consecutive steps of a job; if there are many, all equal ones together.
+def events_of(plan: Plan, slots: Sequence[int]) -> tuple[BudgetEvent, ...]:
+    """Return the runs of consecutive steps of a plan; if there are many, all of them as one.
 
     So a server that leaves out every other slot can't make a report too large to be written.
 
     Args:
-        slots: reserved slots in order, from 0, each with the event that was paid for it.
+        slots: the reserved ones in order, from 0.
     """
-    runs = tuple(_runs(job, slots))
-    if len(runs) <= MOST_EVENTS:
-        return runs
-    alike: dict[tuple[float, float], BudgetEvent] = {}
-    for run in runs:
-        key = (run.sample_rate, run.noise_multiplier)
-        count = run.count + (alike[key].count if key in alike else 0)
-        alike[key] = alike.get(key, run).model_copy(update={"count": count})
-    return tuple(alike.values())
-
-
-def _runs(job: str, slots: Iterable[tuple[int, Event]]) -> Iterator[BudgetEvent]:
-    numbered = enumerate(slots)
-    for _, consecutive in groupby(numbered, key=lambda pair: (pair[1][0] - pair[0], pair[1][1])):
-        found = [one for _, one in consecutive]
-        first, event = found[0]
-        yield BudgetEvent(
-            job=job,
-            round=first + 1,
-            sample_rate=event.sample_rate,
-            noise_multiplier=event.noise_multiplier,
-            count=len(found),
+    numbered = groupby(enumerate(slots), key=lambda pair: pair[1] - pair[0])
+    runs = [[slot for _, slot in run] for _, run in numbered]
+    return tuple(
+        BudgetEvent(
+            job=plan.job,
+            round=run[0] + 1,
+            sample_rate=plan.sample_rate,
+            noise_multiplier=plan.noise_multiplier,
+            count=len(run),
         )
+        for run in (runs if len(runs) <= MOST_EVENTS else [slots])
+    )
 
 
 def sign(report: BudgetReport, private_key: Ed25519PrivateKey) -> BudgetReport:

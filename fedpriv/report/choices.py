@@ -19,16 +19,12 @@ class Decision:
 
     Attributes:
         least, middle, most: those of the groups' clip norms, each divided by its first value.
-        share: the share of the job's budget; None if every round has the same.
-        rate: the factor on the sample rate.
     """
 
     round: int
     least: float
     middle: float
     most: float
-    share: float | None
-    rate: float
 
 
 @dataclass(frozen=True)
@@ -65,9 +61,7 @@ def _controlled(rounds: Sequence[Round]) -> tuple[int, tuple[Decision, ...]]:
     decisions = []
     for number, decided in thin(found, SHOWN):
         moved = [now / before for before, now in zip(first, decided.clip_norms, strict=True)]
-        decisions.append(
-            Decision(number, min(moved), median(moved), max(moved), decided.share, decided.rate)
-        )
+        decisions.append(Decision(number, min(moved), median(moved), max(moved)))
     return len(first), tuple(decisions)
 
 

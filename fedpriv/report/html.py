@@ -109,7 +109,6 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "looks": [row for row in rounds if row.held_out is not None],
         "give_or_take": give_or_take,
         "totals": received.totals(reports),
-        "filters": [r for r in reports if r.filter is not None],
         "two_claims": rows_of((r for r in reports if r.budget_alone is not None), _claimed_twice),
         "not_private": [r.site for r in reports if not r.private],
         "stamped": not directory.is_private,

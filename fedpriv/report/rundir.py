@@ -116,8 +116,6 @@ class Decided(Part):
     """What a controller decided for a round; see `fedpriv.config.groups.Decision`."""
 
     clip_norms: tuple[float, ...]
-    share: float | None = None
-    rate: float = 1.0
 
 
 class EvolvedRound(Part):

@@ -38,9 +38,6 @@ SECURE_SUM = (
     "X25519, HKDF-SHA256, AES-256 and Ed25519 hide the parts of a secure sum from whoever has"
     " polynomial time; the figures alone need none of them."
 )
-FILTER = (
-    "; plans whose noise is chosen between the steps are charged for by a Rényi filter at one order"
-)
 ON_TIME = (
     "There are at most a tenth more units than declared, the site's machine is at most a quarter"
     " slower than when it was tried, and nobody outside measures how busy it is."
@@ -54,7 +51,6 @@ class Basis:
     """The values that the sentences of a report follow from.
 
     Attributes:
-        adaptive: whether the claim is about a plan whose noise was chosen between its steps.
         strict: whether all that the claim is about was, and will be, computed strictly.
         max_colluding: the least of the secure sums that the claim is about; None without one.
         lost_sums: whether secure sums may be among the plans lost with a copy of the ledger.
@@ -65,7 +61,6 @@ class Basis:
     """
 
     rule: AnyRule
-    adaptive: bool
     strict: bool
     max_colluding: int | None
     lost_sums: bool
@@ -89,7 +84,7 @@ def words(of: Basis) -> dict[str, Any]:
     )
     return {
         "guarantee": RULES[of.rule].guarantee,
-        "accountant": ACCOUNTANT + (FILTER if of.adaptive else ""),
+        "accountant": ACCOUNTANT,
         "timing": TICKS if of.at_ticks else TIMING,
         "numerics": STRICT_NUMERICS if of.strict else NUMERICS,
         "trust_model": trust_model(of.max_colluding),

@@ -22,11 +22,9 @@ from typing import Any
 
 from fedpriv.errors import LedgerError, LedgerInUseError
 from fedpriv.privacy.ledger.ledger import (
-    AS_PLANNED,
     Ledger,
     OpenSlots,
     Plan,
-    SlotChoice,
     StoredReply,
 )
 from fedpriv_client.site_ledger import open_or_create_ledger
@@ -124,12 +122,10 @@ class LentLedger(Ledger):
         """Give it back."""
         self._ask("give_back", *self._which)
 
-    def ask(
-        self, plan: Plan, slots: range, request_digest: str, choice: SlotChoice = AS_PLANNED
-    ) -> StoredReply | OpenSlots:
+    def ask(self, plan: Plan, slots: range, request_digest: str) -> StoredReply | OpenSlots:
         """Ask as `Ledger.ask` does; the slots that it opens are paid for through this one."""
-        stored: StoredReply | None = self._call("ask", plan, slots, request_digest, choice)
-        return stored or OpenSlots(self, plan, slots, request_digest, choice)
+        stored: StoredReply | None = self._call("ask", plan, slots, request_digest)
+        return stored or OpenSlots(self, plan, slots, request_digest)
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ def check_affordable(config: JobConfig, reports: Iterable[BudgetReport]) -> None
     """Refuse a job that too few sites can pay for, if each still pays as it last said.
 
     A ledger of the rule `rdp` is taken to have the order that it has by default. Nothing is said of
-    a secure sum or of adaptive noise: what they cost depends on more than a report states.
+    a secure sum: what it costs depends on more than a report states.
 
     Raises:
         BudgetError: names the sites, what each has left, and what the job would cost it.
     """
-    if config.privacy.trust != "local" or config.controller is not None:
+    if config.privacy.trust != "local":
         return
     members, short = {site.name for site in config.sites}, {}
     for report in reports:

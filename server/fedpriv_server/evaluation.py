@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
-REWARDING = 64  # most records by whose loss a controller is rewarded, from the first
 
 
 def evaluation_records(
@@ -47,21 +46,6 @@ def evaluation_records(
         for key, path in wanted.files().items()
     )
     return reported, others[0][0] if others else apart
-
-
-def controller_records(
-    config: JobConfig, tokenizer: PreTrainedTokenizerBase, folder: Path
-) -> list[Example]:
-    """Load the examples by whose loss a controller is rewarded; none if the job names none.
-
-    Raises:
-        DataError: as `load_examples`.
-    """
-    section = config.controller
-    if section is None or section.data is None:
-        return []
-    spec, key = evaluation_spec(config), "controller.data"
-    return load_examples(section.data, spec, tokenizer, key, REWARDING, folder)[0]
 
 
 def load_examples(

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -18,17 +18,15 @@ from fedpriv import __version__
 from fedpriv.base_model import BEGIN, CONFIG, EMBEDDED, WEIGHTS
 from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import MAX_RANGE
-from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
 from fedpriv.methods.proposal import job_recipe, method_settings
 from fedpriv.methods.registry import find_method
-from fedpriv.models.vector import Vector
 from fedpriv.plain_training.adapter import write_facts
 from fedpriv.plain_training.scores import Scores
 from fedpriv.plain_training.warm_start import warm_start
 from fedpriv.privacy.ledger.ledger import Head
-from fedpriv.privacy.mechanism.privatised import Privatised, public
+from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Centres, Proposal
 from fedpriv.report.figures import worse_by_now
@@ -38,8 +36,6 @@ from fedpriv.stored_adapter import find_adapter
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import (
-    controller_records,
-    evaluate,
     evaluation_records,
     hardest_of,
     scores,
@@ -108,8 +104,7 @@ class Job:
         with pool.borrow(self.recipe) as worker:
             initial, shapes = public(worker.initial), worker.vector.shapes
             tokenizer = worker.base.tokenizer
-            rewarded_by = controller_records(config, tokenizer, run.path)
-            self._control = control_of(config, worker.vector, rewarded_by, self._loss)
+            self._control = control_of(config, worker.vector)
             base, begin = config.model.name, config.model.begin
             self.model_facts = {
                 "name": base,
@@ -125,8 +120,7 @@ class Job:
             self.proposal = proposal_of(config, worker, job_id, roster=roster, groups=groups)
             self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
         measured = " or ".join(config.evaluation.files())
-        own = {measured: [self.examples, self.tuning], "controller.data": rewarded_by}
-        self._records = run.same_records(own)
+        self._records = run.same_records({measured: [self.examples, self.tuning]})
         if begin is not None and config.model.begin_as == "merged":  # is a part of this model
             (run.path / BEGIN).mkdir(exist_ok=True)
             folder = find_adapter(begin).weights.parent
@@ -289,10 +283,6 @@ class Job:
             "seconds": round(time.monotonic() - started, 3) if public else None,
             "sites": {name: site.model_dump() for name, site in outcome.sites.items()},
         }
-
-    def _loss(self, examples: Sequence[Example], vector: Privatised[Vector]) -> float:
-        with self._pool.borrow(self.recipe) as worker:
-            return evaluate(worker, examples, vector).eval_loss
 
     def save(self) -> None:
         """Write the adapter as PEFT reads it, and the synthetic set as records are kept.

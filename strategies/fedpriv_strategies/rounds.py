@@ -13,7 +13,6 @@ from flwr.app import Message, Metadata
 
 from fedpriv.config.groups import Decision
 from fedpriv.errors import (
-    AccountingError,
     BusyError,
     PausedError,
     ProtocolError,
@@ -23,7 +22,6 @@ from fedpriv.errors import (
 )
 from fedpriv.methods.server_half import ServerMethod
 from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.protocol import Offer, Proposal, Refusal, Signed, StepReply, StepRequest
@@ -220,9 +218,6 @@ class Rounds:
                 f"It adds noise of {offer.noise_multiplier:g}, less than any site can for this job"
                 f" ({self._least_noise:g}), and would get more than its share of the weight."
             )
-        groups = self.proposal.groups
-        if groups is not None and groups.adaptive:
-            self._chosen(1 / self.proposal.steps, 1.0, offer)
         seen = self.heads.get(offer.site)
         if seen is not None and offer.ledger_rows < seen.rows:
             raise ProtocolError(
@@ -251,14 +246,14 @@ class Rounds:
         arrays, messages = as_arrays(self.update.vector), []
         there = set(grid.get_node_ids())
         asked = {node: offer for node, offer in self.offers.items() if node in there}
-        slot, decision, self._asked_for = self._slot(number), self._decision(number), None
+        slot, decision, self._asked_for = self._slot(number), self._decision, None
         for node, offer in asked.items():
             change = self.method.change(self._held.get(node))
             self._asked_for = None if change is None else change.digest
             request = self.step_request(offer, slot, set_digest=self._asked_for, decision=decision)
             made_up = None if change is None else as_text(change.model_dump_json())
             messages.append(message(request, node, TRAIN, str(number), arrays, made_up))
-        self._begin_outcome(number, messages)
+        self._begin_outcome(messages)
         self._sent = [item.metadata for item in messages]  # not their arrays
         log.info("Round %d: asking %s, and waiting for their answers.", number, self._names(asked))
         return messages
@@ -270,10 +265,9 @@ class Rounds:
             about |= {"witness_rows": seen.rows, "witness_head": seen.hash}
         return StepRequest(job_id=self.proposal.job_id, slot=slot, **about)
 
-    def _begin_outcome(self, number: int, messages: Sequence[Message]) -> None:
+    def _begin_outcome(self, messages: Sequence[Message]) -> None:
         """Begin the outcome of a round in which nobody has answered these messages yet."""
-        down, decision = payload_bytes(messages), self._decision(number)
-        self.outcome = RoundOutcome(bytes_down=down, decision=decision)
+        self.outcome = RoundOutcome(bytes_down=payload_bytes(messages), decision=self._decision)
         asked = {item.metadata.dst_node_id for item in messages}
         for node, offer in self.offers.items():
             self._note(offer, SiteState.NO_REPLY if node in asked else SiteState.ABSENT)
@@ -301,7 +295,7 @@ class Rounds:
             finally:
                 self.outcome.bytes_up += blocks.value.bytes_read
             self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
-            self._note(offer, SiteState.OK, answer, self._noise_and_rate(offer, number)[0])
+            self._note(offer, SiteState.OK, answer)
 
         hopeless = self._hear(replies, StepReply, use)
         count, states = mean.sites, self._states()
@@ -356,23 +350,19 @@ class Rounds:
     def _states(self) -> str:
         return ", ".join(f"{name}: {site.status}" for name, site in self.outcome.sites.items())
 
-    def _note(
-        self, offer: Offer, status: str, told: StepReply | None = None, noise: float | None = None
-    ) -> None:
+    def _note(self, offer: Offer, status: str, told: StepReply | None = None) -> None:
         """Note the status of a site in this round, with the figures that came with its reply."""
         kept = {"epsilon_spent", "epsilon_committed"}
         figures = {} if told is None else told.model_dump(include=kept)
-        noise = noise or offer.noise_multiplier
+        noise = offer.noise_multiplier
         self.outcome.sites[offer.site] = SiteRound(status=status, noise_multiplier=noise, **figures)
 
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update
         rate = learning_rate(update.settings, number, self.proposal.rounds)
         if self.control is not None:
-            released = self.control.gradient(number, released, update.vector)
+            released = self.control.gradient(released)
         update.move(self.method.gradient(released), lr=rate)
-        if self.control is not None:
-            self.control.see(update.vector)
         outcome.denoised = update.denoised
         outcome.evolved = self.method.advance(number)
 
@@ -389,55 +379,16 @@ class Rounds:
             raise ProtocolError(f"Expected slot {slot}, got {answer.slot}.")
         if answer.kind != proposal.released:
             raise ProtocolError(f"Expected a {proposal.released}, got a {answer.kind}.")
-        noise, rate = self._noise_and_rate(offer, number)
-        figures = (blocks, noise, rate * offer.declared_size, proposal.privacy.clip_norm)
+        privacy, noise = proposal.privacy, offer.noise_multiplier
+        figures = (blocks, noise, privacy.sample_rate * offer.declared_size, privacy.clip_norm)
         if answer.kind == "gradient-sum" or local is None:
             return SiteSum(*figures)
         start = float(np.linalg.norm(self.method.start(self.update.vector.value)))
         return SiteMove(*figures, start=start, steps=local.count, optimizer=local.optimizer)
 
-    def _noise_and_rate(self, offer: Offer, number: int) -> tuple[float, float]:
-        """Return a site's noise and rate in a round: as offered, or in an adaptive job as decided.
-
-        Raises:
-            ProtocolError: as `_chosen`.
-        """
-        decision = self._decision(number)
-        if decision is None or decision.share is None:
-            return offer.noise_multiplier, self.proposal.privacy.sample_rate
-        return self._chosen(decision.share, decision.rate, offer)
-
-    def _chosen(self, share: float, rate: float, offer: Offer) -> tuple[float, float]:
-        """Return the noise and the sample rate that a decision of an adaptive job means at a site.
-
-        Raises:
-            ProtocolError: by the site's order the decision buys nothing, or means less noise than
-                any site can add, so that the site would get more than its share of the weight.
-        """
-        privacy, steps = self.proposal.privacy, self.proposal.steps
-        if offer.order is None:
-            raise ProtocolError("It does not say by which order it pays for adaptive noise.")
-        try:
-            here = RdpFilter(offer.order, privacy.sample_rate, offer.noise_multiplier, steps)
-            event = here.event(here.noise_of(share, rate), rate)
-        except AccountingError as error:
-            raise ProtocolError(f"Its share of the budget buys nothing: {error}") from None
-        least = 0.5 * self._nominal.noise_of(share, rate) * self._nominal.noise_multiplier
-        if event.noise_multiplier < least:
-            raise ProtocolError(
-                f"By its order it adds noise of {event.noise_multiplier:g}, less than any site can"
-                f" ({least:g}), and would get more than its share of the weight."
-            )
-        return event.noise_multiplier, event.sample_rate
-
-    @cached_property
-    def _nominal(self) -> RdpFilter:
-        """The filter of the plan as it was proposed."""
-        privacy, steps = self.proposal.privacy, self.proposal.steps
-        return calibrate_filtered(privacy.epsilon, privacy.delta, privacy.sample_rate, steps)
-
-    def _decision(self, number: int) -> Decision | None:
-        return None if self.control is None else self.control.decide(number)
+    @property
+    def _decision(self) -> Decision | None:
+        return None if self.control is None else self.control.decide()
 
     @property
     def _values(self) -> int:

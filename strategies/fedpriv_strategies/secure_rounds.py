@@ -130,7 +130,7 @@ class SecureRounds(Rounds):
             request = self._form_set(number, grid)
             self._set_state(replace(self._state, request=request))
         else:
-            self._begin_outcome(number, ())
+            self._begin_outcome(())
         self._add_up(number, request, grid)
 
     def _form_set(self, number: int, grid: Nodes) -> SetRequest:
@@ -162,7 +162,7 @@ class SecureRounds(Rounds):
 
     def _slot_id(self, number: int) -> SlotId:
         """Return what the sum is about: the same request to every site, except the witness."""
-        job, slot, decision = self.proposal.job_id, self._slot(number), self._decision(number)
+        job, slot, decision = self.proposal.job_id, self._slot(number), self._decision
         request = StepRequest(job_id=job, slot=slot, set_digest=self._asked_for, decision=decision)
         digest = request.digest(self.update.vector.value)
         return SlotId(proposal=self.proposal.digest(), slot=slot, request=digest)

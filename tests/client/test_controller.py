@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.config.groups import MIN_SHARE, Decision, Grouping, GroupTerms
+from fedpriv.config.groups import Decision, Grouping, GroupTerms
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import (
     BudgetError,
@@ -26,16 +26,13 @@ from fedpriv.errors import (
     StepFailedError,
 )
 from fedpriv.methods.dp_lora.site_half import DpLora
-from fedpriv.privacy.accounting.filter import calibrate_filtered
-from fedpriv.privacy.accounting.rdp import rdp
-from fedpriv.privacy.ledger.account import Account
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.mechanism import execution as mechanism
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.grid import step_of
 from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
-from fedpriv.protocol import Centres, Proposal, SharedNoise, StepRequest
+from fedpriv.protocol import Centres, Proposal, StepRequest
 from fedpriv_client import site as module
 from fedpriv_client.site import Site
 from tests.client.client_setting import TERMS, Setting, request
@@ -44,29 +41,21 @@ from tests.example_counts import examples
 
 Make = Callable[..., Any]
 COUNTS: dict[Grouping, int] = {"model": 1, "layers": 2, "adapters": 2, "matrices": 4}
-STEPS, ORDER, MIN_NOISE = 4, 7, 0.6
-SUM = SumRule(2e-4)
+STEPS, MIN_NOISE = 4, 0.6
+RDP = RdpRule.best(TERMS.budget, TERMS.delta)
 
 
-def decision(
-    count: int = 2, share: float | None = None, rate: float = 1.0, norm: float = 1.0
-) -> Decision:
+def decision(count: int = 2, norm: float = 1.0) -> Decision:
     """Alike for all groups."""
-    return Decision(
-        clip_norms=(norm,) * count, weights=(1 / count,) * count, share=share, rate=rate
-    )
+    return Decision(clip_norms=(norm,) * count, weights=(1 / count,) * count)
 
 
-def grouped(adaptive: bool = False, by: Grouping = "adapters", **changes: Any) -> GroupTerms:
-    return GroupTerms(by=by, count=COUNTS[by], adaptive=adaptive, **changes)
+def grouped(by: Grouping = "adapters", **changes: Any) -> GroupTerms:
+    return GroupTerms(by=by, count=COUNTS[by], **changes)
 
 
 def ruled(rule: Rule, **changes: Any) -> Terms:
     return dataclasses.replace(TERMS, rule=rule, **changes)
-
-
-def account(site: Site) -> Account:
-    return site.ledger.history.accounts["job-1"]
 
 
 @pytest.fixture
@@ -92,11 +81,6 @@ class Drawn:
 
         monkeypatch.setattr(mechanism, "poisson_sample", sampled)
         monkeypatch.setattr(mechanism, "rounded_gaussian", noised)
-
-    def debited(self, order: int) -> float:
-        """In nats, of all that was drawn."""
-        pairs = zip(self.rates, self.noises, strict=True)
-        return math.fsum(float(rdp(rate, noise, (order,))[0]) for rate, noise in pairs)
 
 
 class Hostile:
@@ -144,73 +128,39 @@ class Hostile:
         chosen, groups, plan = asked.decision, self.job.proposal.groups, self.job.plan
         if asked.slot >= plan.steps or (chosen is None) != (groups is None):
             return False
-        if chosen is None or groups is None:
-            return True
-        if len(chosen.weights) != groups.count or (chosen.share is None) == groups.adaptive:
-            return False
-        if plan.filter is None or chosen.share is None:
-            return chosen.rate == 1
-        noise = plan.filter.noise_of(chosen.share, chosen.rate)
-        if noise * plan.noise_multiplier < MIN_NOISE:
-            return False
-        known = self.site.ledger.history.accounts.get("job-1")
-        used = Fraction(0) if known is None else known.debited
-        return used + Fraction(plan.filter.debit(noise, chosen.rate)) <= plan.filter.budget
+        return chosen is None or len(chosen.weights) == groups.count
 
     def check(self) -> None:
         """What holds whatever was asked."""
         plan, ledger, drawn = self.job.plan, self.site.ledger, self.drawn
         assert len(drawn.noises) == len(drawn.rates) == len(self.paid) <= plan.steps
         assert all(noise >= MIN_NOISE for noise in drawn.noises)
-        assert all(rate <= plan.sample_rate for rate in drawn.rates)
+        assert all(rate == plan.sample_rate for rate in drawn.rates)
+        assert drawn.noises == pytest.approx([plan.noise_multiplier] * len(drawn.noises), rel=1e-12)
         assert ledger.epsilon_spent <= ledger.epsilon_committed * 1.001 <= TERMS.budget * 1.001
         rows = [row.body for row in ledger.rows() if row.kind == "reserve"]
-        said = [
-            (plan.sample_rate * row.get("rate", 1.0), plan.noise_multiplier * row.get("noise", 1.0))
-            for row in rows
-        ]
-        assert [rate for rate, _ in said] == drawn.rates
-        assert [noise for _, noise in said] == pytest.approx(drawn.noises, rel=1e-12)
-        if plan.filter is not None and rows:
-            assert account(self.site).debited <= Fraction(plan.filter.budget)
-            assert drawn.debited(plan.order) <= plan.filter.budget
-            assert drawn.debited(plan.order) == pytest.approx(float(account(self.site).debited))
+        assert [row["slot"] for row in rows] == list(self.paid)
 
 
 norms = st.one_of(st.sampled_from([MIN_CLIP, 1.0, MAX_CLIP]), st.floats(MIN_CLIP, MAX_CLIP))
-shares = st.one_of(
-    st.none(),
-    st.sampled_from([MIN_SHARE, 1 / STEPS, 0.5, 1 - 1e-12, 1.0]),
-    st.floats(math.log(MIN_SHARE) + 1e-9, 0.0).map(math.exp),
-)
-rates = st.one_of(st.just(1.0), st.sampled_from([1e-12, 0.5]), st.floats(-20.0, 0.0).map(math.exp))
 
 
 @st.composite
-def decisions(draw: st.DrawFn, of: int | None = None) -> Decision:
-    """Of some number of groups, or of so many."""
-    size = of or draw(st.sampled_from([1, 2, 2, 2, 2, 3]))
+def decisions(draw: st.DrawFn) -> Decision:
+    """Of some number of groups."""
+    size = draw(st.sampled_from([1, 2, 2, 2, 2, 3]))
     weights = draw(st.lists(st.floats(1e-6, 1.0), min_size=size, max_size=size))
     total = math.fsum(weights)
     return Decision(
         clip_norms=tuple(draw(st.lists(norms, min_size=size, max_size=size))),
         weights=tuple(weight / total for weight in weights),
-        share=draw(shares),
-        rate=draw(rates),
     )
-
-
-@st.composite
-def plausible(draw: st.DrawFn) -> Decision:
-    """Of the right number of groups, with a share that a job of a few steps may have."""
-    share = draw(st.floats(0.02, 0.9))
-    return draw(decisions(2)).model_copy(update={"share": share})
 
 
 requests = st.lists(
     st.tuples(
         st.integers(0, STEPS),
-        st.one_of(st.none(), decisions(), plausible(), st.just(decision())),
+        st.one_of(st.none(), decisions(), st.just(decision())),
         st.sampled_from([0, 0, 0, 1]),
     ),
     min_size=1,
@@ -219,9 +169,8 @@ requests = st.lists(
 JOBS: dict[str, tuple[GroupTerms | None, Rule]] = {
     "no controller": (None, PlanRule()),
     "fixed noise": (grouped(), PlanRule()),
-    "adaptive, plan": (grouped(adaptive=True), PlanRule()),
-    "adaptive, rdp": (grouped(adaptive=True), RdpRule(ORDER)),
-    "adaptive, sum": (grouped(adaptive=True), SUM),
+    "fixed noise, rdp": (grouped(), RDP),
+    "fixed noise, sum": (grouped(), SumRule(2e-4)),
 }
 
 
@@ -258,32 +207,42 @@ def test_no_controller_spends_more_than_the_ledger_has_or_exceeds_a_limit_of_the
 
 
 @pytest.mark.parametrize(
-    ("groups", "chosen", "error", "words"),
+    ("groups", "chosen", "words"),
     [
-        (None, decision(), ProtocolError, "disagree about a controller"),
-        (grouped(), None, ProtocolError, "disagree about a controller"),
-        (grouped(), decision(3), ProtocolError, "expected 2 groups, got 3"),
-        (grouped(), decision(share=0.1), ProtocolError, "adaptive noise"),
-        (grouped(), decision(rate=0.5), ProtocolError, "adaptive noise"),
-        (grouped(adaptive=True), None, ProtocolError, "disagree about a controller"),
-        (grouped(adaptive=True), decision(), ProtocolError, "adaptive noise"),
-        (grouped(adaptive=True), decision(1, share=0.1), ProtocolError, "expected 2 groups"),
-        (grouped(adaptive=True), decision(share=1.0), LimitError, "allow.min_noise"),
+        (None, decision(), "disagree about a controller"),
+        (grouped(), None, "disagree about a controller"),
+        (grouped(), decision(3), "expected 2 groups, got 3"),
     ],
-    ids=[
-        "no controller", "no decision", "other groups", "a share", "a rate",
-        "no decision, adaptive", "no share", "other groups, adaptive", "too little noise",
-    ],
-)  # fmt: skip
+    ids=["no controller", "no decision", "other groups"],
+)
 def test_a_decision_that_does_not_fit_the_job_is_refused_before_it_is_paid(
-    setting: Setting, groups: Any, chosen: Any, error: type[FedprivError], words: str
+    setting: Setting, groups: Any, chosen: Any, words: str
 ) -> None:
     site = setting.site(min_noise=3.0)
     site.consider(setting.change(groups=groups))
-    with pytest.raises(error, match=words):
+    with pytest.raises(ProtocolError, match=words):
         site.step(request(decision=chosen), setting.vector)
     assert site.ledger.head.rows == 1
     site.close()
+
+
+@pytest.mark.parametrize("change", [{"share": 0.1}, {"rate": 0.5}])
+def test_no_decision_moves_the_noise_or_the_rate_of_a_step(change: dict[str, float]) -> None:
+    """As those of version 0.2.0 could."""
+    fields = request(decision=decision()).model_dump(mode="json")
+    StepRequest.parse(json.dumps(fields))
+    fields["decision"].update(change)
+    with pytest.raises(ProtocolError, match=next(iter(change))):
+        StepRequest.parse(json.dumps(fields))
+
+
+def test_a_job_that_would_choose_its_noise_is_refused(setting: Setting) -> None:
+    """As those of version 0.2.0 could."""
+    fields = setting.change(groups=grouped()).model_dump(mode="json")
+    Proposal.parse(json.dumps(fields))
+    fields["groups"]["adaptive"] = True
+    with pytest.raises(ProtocolError, match=r"groups\.adaptive"):
+        Proposal.parse(json.dumps(fields))
 
 
 def test_groups_are_those_of_the_sites_own_model(setting: Setting) -> None:
@@ -326,44 +285,22 @@ def test_with_fixed_noise_no_decision_changes_what_is_spent(
     site.close()
 
 
-@pytest.mark.parametrize("allowed", ["none", "fixed-noise", "adaptive"])
+@pytest.mark.parametrize("allowed", ["none", "fixed-noise"])
 def test_a_site_says_what_a_controller_may_move(setting: Setting, allowed: str) -> None:
-    kinds = ["none", "fixed-noise", "adaptive"]
-    site = setting.site(controller=allowed)
-    for kind in kinds:
-        groups = None if kind == "none" else grouped(adaptive=kind == "adaptive")
-        asked = setting.change(groups=groups)
-        if kinds.index(kind) <= kinds.index(allowed):
+    site, asked = setting.site(controller=allowed), setting.change(groups=grouped())
+    site.consider(setting.proposal)
+    if allowed == "none":
+        with pytest.raises(LimitError, match=r"controller: .*not allowed here.*allow\.controller"):
             site.consider(asked)
-        else:
-            with pytest.raises(ProtocolError, match=f"'{kind}' is not allowed here.*'{allowed}'"):
-                site.consider(asked)
+    else:
+        site.consider(asked)
     assert site.ledger.head.rows == 1
     site.close()
 
 
-@pytest.mark.parametrize(
-    ("rule", "order"), [(PlanRule(), None), (RdpRule(ORDER), ORDER), (SUM, None)]
-)
-def test_an_offer_says_at_which_order_adaptive_noise_is_paid(
-    setting: Setting, rule: Rule, order: int | None
-) -> None:
-    """At the ledger's own where it has one, else at the best; and what it says is what is taken."""
+@pytest.mark.parametrize("rule", [PlanRule(), RDP], ids=lambda rule: rule.name)
+def test_an_offer_has_no_order(setting: Setting, rule: Rule) -> None:
     site = setting.site(ruled(rule))
-    adaptive = setting.change(groups=grouped(adaptive=True))
-    offer = site.consider(adaptive)
-    delta = site.ledger.terms.plan_delta
-    found = calibrate_filtered(5.0, delta, 0.5, STEPS, order)
-    assert (offer.order, offer.noise_multiplier) == (found.order, found.noise_multiplier)
-    assert order is None or found.order == order
-    assert 4.9 < offer.epsilon <= 5.0 + 1e-9
-    site.step(request(decision=decision(share=0.25)), setting.vector)
-    assert site.ledger.epsilon_allocated == offer.epsilon
-    site.close()
-
-
-def test_an_offer_without_adaptive_noise_has_no_order(setting: Setting) -> None:
-    site = setting.site()
     assert site.consider(setting.change(groups=grouped())).order is None
     site.close()
 
@@ -374,8 +311,6 @@ def test_an_older_envelope_goes_on_with_its_job_and_takes_no_other_one(setting: 
     with envelopes_are_made():
         Ledger.create(ledger, ruled(EnvelopeRule(0.5, 2.0, 4), **real)).close()
         site = setting.site(ruled(PlanRule(), **real), ledger=ledger, min_noise=2.0)
-        with pytest.raises(BudgetError, match="envelope"):
-            site.consider(setting.change(groups=grouped(adaptive=True)))
         site.consider(fixed)
         site.step(request(decision=decision()), setting.vector)
         site.close()
@@ -388,54 +323,10 @@ def test_an_older_envelope_goes_on_with_its_job_and_takes_no_other_one(setting: 
     site.close()
 
 
-def test_a_share_is_of_what_this_site_may_spend(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the server thinks the budget is: all shares fit, and cost no more than was said."""
-    drawn = Drawn(monkeypatch, setting.vector.size, setting.proposal.privacy.clip_norm)
-    site = setting.site(per_job=2.0)
-    offer = site.consider(setting.change(groups=grouped(adaptive=True)))
-    assert site._job is not None and site._job.plan.filter is not None
-    found = site._job.plan.filter
-    for slot, share in enumerate((0.4, 0.3, 0.2)):
-        site.step(request(slot, decision=decision(share=share)), setting.vector)
-        cost = float(rdp(drawn.rates[-1], drawn.noises[-1], (found.order,))[0])
-        assert cost == pytest.approx(share * found.budget, rel=1e-9)
-    site.step(request(3, decision=decision(share=0.1, rate=0.25)), setting.vector)
-    assert drawn.rates == [0.5, 0.5, 0.5, 0.125]
-    assert drawn.noises[3] < drawn.noises[2]
-    assert site.ledger.epsilon_spent <= offer.epsilon <= 2.0
-    assert account(site).debited <= Fraction(found.budget)
-    site.close()
-
-
-def test_shares_that_add_up_to_more_than_all_are_refused(setting: Setting) -> None:
-    site = setting.site()
-    site.consider(setting.change(groups=grouped(adaptive=True)))
-    site.step(request(2, decision=decision(share=0.6)), setting.vector)
-    head = site.ledger.head
-    for share in (0.6, 0.41, 0.4 + 1e-9):
-        with pytest.raises(BudgetError, match="Rényi budget"):
-            site.step(request(0, decision=decision(share=share)), setting.vector)
-    assert site.ledger.head == head
-    site.step(request(0, decision=decision(share=0.4)), setting.vector)
-    with pytest.raises(BudgetError, match="Rényi budget"):
-        site.step(request(1, decision=decision(share=1e-6)), setting.vector)
-    site.close()
-
-
-def test_an_even_share_is_a_slot_as_planned(setting: Setting) -> None:
-    site = setting.site()
-    site.consider(setting.change(groups=grouped(adaptive=True)))
-    site.step(request(decision=decision(share=1 / STEPS)), setting.vector)
-    [choice] = account(site).choices
-    assert choice.noise == pytest.approx(1.0, rel=1e-9)
-    site.close()
-
-
 @pytest.fixture
 def paid(setting: Setting) -> Iterator[tuple[Setting, Proposal, Decision]]:
-    yield setting, setting.change(groups=grouped(adaptive=True)), decision(share=0.3, rate=0.5)
+    chosen = Decision(clip_norms=(0.5, 1.5), weights=(0.3, 0.7))
+    yield setting, setting.change(groups=grouped()), chosen
 
 
 def test_a_slot_keeps_its_decision_when_the_site_starts_again(
@@ -451,10 +342,7 @@ def test_a_slot_keeps_its_decision_when_the_site_starts_again(
     site.consider(proposal)
     _, again = site.step(request(decision=chosen), setting.vector)  # type: ignore[misc]
     assert np.array_equal(first.values, again.values)
-    others = (
-        {"share": 0.2}, {"rate": 0.25}, {"clip_norms": (1.0, 2.0)}, {"weights": (0.4, 0.6)},
-    )  # fmt: skip
-    for change in others:
+    for change in ({"clip_norms": (0.5, 1.0)}, {"weights": (0.4, 0.6)}):
         with pytest.raises(SlotError, match="reserved for another request"):
             site.step(request(decision=chosen.model_copy(update=change)), setting.vector)
     assert site.ledger.head == head
@@ -471,12 +359,12 @@ def test_a_slot_that_was_paid_and_not_released_is_computed_under_its_decision_on
         patch.setattr(module, "private_step", lambda *_: 1 / 0)
         with pytest.raises(StepFailedError):
             site.step(request(decision=chosen), setting.vector)
-    once, head = account(site).debited, site.ledger.head
+    once, head = site.ledger.epsilon_spent, site.ledger.head
     with pytest.raises(SlotError, match="reserved for another request"):
-        site.step(request(decision=decision(share=0.3)), setting.vector)
+        site.step(request(decision=decision()), setting.vector)
     assert site.ledger.head == head
     site.step(request(decision=chosen), setting.vector)
-    assert account(site).debited == once > 0
+    assert site.ledger.epsilon_spent == once > 0
     site.close()
 
 
@@ -485,35 +373,15 @@ def test_noise_that_can_not_be_drawn_is_refused_before_it_is_paid(
 ) -> None:
     """Of very many parameters noise is drawn up to some size only; here of few."""
     site = setting.site()
-    site.consider(setting.change(groups=grouped(adaptive=True)))
-    monkeypatch.setattr("fedpriv.privacy.mechanism.grid.MAX_DEVIATION", 2.0**32)
-    with pytest.raises(FedprivError, match="Expected noise_multiplier") as caught:
-        site.step(request(decision=decision(share=MIN_SHARE)), setting.vector)
+    site.consider(setting.change(groups=grouped()))
+    with monkeypatch.context() as patch:
+        patch.setattr("fedpriv.privacy.mechanism.grid.MAX_DEVIATION", 2.0)
+        with pytest.raises(FedprivError, match="Expected noise_multiplier") as caught:
+            site.step(request(decision=decision()), setting.vector)
     assert not isinstance(caught.value, StepFailedError)
     assert site.ledger.head.rows == 1
-    site.step(request(decision=decision(share=0.25)), setting.vector)
+    site.step(request(decision=decision()), setting.vector)
     site.close()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"evaluation": LooksSection(looks=1, slots=1), "steps": 5}, "evaluation"),
-        (
-            {"shared": SharedNoise(max_colluding=1, sites=3, roster="sha256:" + "0" * 64,
-                                   noise_multiplier=3.0)},
-            "shared",
-        ),
-    ],
-    ids=["looks", "secure sum"],
-)  # fmt: skip
-def test_an_adaptive_job_has_no_looks_and_no_secure_sum(
-    setting: Setting, change: dict[str, Any], words: str
-) -> None:
-    asked = setting.change(groups=grouped(adaptive=True), **change)
-    with pytest.raises(ProtocolError, match=f"{words}: is not for a job with adaptive noise"):
-        Proposal.parse(asked.model_dump_json())
-    Proposal.parse(setting.change(groups=grouped(), **change).model_dump_json())
 
 
 def test_groups_that_are_clipped_together_are_read_and_refused(setting: Setting) -> None:

@@ -30,9 +30,9 @@ KINDS: list[tuple[dict[str, Any], str, str]] = [
     ({"evaluation": LooksSection(looks=2)}, "How long", "2 looks of 4 at held-out records"),
     ({"evaluation": LooksSection(looks=2)}, "What leaves", "2 times, two noisy scores of a look"),
     (
-        {"groups": GroupTerms(by="layers", count=2, adaptive=True)},
+        {"groups": GroupTerms(by="layers", count=2)},
         "How",
-        "on average; a controller",
+        "by this site.",
     ),
     (
         {"model": ModelSection(task="classification", labels=("no", "yes"))},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from dataclasses import replace
@@ -18,7 +17,7 @@ from fedpriv.errors import ConfigError, FedprivError, LedgerCorruptError, Ledger
 from fedpriv.files import canonical_json
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.chain import GENESIS, row_hash
-from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, SlotChoice
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation
 from fedpriv.privacy.ledger.rules import OPTIONS, RULES, PlanRule, RdpRule, SumRule
 from fedpriv.privacy.usual import AnyRule, RuleName
 from fedpriv.report.figures import upper
@@ -113,33 +112,6 @@ def test_show_labels_each_figure_with_what_it_covers(path: Path) -> None:
     words = " ".join(ledger("show", path).stdout.replace("│", " ").split())
     for part in ("the claim", "allocated", "rule 'rdp' (order 3)", "job-1", "for life, however"):
         assert part in words
-
-
-def test_show_says_what_an_adaptive_plan_was_debited(path: Path, tmp_path: Path) -> None:
-    assert ledger("init", path, *TERMS, "--order", "8").exit_code == 0
-    plan = replace(PLAN, order=8)
-    with Ledger.open(path) as opened:
-        opened.commit(replace(PLAN, job="fixed"))
-        opened.commit(plan)
-        opened.reserve("job-1", 0, DIGEST, SlotChoice(noise=1.25, rate=0.5))
-    found = json.loads(ledger("show", path, "--json").stdout)
-    assert plan.filter is not None
-    debited, whole = plan.filter.debit(1.25, 0.5), plan.filter.budget
-    assert [one["filter"] for one in found["plans"]] == [
-        None, {"order": 8, "budget": whole, "debited": debited},
-    ]  # fmt: skip
-    assert [(r["noise"], r["rate"]) for r in found["rows"] if r["kind"] == "reserve"] == [
-        (1.25, 0.5)
-    ]
-    words = " ".join(re.sub("[│┃]", " ", ledger("show", path).stdout).split())
-    for part in ("filter", "of", "at order 8", f"{debited:.4g}", "noise 1.25, rate 0.5"):
-        assert part in words
-    out = tmp_path / "export.json"
-    assert ledger("export", path, "--out", out).exit_code == 0
-    assert json.loads(ledger("verify", out, "--json").stdout)["plans"] == found["plans"]
-    shown = ledger("close", path, "job-1").stdout
-    after = float(shown.rstrip(".\n").rpartition(" ")[2])
-    assert after < found["epsilon_allocated"]
 
 
 def test_close_says_what_it_gives_back(path: Path) -> None:

@@ -15,7 +15,7 @@ GOOD: dict[str, Any] = {"clip_norms": (1.0, 2.0), "weights": (0.25, 0.75)}
 
 def test_a_decision_comes_back_from_the_wire_as_it_was() -> None:
     third = 1 / 3
-    decision = Decision(clip_norms=(0.1,) * 3, weights=(third,) * 3, share=0.5, rate=0.5)
+    decision = Decision(clip_norms=(0.1,) * 3, weights=(third,) * 3)
     assert Decision.model_validate_json(decision.model_dump_json()) == decision
 
 
@@ -34,12 +34,6 @@ def test_a_decision_comes_back_from_the_wire_as_it_was() -> None:
         ({"clip_norms": (1.0, math.inf)}, "clip_norms.1"),
         ({"clip_norms": (1.0, 1.1e6)}, "clip_norms.1"),
         ({"clip_norms": (1.0, 0.9e-6)}, "clip_norms.1"),
-        ({"share": 0.9e-9}, "share"),
-        ({"share": 1.1}, "share"),
-        ({"share": math.nan}, "share"),
-        ({"rate": 0.0}, "rate"),
-        ({"rate": 1.0001}, "rate"),
-        ({"rate": math.nan}, "rate"),
         ({"other": 1}, "other"),
         ({"clip_norms": (1.0,) * (MAX_GROUPS + 1)}, "clip_norms"),
     ],
@@ -67,6 +61,7 @@ def test_weights_may_be_as_far_from_one_as_rounding_makes_them() -> None:
         {"by": "layers", "count": 2, "bits": 0.51},
         {"by": "layers", "count": 2, "bits": -0.1},
         {"by": "layers", "count": 2, "bits": math.nan},
+        {"by": "layers", "count": 2, "adaptive": True},
     ],
 )
 def test_what_are_no_groups_is_refused(wrong: dict[str, Any]) -> None:

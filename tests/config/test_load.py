@@ -14,8 +14,6 @@ from fedpriv.config.load import EMBEDDED, HOSPITALS, digest, load_job, settings_
 from fedpriv.config.trust import check_shared_noise
 from fedpriv.errors import ConfigError
 
-SAC = "controller.name=sac"
-
 
 def error_of(*overrides: str, file: Path = HOSPITALS) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
@@ -114,8 +112,9 @@ def test_steps_and_noise_fit_where_they_are(overrides: list[str], key: str, word
 @pytest.mark.parametrize(
     ("overrides", "key", "words"),
     [
-        ([SAC, "controller.data=held-out.jsonl.gz"], "controller.data", "that are reported"),
-        ([SAC, "controller.data=surgery.jsonl.gz"], "controller.data", "nobody paid for"),
+        (["evaluation.tuning=held-out.jsonl.gz"], "evaluation.tuning", "that are reported"),
+        (["evaluation.tuning=surgery.jsonl.gz"], "evaluation.tuning", "nobody paid for"),
+        (["synthetic={data='surgery.jsonl.gz', size=2}"], "synthetic.data", "nobody paid for"),
         (["evaluation.data=surgery.jsonl.gz"], "evaluation.data", "nobody paid for"),
     ],
 )
@@ -150,10 +149,10 @@ def test_private_records_are_known_by_where_they_are(tmp_path: Path, way: str) -
     (folder / "same.jsonl.gz").hardlink_to(folder / "surgery.jsonl.gz")
     (folder / "public").mkdir()
     (folder / "public" / "notes.jsonl.gz").hardlink_to(folder / "surgery.jsonl.gz")
-    overrides = [SAC, f"controller.data='{way.replace('DATA', 'mine')}'"]
+    overrides = [f"evaluation.tuning='{way.replace('DATA', 'mine')}'"]
     with pytest.raises(ConfigError, match="nobody paid for") as caught:
         load_job(folder / "federation.toml", ["job.data_is_public=false", *overrides])
-    assert caught.value.key == "controller.data"
+    assert caught.value.key == "evaluation.tuning"
 
 
 def test_a_value_is_shown() -> None:
@@ -353,13 +352,13 @@ def test_spare_slots_are_slots_and_no_rounds() -> None:
     assert load_job(HOSPITALS).privacy.trust == "local"
 
 
-@pytest.mark.parametrize("name", ["fixed", "normalise", "quantile", "sac"])
+@pytest.mark.parametrize("name", ["fixed", "normalise", "quantile"])
 def test_the_record_of_a_run_with_a_controller_is_read(name: str) -> None:
     """A lasting server's queue and `fedpriv audit --run` read it."""
     job = load_job(HOSPITALS, [f"controller.name={name}"])
     record = settings_of(job)
     assert settings_of(JobConfig.model_validate(record)) == record
-    for table, key, value in (("quantile", "target", 0.3), ("sac", "updates", 2)):
+    for table, key, value in (("quantile", "target", 0.3), ("fixed", "clip_norms", {"a": 1.0})):
         if table != name:
             changed = {**record["controller"], table: {**record["controller"][table], key: value}}
             with pytest.raises(ValidationError, match=f"{table}: belongs to name"):

@@ -12,7 +12,6 @@ from fedpriv.controllers.config import ControllerSection
 TABLES: dict[str, dict[str, Any]] = {
     "fixed": {"clip_norms": {"a": 1.0}},
     "quantile": {"target": 0.7},
-    "sac": {"updates": 8},
 }
 
 
@@ -28,12 +27,6 @@ def test_only_the_settings_of_the_one_that_is_chosen_may_be_there(name: str, tab
         ControllerSection.model_validate(section)
 
 
-@pytest.mark.parametrize("name", ["fixed", "normalise", "quantile"])
-def test_who_decides_no_noise_is_not_adaptive(name: str) -> None:
-    with pytest.raises(ValidationError, match="adaptive: "):
-        ControllerSection.model_validate({"name": name, "adaptive": True})
-
-
 def test_without_more_it_is_fixed_by_adapters() -> None:
     section = ControllerSection()
-    assert (section.name, section.groups, section.adaptive) == ("fixed", "adapters", False)
+    assert (section.name, section.groups) == ("fixed", "adapters")

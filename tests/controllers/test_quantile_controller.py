@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import lognorm
 
 from fedpriv.controllers.base import Controller
-from tests.controllers.controller_rounds import make, seen_of, setting_of
+from tests.controllers.controller_rounds import make, setting_of, shares
 
 SPREAD = 0.5  # of the logarithms of the units' norms
 MEDIANS = np.array([0.05, 1.0, 20.0])
@@ -19,11 +19,10 @@ def run(controller: Controller, noise: float, rounds: int) -> np.ndarray:
     """Clip norms (rounds, K) where units' norms are log-normal."""
     drawn = np.random.default_rng(0)
     found = []
-    for number in range(1, rounds + 1):
-        decision = controller.decide(number)
-        clip_norms = np.asarray(decision.clip_norms)
+    for _ in range(rounds):
+        clip_norms = np.asarray(controller.decide().clip_norms)
         within = lognorm.cdf(clip_norms, SPREAD, scale=MEDIANS) + drawn.normal(0, noise, 3)
-        controller.see(seen_of(number, decision, [0.0] * 3, within=within))
+        controller.see(shares(within))
         found.append(clip_norms)
     return np.array(found)
 
@@ -45,32 +44,32 @@ def test_through_noise_the_share_of_units_within_is_right_in_the_mean(target: fl
 
 def test_a_step_is_as_published() -> None:
     controller = make("quantile", target=0.6, rate=0.3)
-    before = np.asarray(controller.decide(1).clip_norms)
-    controller.see(seen_of(1, controller.decide(1), [0.0] * 3, within=[0.1, 0.6, 1.0]))
-    after = np.asarray(controller.decide(2).clip_norms)
+    before = np.asarray(controller.decide().clip_norms)
+    controller.see(shares([0.1, 0.6, 1.0]))
+    after = np.asarray(controller.decide().clip_norms)
     assert after / before == pytest.approx(np.exp([0.3 * 0.5, 0, -0.3 * 0.4]))
 
 
 def test_one_round_moves_a_clip_norm_by_the_rate_at_most() -> None:
     controller = make("quantile", rate=0.2)
-    before = np.asarray(controller.decide(1).clip_norms)
-    controller.see(seen_of(1, controller.decide(1), [0.0] * 3, within=[-1e9, math.nan, math.inf]))
-    after = np.asarray(controller.decide(2).clip_norms)
+    before = np.asarray(controller.decide().clip_norms)
+    controller.see(shares([-1e9, math.nan, math.inf]))
+    after = np.asarray(controller.decide().clip_norms)
     assert after / before == pytest.approx(np.exp([0.2, 0, -0.2]))
 
 
 def test_it_never_runs_away() -> None:
     controller = make("quantile", rate=10.0)
-    before = np.asarray(controller.decide(1).clip_norms)
-    for number in range(1, 10):
-        controller.see(seen_of(number, controller.decide(number), [0.0] * 3, within=[0, 0.5, 1]))
-    assert np.asarray(controller.decide(10).clip_norms) / before == pytest.approx([1e4, 1, 1e-4])
+    before = np.asarray(controller.decide().clip_norms)
+    for _ in range(9):
+        controller.see(shares([0, 0.5, 1]))
+    assert np.asarray(controller.decide().clip_norms) / before == pytest.approx([1e4, 1, 1e-4])
 
 
 def test_weights_make_the_least_noise_for_its_clip_norms() -> None:
     controller = make("quantile")
-    controller.see(seen_of(1, controller.decide(1), [0.0] * 3, within=[0, 0.5, 1]))
-    decision = controller.decide(2)
+    controller.see(shares([0, 0.5, 1]))
+    decision = controller.decide()
     energy = np.asarray(decision.clip_norms) * np.sqrt(setting_of().sizes)
     assert decision.weights == pytest.approx(energy / energy.sum())
 

@@ -239,7 +239,6 @@ GIVEN: dict[str, Any] = {
     "job.rounds": 3,
     "job.ray_address": "auto",
     "privacy.max_colluding": 1,
-    "controller.data": "rewards.jsonl",
     "synthetic.data": "public.jsonl",
     "synthetic.generator.model": "embedded",
     "synthetic.generator.url": "https://example.org/v1",
@@ -279,7 +278,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     "job.ray_address": {"job": {"engine": "ray"}},
     "privacy.max_colluding": SECURE,
     "server_optimizer.": {"job": {"sync": 2}},
-    "controller.data": {"controller": {"name": "sac"}},
     "synthetic.": {"synthetic": {"data": "public.jsonl"}},
     "synthetic.generator.": {"synthetic": {"generator": {"kind": "model"}}},
     "evaluation.sites.": {

@@ -13,7 +13,6 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpriv.config.groups import GroupTerms
 from fedpriv.config.looks import LooksSection
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.export import export_run
@@ -26,12 +25,12 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger.history import UNKNOWN
-from fedpriv.privacy.ledger.ledger import AS_PLANNED, Ledger, Plan, Reservation, SlotChoice, Terms
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.life import life_with
 from fedpriv.privacy.ledger.rules import PlanRule, Rule
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv.report import budget, received
-from fedpriv.report.budget import BudgetReport, FilterUse, events_of
+from fedpriv.report.budget import BudgetReport, events_of
 from fedpriv.report.words import Basis, words
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv.software import software
@@ -43,7 +42,6 @@ SITE_KEYS = {
     for number, name in enumerate(("north", "south", "east"), 1)
 }
 HASH = "sha256:" + "a" * 64
-CHOICES = (AS_PLANNED, SlotChoice(1.5, 0.5), SlotChoice(2.0, 1.0))
 
 
 def public(key: Ed25519PrivateKey) -> str:
@@ -74,7 +72,7 @@ def proposal(**changes: Any) -> Proposal:
     return Proposal(**(fields | changes))
 
 
-def plan_of(asked: Proposal, order: int | None = None) -> Plan:
+def plan_of(asked: Proposal) -> Plan:
     """The plan of a site for it."""
     shared = asked.shared
     return Plan(
@@ -88,7 +86,6 @@ def plan_of(asked: Proposal, order: int | None = None) -> Plan:
         proposal=asked.digest(),
         max_colluding=None if shared is None else shared.max_colluding,
         shares=1 if shared is None else shared.shares,
-        order=order,
     )
 
 
@@ -97,15 +94,14 @@ def use(ledger: Ledger, plan: Plan, slots: Iterable[int]) -> None:
     if ledger.plan(plan.job) is None:
         ledger.commit(plan)
     for slot in slots:
-        choice = AS_PLANNED if plan.order is None else CHOICES[slot % len(CHOICES)]
-        reserved = ledger.reserve(plan.job, slot, HASH, choice)
+        reserved = ledger.reserve(plan.job, slot, HASH)
         assert isinstance(reserved, Reservation)
         ledger.release(reserved, b"reply", tag=HASH if plan.is_shared else None)
 
 
 def report_of(ledger: Ledger, site: str, job: str = JOB) -> BudgetReport:
     """What a site reports, unsigned."""
-    terms, head, used = ledger.terms, ledger.head, ledger.filter_use(job)
+    terms, head = ledger.terms, ledger.head
     plan, taken = ledger.plan(job), ledger.history.used
     life = None
     if plan is not None and not ledger.is_full:
@@ -114,7 +110,6 @@ def report_of(ledger: Ledger, site: str, job: str = JOB) -> BudgetReport:
     colluding = 0 if lost else ledger.max_colluding
     basis = Basis(
         rule=terms.rule.name,
-        adaptive=ledger.is_adaptive,
         strict=ledger.numerics == {"strict"},
         max_colluding=colluding,
         lost_sums=lost,
@@ -142,8 +137,7 @@ def report_of(ledger: Ledger, site: str, job: str = JOB) -> BudgetReport:
         epsilon_alone_committed=ledger.epsilon_alone_committed,
         budget_alone=terms.budget_alone,
         max_colluding=colluding,
-        events=events_of(job, ledger.slot_events(job)),
-        filter=None if used is None else FilterUse(**used),
+        events=() if plan is None else events_of(plan, [slot for slot, _ in ledger.slots(job)]),
         life=life,
         ledger_head=head.hash,
         ledger_rows=head.rows,
@@ -157,13 +151,11 @@ class Made:
 
     Attributes:
         asked: what was proposed.
-        order: of the plans' filter, where they are adaptive.
         rounds: in which each site answered.
     """
 
     folder: Path
     asked: Proposal = field(default_factory=proposal)
-    order: int | None = None
     names: tuple[str, ...] = ("north", "south")
     rounds: int = 6
 
@@ -222,7 +214,6 @@ def new_run(
     *,
     rule: Rule = ONE_PLAN,
     asked: Proposal | None = None,
-    order: int | None = None,
     slots: int | None = None,
     names: tuple[str, ...] = ("north", "south"),
     engine: str = "inline",
@@ -231,7 +222,7 @@ def new_run(
     """A run in which each site answered all rounds, or as many slots as are given."""
     asked = asked or proposal()
     slots = asked.steps if slots is None else slots
-    made = Made(folder, asked, order, names, min(slots, asked.rounds))
+    made = Made(folder, asked, names, min(slots, asked.rounds))
     for name in names:
         made.ledger(name).parent.mkdir(parents=True)
         terms = Terms(
@@ -246,7 +237,7 @@ def new_run(
             budget_alone=None if asked.shared is None else 60.0,
         )
         with Ledger.create(made.ledger(name), terms) as ledger:
-            use(ledger, plan_of(asked, order), range(slots))
+            use(ledger, plan_of(asked), range(slots))
         made.report_on(name)
     write_run(made, engine)
     return made
@@ -302,7 +293,6 @@ def write_run(made: Made, engine: str = "inline") -> None:
     write_json(adapter / "fedpriv.json", facts)
 
 
-ADAPTIVE = GroupTerms(by="model", count=1, adaptive=True)
 LOOKS = LooksSection(looks=2, slots=1)
 
 

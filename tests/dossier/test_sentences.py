@@ -20,7 +20,6 @@ from fedpriv.privacy.ledger.rules import RULES, RdpRule, SumRule
 from fedpriv.report import budget
 from fedpriv.report.words import GROWN, ONE_RUN, SECURE_SUM, Basis, words
 from tests.dossier.made_runs import (
-    ADAPTIVE,
     COORDINATOR,
     HASH,
     LOOKS,
@@ -28,10 +27,8 @@ from tests.dossier.made_runs import (
     Made,
     make_run,
     new_run,
-    plan_of,
     proposal,
     texts,
-    use,
     with_page,
     without_rows,
 )
@@ -46,7 +43,6 @@ FREE: dict[str, Any] = {
 }
 PLAIN: dict[str, Any] = {
     "rule": "plan",
-    "adaptive": False,
     "strict": False,
     "max_colluding": None,
     "lost_sums": False,
@@ -61,7 +57,6 @@ FOLLOWS = "follows from its rows and the proposal"
     basis=st.builds(
         Basis,
         rule=st.sampled_from(list(RULES)),
-        adaptive=st.booleans(),
         strict=st.booleans(),
         max_colluding=st.none() | st.integers(0, 5),
         lost_sums=st.booleans(),
@@ -183,7 +178,6 @@ def with_ledger(tmp_path: Path, change: Any) -> Made:
 
 
 def test_a_report_names_what_its_rows_have(tmp_path: Path) -> None:
-    adaptive = proposal(job_id="job-two", groups=ADAPTIVE)
     for name, change, refusal in (
         (
             "size",
@@ -194,11 +188,6 @@ def test_a_report_names_what_its_rows_have(tmp_path: Path) -> None:
             "people",
             lambda one: state_distinct(one, "b" * 32, "A. B."),
             "nothing of what A. B.",
-        ),
-        (
-            "noise",
-            lambda ledger: use(ledger, plan_of(adaptive, 8), range(2)),
-            "nothing of noise that is chosen step by step",
         ),
     ):
         made = with_ledger(tmp_path / name, change)
@@ -222,15 +211,6 @@ def test_a_ledger_of_the_network_is_not_of_one_run(tmp_path: Path) -> None:
     made.export()
     made.sign("north", assumptions=(*made.report("north").assumptions, ONE_RUN))
     with pytest.raises(DossierError, match="is of one run, and no ledger of the network is"):
-        made.export()
-
-
-def test_a_filter_is_told_where_rows_are_missing(tmp_path: Path) -> None:
-    made = make_run(tmp_path, rule=RdpRule(8), asked=proposal(groups=ADAPTIVE), order=8)
-    without_rows(made)
-    made.export()
-    made.sign("north", **words(Basis(**{**PLAIN, "rule": "rdp"})))
-    with pytest.raises(DossierError, match="nothing of noise that is chosen step by step"):
         made.export()
 
 

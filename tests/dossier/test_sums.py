@@ -23,7 +23,7 @@ RULES: list[Rule] = [PlanRule(), EnvelopeRule(0.1, 2.0, 30), RdpRule(8, 4), SumR
 DIGEST = "sha256:" + "a" * 64
 plans = st.lists(
     st.tuples(
-        st.sampled_from(["local", "shared", "adaptive"]),
+        st.sampled_from(["local", "shared"]),
         st.integers(1, 5),  # steps
         st.integers(0, 5),  # reserved
         st.booleans(),  # closed
@@ -49,7 +49,6 @@ def history_of(rule: Rule, made: list[tuple[str, int, int, bool]]) -> History:
             proposal=DIGEST,
             max_colluding=1 if kind == "shared" else None,
             shares=3 if kind == "shared" else 1,
-            order=8 if kind == "adaptive" else None,
         )
         try:
             history.allocated_with(plan)
@@ -57,9 +56,7 @@ def history_of(rule: Rule, made: list[tuple[str, int, int, bool]]) -> History:
             continue
         history.take("plan", plan.as_row())
         for slot in range(min(reserved, steps)):
-            chosen = {"noise": 1.0 + slot, "rate": 0.5} if kind == "adaptive" else {}
-            row = {"job": plan.job, "slot": slot, "request": DIGEST, **chosen}
-            history.take("reserve", row)
+            history.take("reserve", {"job": plan.job, "slot": slot, "request": DIGEST})
         if closed:
             history.take("close", {"job": plan.job})
     return history
@@ -103,8 +100,7 @@ def test_the_other_accountant_says_nearly_the_same(delta: float, events: list[Ev
 def test_the_other_accountant_adds_up_at_the_order_that_was_fixed(order: int) -> None:
     third = third_accountant()
     assert third is not None
-    debits = ((order, Event(0.2, 2.0, 30)), (order + 3, Event(0.1, 2.0, 5)))
-    term = Renyi(1e-5, order, debits)
+    term = Renyi(1e-5, order, (Event(0.2, 2.0, 30), Event(0.1, 3.0, 5)))
     assert third(term) == pytest.approx(epsilon_of(term), rel=1e-9)
 
 

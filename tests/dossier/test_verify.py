@@ -45,7 +45,6 @@ from fedpriv.report import budget, received
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 from tests.dossier import made_runs
 from tests.dossier.made_runs import (
-    ADAPTIVE,
     COORDINATOR,
     HASH,
     JOB,
@@ -146,18 +145,6 @@ def test_both_claims_of_a_secure_sum_hold(tmp_path: Path, rule: Rule) -> None:
     assert [claim["name"] for claim in claims] == ["secure sum", "alone"]
     with_trust, alone = (claim["sites"][0]["epsilon"] for claim in claims)
     assert with_trust < alone or rule.name != "plan"
-
-
-@pytest.mark.parametrize("rule", [PlanRule(), RdpRule(8), SumRule(1e-6)], ids=lambda r: r.name)
-def test_a_filter_of_an_adaptive_plan_holds(tmp_path: Path, rule: Rule) -> None:
-    made = make_run(tmp_path, rule=rule, asked=proposal(groups=ADAPTIVE), order=8, slots=5)
-    made.export()
-    found = texts(made, third=third_accountant())
-    assert sum("by a Rényi filter at one order" in text for text in found) == 2
-    assert sum(text.startswith("dp-accounting agrees") for text in found) == 2
-    without_rows(made)
-    made.export()
-    made.verify(third=third_accountant())
 
 
 @pytest.mark.parametrize("rows", [True, False], ids=["rows", "report-alone"])
@@ -326,18 +313,6 @@ def test_events_without_noise_have_no_epsilon_that_is_enough(tmp_path: Path) -> 
         made.export()
 
 
-def test_of_an_adaptive_plan_a_figure_alone_is_checked_without_rows(tmp_path: Path) -> None:
-    made = make_run(tmp_path, rule=RdpRule(8), asked=proposal(groups=ADAPTIVE), order=8)
-    without_rows(made)
-    told = made.report("north")
-    figures = {f"epsilon_alone_{key}": getattr(told, f"epsilon_{key}") for key in ENDS}
-    made.sign("north", **figures, budget_alone=60.0)
-    made.export()
-    made.sign("north", epsilon_alone_spent=0.01, epsilon_alone_allocated=0.01)
-    with pytest.raises(UnderstatedError, match="states epsilon_alone_spent = "):
-        made.export()
-
-
 def test_a_delta_at_which_anything_goes_is_refused(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     without_rows(made)
@@ -415,31 +390,23 @@ def test_without_rows_a_proposal_is_compared_with_the_events(tmp_path: Path) -> 
         signed_anew(made, facts)
 
 
-@pytest.mark.parametrize("shared", [SHARED, None], ids=["secure-sum", "local"])
-def test_without_rows_no_filter_makes_a_job_cheaper_that_has_none(
-    tmp_path: Path, shared: Any
-) -> None:
-    made = make_run(tmp_path, asked=proposal(shared=shared), slots=4)
+@pytest.mark.parametrize("rate", [0.05, 0.2])
+def test_without_rows_the_events_have_the_rate_of_the_proposal(tmp_path: Path, rate: float) -> None:
+    made = make_run(tmp_path, slots=4)
     without_rows(made)
-    made.sign("north", filter=budget.FilterUse(order=8, budget=1.0, debited=0.1))
-    with pytest.raises(DossierError, match=r"at rates \[0\.1\] under a filter.* 6 at 0\.1"):
+    [event] = made.report("north").events
+    made.sign("north", events=(event.model_copy(update={"sample_rate": rate}),))
+    with pytest.raises(DossierError, match=rf"4 steps at rates \[{rate}\].* 6 at 0\.1"):
         made.export()
 
 
-def test_without_rows_an_adaptive_job_has_no_greater_rates_than_its_proposal(
-    tmp_path: Path,
-) -> None:
-    made = make_run(tmp_path, rule=RdpRule(8), asked=proposal(groups=ADAPTIVE), order=8)
+def test_without_rows_all_events_have_the_same_noise(tmp_path: Path) -> None:
+    made = make_run(tmp_path, slots=4)
     without_rows(made)
-    events = [
-        event.model_copy(update={"sample_rate": 0.2}) for event in made.report("north").events
-    ]
-    made.sign("north", events=tuple(events))
-    with pytest.raises(DossierError, match=r"at rates \[0\.2\] under a filter"):
-        made.export()
-    lower = [event.model_copy(update={"sample_rate": 0.05}) for event in events]
-    made.sign("north", events=tuple(lower), filter=None)
-    with pytest.raises(DossierError, match=r"at rates \[0\.05\], and"):
+    [event] = made.report("north").events
+    first, more = event.model_copy(update={"count": 2}), {"round": 3, "noise_multiplier": 9.0}
+    made.sign("north", events=(first, first.model_copy(update=more)))
+    with pytest.raises(DossierError, match=r"noise .*\[2\.0, 9\.0\].*all with the same noise"):
         made.export()
 
 

@@ -179,7 +179,7 @@ def test_outside_is_named_and_has_no_verdict(
         (("personal.epochs=1",), "personal.epochs: 1, and measured was none"),
         (("job.wire=int8",), "job.wire: int8, and measured was float32"),
         (("model.quantize=4bit",), "model.quantize: 4bit, and measured was none"),
-        (("controller.name=sac",), "controller: one, and measured was none"),
+        (("controller.name=quantile",), "controller: one, and measured was none"),
         (
             ("data.columns={prompt='question',completion='answer'}",),
             "data.columns: prompt, completion, and measured was text",

@@ -20,7 +20,6 @@ from fedpriv.privacy.ledger.rules import RdpRule, SumRule
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
 from tests.dossier.made_runs import (
-    ADAPTIVE,
     COORDINATOR,
     LOOKS,
     SHARED,
@@ -37,7 +36,7 @@ MADE = (ANSWERS, PAGE)
 OPTIONS: dict[str, dict[str, Any]] = {
     "looks": {"asked": proposal(evaluation=LOOKS), "rule": SumRule(1e-6)},
     "shared": {"asked": proposal(shared=SHARED), "rule": RdpRule(8, 4), "slots": 4},
-    "adaptive": {"asked": proposal(groups=ADAPTIVE), "order": 8, "slots": 5},
+    "plan": {"slots": 5},
 }
 
 

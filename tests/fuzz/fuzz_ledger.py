@@ -19,7 +19,7 @@ from fedpriv.errors import BudgetError, FedprivError, OverlapError
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
 from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.ledger.chain import APPLICATION, FORMAT, GENESIS, row_hash
-from fedpriv.privacy.ledger.ledger import Ledger, Plan, SlotChoice, Terms
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.unit_index import ID, KEY_BYTES, Identity, UnitIndex
 from fedpriv.privacy.ledger.witness import Witness, seal_key
@@ -171,23 +171,7 @@ def all_rows() -> dict[str, bytes]:
     restored = {"rows": 40, "heads": ["c" * 64], "lost": [0.5]}
     listed = [*json.loads(found["rdp"]), ["restored", restored]]
     found["restored"] = json.dumps(listed).encode()
-    found["adaptive"] = json.dumps(_adaptive_rows(), indent=1).encode()
     return found
-
-
-def _adaptive_rows() -> list[list[Any]]:
-    """Of a filter with an adaptive plan that is half used, and one that is closed."""
-    with tempfile.TemporaryDirectory() as folder:
-        terms = Terms("0" * 32, 100, "record", 1, 1e-5, 30.0, simulated=False, rule=RULES["rdp"])
-        with Ledger.create(Path(folder) / "ledger.db", terms) as ledger:
-            for job in ("one", "two"):
-                ledger.commit(Plan(job, "dp-lora", 0.1, 2.0, 0.5, 5, "p", order=8))
-                paid = ledger.reserve(job, 0, "request 0", SlotChoice(noise=0.9, rate=1.0))
-                if not isinstance(paid, bytes):
-                    ledger.release(paid, b"reply")
-                ledger.reserve(job, 1, "request 1", SlotChoice(noise=2.0, rate=0.25))
-            administration.close_job(ledger, "two")
-            return [[row.kind, row.body] for row in ledger.rows()]
 
 
 def export(data: bytes, folder: Path) -> None:

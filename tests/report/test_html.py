@@ -249,17 +249,6 @@ def test_the_first_figure_says_whom_it_trusts(make_run: MakeRun) -> None:
     assert upper(budget.read(path).epsilon_alone_committed) in first
 
 
-def test_what_filters_were_debited_is_shown_where_there_are_any(make_run: MakeRun) -> None:
-    run = make_run(sites=3)
-    assert "Adaptive plans" not in Page(write_report(run)).words
-    path = run / "sites" / "site-01" / "budget.json"
-    use = budget.FilterUse(order=8, budget=0.5125, debited=0.0625)
-    received.write(budget.read(path).model_copy(update={"filter": use}), path)
-    page = Page(write_report(run))
-    assert {0.5125, 0.0625} <= set(page.values)
-    assert "site-01 has debited 0.063 of 0.513 nats at order 8." in page.words
-
-
 def test_auc_is_shown_where_it_was_measured(make_run: MakeRun) -> None:
     run = make_run(baseline={"eval_loss": 1.0, "eval_accuracy": 0.5, "eval_auc": 0.525})
     assert "AUC 0.525 → –" not in Page(write_report(run)).words

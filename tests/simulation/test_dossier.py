@@ -23,20 +23,14 @@ from fedpriv_simulation.simulate import simulate
 
 Make = Callable[..., Any]
 slow = pytest.mark.slow
-SAC = """[controller]
-name = "sac"
-groups = "layers"
-adaptive = true
-sac = { encoder = 8, warm_up = 1, updates = 1 }
-"""
 SECURE = ("privacy.trust=secure-sum", "privacy.max_colluding=1")
 
 
 def checked(
-    federation: Make, tmp_path: Path, *overrides: str, extra: str = "", public: bool = True
+    federation: Make, tmp_path: Path, *overrides: str, public: bool = True
 ) -> list[Finding]:
     """Run, export, take file and adapter elsewhere, forget the run, and verify."""
-    file, run, away = federation(extra=extra, public=public), tmp_path / "run", tmp_path / "away"
+    file, run, away = federation(public=public), tmp_path / "run", tmp_path / "away"
     simulate(load_job(file, overrides), run, source=file)
     away.mkdir()
     export_run(run, away / "run.zip", load_or_create_key(tmp_path / "dossier.key"))
@@ -70,12 +64,6 @@ def test_both_claims_of_a_secure_sum_are_verified(federation: Make, tmp_path: Pa
         assert sum(who in one.text and "alone committed" in one.text for one in found) == 2
     claims = json.loads(read(tmp_path / "away" / "run.zip").files[ANSWERS])["claims"]
     assert [claim["name"] for claim in claims] == ["secure sum", "alone"]
-
-
-@slow
-def test_adaptive_noise_is_verified_by_its_filter(federation: Make, tmp_path: Path) -> None:
-    found = checked(federation, tmp_path, extra=SAC)
-    assert sum("by a Rényi filter at one order" in finding.text for finding in found) == 2
 
 
 @slow

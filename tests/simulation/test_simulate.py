@@ -469,7 +469,7 @@ def test_resuming_with_other_settings_is_refused(federation: Make, tmp_path: Pat
         run(file, seeded, resume=True, insecure_seed=5)
 
 
-@pytest.mark.parametrize("key", ["evaluation.data", "evaluation.tuning", "controller.data"])
+@pytest.mark.parametrize("key", ["evaluation.data", "evaluation.tuning"])
 def test_resuming_with_other_records_of_the_coordinator_is_refused(
     federation: Make, tmp_path: Path, key: str
 ) -> None:
@@ -477,7 +477,6 @@ def test_resuming_with_other_records_of_the_coordinator_is_refused(
     file, out, other = federation(rounds=2), tmp_path / "run", tmp_path / "other.jsonl"
     other.write_text('{"note": "no fever"}\n')
     said = () if key == "evaluation.data" else (f"{key}={other}",)
-    said += ("controller.name=sac",) * key.startswith("controller")
     with pytest.raises(KeyboardInterrupt):
         run(file, out, *said, progress=Progress(round_done=Stop(1)))
     changed = other if said else file.with_name("held-out.jsonl")

@@ -10,15 +10,14 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpriv.config.groups import Decision, GroupTerms
-from fedpriv.controllers.base import Seen
+from fedpriv.controllers.base import Array, Controller, Setting
 from fedpriv.errors import RoundError
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.methods.dp_lora.server_half import DpLoraServer
 from fedpriv.models.config import LoraSection, ModelSection
-from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.noise_share import SharedGrid
-from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.protocol import Offer, Proposal, SetRequest, SharedNoise, StepReply, StepRequest
 from fedpriv.public_update.config import OptimizerSection
 from fedpriv.public_update.controller_run import ControllerRun
@@ -38,26 +37,19 @@ ZEROS = "sha256:" + "0" * 64
 PRIVACY = PrivacySection(epsilon=4.0, delta=1e-5, sample_rate=0.1, clip_norm=CLIP)
 
 
-class Counting:
+class Counting(Controller):
     """A controller whose clip norms say how many rounds it has seen."""
 
-    together, lift = False, 1.0
+    def __init__(self, bits: float = 0.0) -> None:
+        super().__init__(Setting(GROUPS.names, GROUPS.sizes, CLIP))
+        self.bits = bits
+        self.seen: list[Privatised[Array]] = []
 
-    def __init__(self, share: float | None = None, rate: float = 1.0, bits: float = 0.0) -> None:
-        self.bits, self._share, self._rate = bits, share, rate
-        self.seen: list[Seen] = []
+    def decide(self) -> Decision:
+        return Decision(clip_norms=(1.0 + len(self.seen), 2.0), weights=(0.25, 0.75))
 
-    def decide(self, number: int) -> Decision:
-        norms = (1.0 + len(self.seen), 2.0)
-        return Decision(clip_norms=norms, weights=(0.25, 0.75), share=self._share, rate=self._rate)
-
-    def see(self, seen: Seen) -> None:
-        self.seen.append(seen)
-
-    def state(self) -> Any:
-        return public({})
-
-    def restore(self, state: Any) -> None: ...
+    def see(self, within: Privatised[Array]) -> None:
+        self.seen.append(within)
 
 
 def proposal(terms: GroupTerms, **changes: Any) -> Proposal:
@@ -69,7 +61,7 @@ def proposal(terms: GroupTerms, **changes: Any) -> Proposal:
 
 
 def control(counting: Counting, terms: GroupTerms) -> ControllerRun:
-    return ControllerRun(counting, GROUPS, terms, clip_norm=CLIP, rounds=STEPS)
+    return ControllerRun(counting, GROUPS, terms, clip_norm=CLIP)
 
 
 def offer(site: str, **changes: Any) -> Offer:
@@ -143,14 +135,28 @@ def rounds(counting: Counting, terms: GroupTerms, min_sites: int = 1) -> Rounds:
     )
 
 
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Aggregate]:
+    """What the rounds hand over to the controller."""
+    found: list[Aggregate] = []
+    gradient = ControllerRun.gradient
+
+    def watched(self: ControllerRun, mean: Aggregate) -> Aggregate:
+        found.append(mean)
+        return gradient(self, mean)
+
+    monkeypatch.setattr(ControllerRun, "gradient", watched)
+    return found
+
+
 FIXED = GroupTerms(by="adapters", count=2)
-ADAPTIVE = GroupTerms(by="adapters", count=2, adaptive=True)
+ASKING = GroupTerms(by="adapters", count=2, bits=0.2)
 
 
 def test_a_round_that_is_asked_again_has_the_same_decision_and_the_next_another() -> None:
-    counting = Counting()
-    made = rounds(counting, FIXED, min_sites=2)
-    grid = Sites({7: offer("a"), 8: offer("b")}, {7: np.ones(SIZE), 8: np.ones(SIZE)})
+    counting, values = Counting(bits=0.2), np.ones(SIZE + 2)
+    made = rounds(counting, ASKING, min_sites=2)
+    grid = Sites({7: offer("a"), 8: offer("b")}, {7: values, 8: values})
     grid.silent = {8}
     for _ in range(2):
         with pytest.raises(RoundError):
@@ -162,84 +168,57 @@ def test_a_round_that_is_asked_again_has_the_same_decision_and_the_next_another(
     made.run(2, grid)
     said = [(asked.slot, asked.decision.clip_norms) for asked in grid.asked if asked.decision]
     assert said == [(0, (1.0, 2.0))] * 6 + [(1, (2.0, 2.0))] * 2
-    assert [one.number for one in counting.seen] == [1, 2]
+    assert len(counting.seen) == 2
 
 
 def test_a_mean_of_sites_is_scaled_back_once() -> None:
     counting = Counting(bits=0.2)
-    terms = FIXED.model_copy(update={"bits": 0.2})
-    made = rounds(counting, terms)
-    scaling = GroupScaling(GROUPS, terms, counting.decide(1), CLIP)
+    made = rounds(counting, ASKING)
+    scaling = GroupScaling(GROUPS, ASKING, counting.decide(), CLIP)
     values = np.concatenate([np.arange(0.1, 0.7, 0.1), [0.0, 0.0]])
     grid = Sites({7: offer("a"), 8: offer("b", noise_multiplier=2.0)}, {7: values, 8: 4 * values})
     made.run(1, grid)
     mean = (values + 4 * values / 4) / (10 + 10 / 4)  # weights of one over the variance
     assert made.update.vector.value == pytest.approx(-scaling.gradient(mean), rel=1e-5)
-    assert counting.seen[0].within is not None
-    assert counting.seen[0].within.value == pytest.approx([0.5, 0.5])
+    [within] = counting.seen
+    assert within.value == pytest.approx([0.5, 0.5])
 
 
 def test_a_release_without_the_values_that_were_asked_for_is_not_used() -> None:
-    terms = FIXED.model_copy(update={"bits": 0.2})
-    made = rounds(Counting(bits=0.2), terms)
+    made = rounds(Counting(bits=0.2), ASKING)
     with pytest.raises(RoundError, match="unusable"):
         made.run(1, Sites({7: offer("a")}, {7: np.ones(SIZE)}))
     assert not made.update.vector.value.any()
 
 
-def test_sites_weigh_by_the_noise_that_each_made_of_the_decision(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_controller_is_given_the_mean_and_the_noise_of_what_sites_offered(
+    taken: list[Aggregate],
 ) -> None:
-    """Each by its own budget at its own order, and at the rate that was asked for."""
-    counting = Counting(share=0.3, rate=0.5)
-    made = rounds(counting, ADAPTIVE)
-    own = {7: (1.0, 8), 8: (1.6, 30)}
-    offers = {node: offer(f"s{node}", noise_multiplier=n, order=o) for node, (n, o) in own.items()}
+    own = {7: 1.0, 8: 1.6}
+    made = rounds(Counting(), FIXED)
+    offers = {node: offer(f"s{node}", noise_multiplier=noise) for node, noise in own.items()}
     values = {7: np.full(SIZE, 3.0), 8: np.full(SIZE, 5.0)}
-    taken: list[Aggregate] = []
-    gradient = ControllerRun.gradient
-
-    def watched(self: ControllerRun, number: int, mean: Aggregate, before: Any) -> Aggregate:
-        taken.append(mean)
-        return gradient(self, number, mean, before)
-
-    monkeypatch.setattr(ControllerRun, "gradient", watched)
     made.run(1, Sites(offers, values))
-    noises = [n * RdpFilter(o, 0.1, n, STEPS).noise_of(0.3, 0.5) for n, o in own.values()]
-    assert noises[0] < 1.0  # a large share, at half of the rate
-    assert abs(noises[1] / noises[0] - 1.6) > 1e-3  # as the orders differ
-    units, weights = 0.05 * 100, [1 / noise**2 for noise in noises]
+    units, weights = 0.1 * 100, [1 / noise**2 for noise in own.values()]
     expected = (3 * weights[0] + 5 * weights[1]) / (units * sum(weights))
     assert taken[0].gradient.value == pytest.approx(np.full(SIZE, expected), rel=1e-5)
     assert taken[0].noise_variance == pytest.approx(CLIP**2 / (units**2 * sum(weights)))
     assert taken[0].units == pytest.approx(2 * units)
-    assert counting.seen[0].spent == pytest.approx(0.3)
+    found = {name: site.noise_multiplier for name, site in made.outcome.sites.items()}
+    assert found == {"s7": 1.0, "s8": 1.6}
 
 
-@pytest.mark.parametrize(
-    ("order", "noise"),
-    [(None, 1.0), (8, 1e9)],
-    ids=["no order", "a budget that buys nothing"],
-)
-def test_a_site_whose_order_and_noise_can_not_be_is_left_out(
-    order: int | None, noise: float
+def test_a_secure_sum_is_asked_for_under_the_decision_and_scaled_back(
+    taken: list[Aggregate],
 ) -> None:
-    made = rounds(Counting(share=0.1), ADAPTIVE)
-    values = {7: np.ones(SIZE), 8: np.full(SIZE, 9.0)}
-    other = offer("b", order=order, noise_multiplier=noise)
-    made.run(1, Sites({7: offer("a", order=8), 8: other}, values))
-    assert {name: site.status for name, site in made.outcome.sites.items()} == {"a": "ok"}
-    assert list(made.refused) == [8]
-
-
-def test_a_secure_sum_is_asked_for_under_the_decision_and_scaled_back() -> None:
-    counting, numbers = Counting(), {"a": range(100, 106), "b": range(-40, 20, 10)}
+    counting = Counting(bits=0.2)
+    numbers = {"a": range(100, 108), "b": range(-40, 40, 10)}
     nodes = {name: Node(name, values) for name, values in numbers.items()}
     roster = Roster.of(node.entry for node in nodes.values())
     shared = SharedNoise(max_colluding=0, sites=2, roster=roster.digest, noise_multiplier=1.0)
     update = Update(OptimizerSection(name="sgd", lr=1.0), public(np.zeros(SIZE, np.float32)))
     made = SecureRounds(
-        proposal(FIXED, shared=shared),
+        proposal(ASKING, shared=shared),
         update,
         DpLoraServer(SIZE),
         min_sites=2,
@@ -248,17 +227,20 @@ def test_a_secure_sum_is_asked_for_under_the_decision_and_scaled_back() -> None:
         roster=roster,
         state=None,
         keep=lambda _: None,
-        control=control(counting, FIXED),
+        control=control(counting, ASKING),
     )
-    decision = counting.decide(1)
+    decision = counting.decide()
     made.run(1, Summing(*nodes.values()))
-    grid = SharedGrid(1.0, CLIP, "default", 2, SIZE)
-    total = sum(np.array(list(values)) for values in numbers.values()) * grid.step
-    scaling = GroupScaling(GROUPS, FIXED, decision, CLIP)
-    assert update.vector.value == pytest.approx(-scaling.gradient(total / 20.0), rel=1e-5)
-    noise = total_deviation(grid, 2, 0) / 20.0
-    assert counting.seen[0].deviation == pytest.approx(tuple(noise / scaling.scales))
-    asked = [one for one in nodes["a"].asked if isinstance(one, StepRequest)]
-    assert [one.decision for one in asked] == [decision]
+    grid = SharedGrid(1.0, CLIP, "default", 2, SIZE + 2)
+    total = np.array([list(values) for values in numbers.values()]).sum(0) * grid.step
+    mean = (total / 20.0).astype(np.float32)
+    scaling = GroupScaling(GROUPS, ASKING, decision, CLIP)
+    assert update.vector.value == pytest.approx(-scaling.gradient(mean), rel=1e-5)
+    [within] = counting.seen
+    assert within.value == pytest.approx(scaling.within(mean), rel=1e-5)
+    [one] = taken
+    assert one.noise_variance == pytest.approx((total_deviation(grid, 2, 0) / 20.0) ** 2)
+    asked = [item for item in nodes["a"].asked if isinstance(item, StepRequest)]
+    assert [item.decision for item in asked] == [decision]
     assert made.outcome.decision == decision
-    assert any(isinstance(one, SetRequest) for one in nodes["a"].asked)
+    assert any(isinstance(item, SetRequest) for item in nodes["a"].asked)

@@ -28,7 +28,6 @@ from fedpriv.privacy.accounting.calibration import (
     calibrate_rate,
     calibrate_steps,
 )
-from fedpriv.privacy.accounting.filter import RdpFilter, best_order, calibrate_filtered
 from fedpriv.privacy.usual import MAX_STEPS
 
 DEFAULT_RECORDS = (2, 3, 5)
@@ -314,44 +313,3 @@ def _check(name: str, value: float) -> None:
 def finite(value: float) -> float | None:
     """Return a bound; None for one that is none."""
     return value if math.isfinite(value) else None
-
-
-@dataclass(frozen=True)
-class Filtered:
-    """The cost of a plan with noise and rates chosen slot by slot, beside fixed noise.
-
-    Attributes:
-        order: α of the filter with the noise below.
-        noise_multiplier: the noise that the filter needs for the ε of the plan.
-        noise_percent: how much more that is than the plan's, in per cent.
-        epsilon: ε of a filter with the plan's own noise, at the best order for it; infinite where
-            there is no bound.
-        epsilon_percent: how much more that is than the ε of the plan, in per cent.
-
-    Privacy:
-        Public numbers. The price of choosing by what was released: the theorem that allows for it
-        adds up at one fixed order; see `fedpriv.privacy.accounting.filter`.
-    """
-
-    order: int
-    noise_multiplier: float
-    noise_percent: float
-    epsilon: float
-    epsilon_percent: float
-
-
-def filtered(planned: Planned) -> Filtered:
-    """Compute what the same steps cost as an adaptive plan, at the best order.
-
-    Raises:
-        AccountingError: there is no noise with which it meets the ε of the plan.
-    """
-    event, delta = planned.event, planned.delta
-    q, sigma, steps = event.sample_rate, event.noise_multiplier, int(event.count)
-    target = planned.epsilon if planned.target_epsilon is None else planned.target_epsilon
-    found = calibrate_filtered(target, delta, q, steps)
-    at_best = best_order(q, sigma, steps, delta)
-    epsilon = RdpFilter(at_best, q, sigma, steps).epsilon(delta)
-    more = epsilon / planned.epsilon - 1 if planned.epsilon else math.inf
-    noise = found.noise_multiplier
-    return Filtered(found.order, noise, 100 * (noise / sigma - 1), epsilon, 100 * more)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError, shown
-from fedpriv.privacy.accounting.filter import rounded_up
 from fedpriv.privacy.ledger.chain import Chain, Head, on_error
 from fedpriv.privacy.ledger.history import History, budgets, limit_of
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -211,7 +210,7 @@ def _restore(ledger: Ledger, seen: Sequence[Sighting], fork: Sighting, *, forked
         before = min(fork.used[index], snapshot.used[index])
         again = max(fork.open[index], snapshot.open[index]) if forked else 0.0
         exact = Fraction(after) - Fraction(before) + Fraction(again)
-        lost.append(rounded_up(max(exact, Fraction(0))))
+        lost.append(_rounded_up(max(exact, Fraction(0))))
     if not all(map(math.isfinite, lost)):
         raise LedgerError(f"{ledger.path}: the witness states more than any rule has.")
     rows: list[tuple[str, dict[str, Any]]] = []
@@ -221,6 +220,15 @@ def _restore(ledger: Ledger, seen: Sequence[Sighting], fork: Sighting, *, forked
     heads = [sighting.hash for sighting in seen[fork.rows :]]
     rows.append(("restored", {"rows": newest.rows, "heads": heads, "lost": lost}))
     ledger.order(rows, lambda history: None)
+
+
+def _rounded_up(exact: Fraction) -> float:
+    """Return the nearest float64 that is no less; infinite beyond the largest."""
+    try:
+        found = float(exact)
+    except OverflowError:
+        return math.inf
+    return found if found >= exact else math.nextafter(found, math.inf)
 
 
 def witness_anew(path: Path, witness: Path, seen: Sequence[Head] = ()) -> Ledger:

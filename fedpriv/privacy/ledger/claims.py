@@ -17,7 +17,7 @@ from fedpriv.errors import BudgetError
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.account import Account
 from fedpriv.privacy.ledger.plan import Plan
-from fedpriv.privacy.ledger.rules import Amounts, EnvelopeRule, RdpRule, Rule
+from fedpriv.privacy.ledger.rules import Amounts, Rule
 
 ALONE = "if all other sites of a secure sum worked with the server"
 
@@ -44,13 +44,9 @@ class Claim:
         """All that the claim may take, in the rule's currency."""
         return self.rule.limit(self.budget, self.delta)
 
-    def cost(self, plan: Plan, steps: int, kept: float | None = None) -> Amounts:
-        """Return what a number of charged steps of a plan takes of this claim.
-
-        Args:
-            kept: what the slots of a closed adaptive plan were debited; see `Account.kept`.
-        """
-        return self.rule.cost(self._charged(plan), steps, self.delta, kept)
+    def cost(self, plan: Plan, steps: int) -> Amounts:
+        """Return what a number of charged steps of a plan takes of this claim."""
+        return self.rule.cost(self._charged(plan), steps, self.delta)
 
     def check(self, plan: Plan) -> None:
         """Check that a plan by itself can be held.
@@ -71,32 +67,6 @@ class Claim:
                 raise BudgetError(f"{self.words}: {error}") from None
             raise
 
-    def check_order(self, plan: Plan) -> None:
-        """Check that the rule knows what an adaptive plan takes.
-
-        A filter adds up at one order. The claim alone may have a lower one: Rényi divergence grows
-        with its order, so that the plan's budget bounds it there, too.
-
-        Raises:
-            BudgetError: it does not.
-        """
-        rule = self.rule
-        if plan.order is None:
-            return
-        if isinstance(rule, EnvelopeRule):
-            raise BudgetError(
-                f"Job {plan.job!r} is adaptive, with noise and rates chosen slot by slot, and under"
-                " the rule 'envelope' a ledger holds plans of fixed noise only."
-            )
-        if isinstance(rule, RdpRule) and not (
-            plan.order == rule.order or (self.alone and plan.order > rule.order)
-        ):
-            raise BudgetError(
-                f"Job {plan.job!r} is adaptive at order {plan.order}, and this ledger adds up at"
-                f" order {rule.order}{f', {ALONE}' if self.alone else ''}. Propose it with order"
-                f" {rule.order}."
-            )
-
     def allocated(self, used: Amounts) -> float:
         """Return ε of the plans accepted so far, as the rule charges them."""
         return self.rule.allocated(used, self.delta)
@@ -106,24 +76,10 @@ class Claim:
         return max(self.rule.claim(used, self.budget, self.delta), self.allocated(used))
 
     def spent(self, accounts: Iterable[Account]) -> float:
-        """Return ε of the reserved slots.
-
-        The numerical accountant composes events that were fixed before. It says nothing of slots
-        that were chosen by what was released. There the debits count, by the rule.
-        """
+        """Return ε of the reserved slots."""
         held = [account for account in accounts if account.reserved]
-        if all(account.plan.order is None for account in held):
-            events = [self._charged(account.plan).event(account.reserved) for account in held]
-            return epsilon_upper(events, self.delta)
-        if len(held) == 1:
-            return held[0].epsilon_debited(self.delta)
-        costs = [
-            self.rule.cost(
-                self._charged(account.plan), account.reserved, self.delta, account.kept_if_closed
-            )
-            for account in held
-        ]
-        return self.allocated(tuple(map(math.fsum, zip(*costs, strict=True))))
+        events = [self._charged(account.plan).event(account.reserved) for account in held]
+        return epsilon_upper(events, self.delta)
 
     @property
     def words(self) -> str:

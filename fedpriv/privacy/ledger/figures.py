@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.ledger.chain import Chain
 from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.plan import Plan
@@ -31,7 +30,6 @@ class Figures:
     _chain: Chain
     _history: History
     is_full: bool = _of_history("is_full")
-    is_adaptive: bool = _of_history("is_adaptive")
     guarantee: str = _of_history("guarantee")
     numerics: frozenset[str] = _of_history("numerics")
     at_ticks: bool = _of_history("at_ticks")
@@ -71,13 +69,3 @@ class Figures:
         """Return the reserved slots of a job in order, each with whether it was released."""
         with self._chain.lock:
             return self._history.slots(job)
-
-    def slot_events(self, job: str) -> list[tuple[int, Event]]:
-        """Return the reserved slots of a job that has a plan, each with the event paid for it."""
-        with self._chain.lock:
-            return self._history.slot_events(job)
-
-    def filter_use(self, job: str) -> dict[str, Any] | None:
-        """Return the filter use of a job that has a plan; see `History`."""
-        with self._chain.lock:
-            return self._history.filter_use(job)

@@ -14,10 +14,8 @@ from dataclasses import asdict, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from fedpriv.errors import BudgetError, FedprivError
-from fedpriv.privacy.accounting.accountant import Event
-from fedpriv.privacy.accounting.filter import rounded_up
-from fedpriv.privacy.ledger.account import AS_PLANNED, Account, SlotChoice
+from fedpriv.errors import BudgetError, FedprivError, LedgerError, shown
+from fedpriv.privacy.ledger.account import Account
 from fedpriv.privacy.ledger.chain import Head
 from fedpriv.privacy.ledger.claims import ALONE, Claim, check_second_budget
 from fedpriv.privacy.ledger.plan import Plan
@@ -25,7 +23,6 @@ from fedpriv.privacy.ledger.rules import Amounts, EnvelopeRule, PlanRule, rule_o
 from fedpriv.privacy.ledger.terms import Terms
 
 Slot = tuple[str, int]
-DIGITS = 1e-6  # of a filter's budget: that much another arithmetic may make of the same debits
 EPSILONS = tuple(
     f"epsilon{claim}_{kind}"
     for claim in ("", "_alone")
@@ -63,7 +60,6 @@ class History:
         accounts: job → its plan and how far it is.
         approvals: job → who approved it, where persons are named, each as a keyed digest.
         requests: reserved slot → digest of the request it was reserved for.
-        choices: reserved slot of an adaptive plan → what it asked for.
         releases: released slot → digest of the reply.
         tags: released slot of a secure sum → tag of its set.
         lost: the heads of lost copies that were seen and are accounted for.
@@ -86,7 +82,6 @@ class History:
         self.accounts: dict[str, Account] = {}
         self.approvals: dict[str, list[dict[str, str]]] = {}
         self.requests: dict[Slot, str] = {}
-        self.choices: dict[Slot, SlotChoice] = {}
         self.releases: dict[Slot, str] = {}
         self.tags: dict[Slot, str] = {}
         self.lost: set[Head] = set()
@@ -98,8 +93,19 @@ class History:
         self._snapshots = [Snapshot(1, self.used, self.used, *self._sizes)]
 
     def take(self, kind: str, body: dict[str, Any]) -> None:
-        """Take in one more row."""
+        """Take in one more row.
+
+        Raises:
+            LedgerError: the row is a plan of an earlier version that chose its noise between steps.
+            ValueError: the row does not follow from those before it.
+        """
         fields = _fields(body)
+        if kind == "plan" and "order" in fields:
+            raise LedgerError(
+                f"Job {shown(fields.get('job'))} of this ledger chose its noise between its steps,"
+                " which no version after fedpriv 0.2.0 adds up. Nothing was changed. Use 0.2.0 for"
+                " it."
+            )
         readers: dict[str, Callable[..., None]] = {
             "plan": self._plan,
             "approved": self._approved,
@@ -143,42 +149,29 @@ class History:
         if isinstance(self.terms.rule, EnvelopeRule):
             self.terms.rule.check_dominates(plan)
         check_second_budget(plan, self.terms.budget_alone)
-        for claim in self.terms.claims:
-            claim.check_order(plan)
 
     def _charge(self, sums: list[Fraction], account: Account, sign: int) -> None:
         steps = account.charged(refunds=self.terms.rule.refunds)
-        for index, amount in enumerate(self._cost(account.plan, steps, account.kept)):
+        for index, amount in enumerate(self._cost(account.plan, steps)):
             sums[index] += sign * Fraction(amount)
 
-    def _cost(self, plan: Plan, steps: int, kept: float | None = None) -> Amounts:
+    def _cost(self, plan: Plan, steps: int) -> Amounts:
         """Return what a number of steps of a plan takes, under every claim."""
-        claims = self.terms.claims
-        return tuple(amount for claim in claims for amount in claim.cost(plan, steps, kept))
+        return tuple(amount for claim in self.terms.claims for amount in claim.cost(plan, steps))
 
     def _of(self, claim: int, amounts: Sequence[Fraction]) -> Amounts:
         """Return the part of all amounts that belongs to one claim."""
         size = len(amounts) // len(self.terms.claims)
         return tuple(map(float, amounts[claim * size : (claim + 1) * size]))
 
-    def _reserve(self, job: str, slot: int, request: str, **chosen: float) -> None:
+    def _reserve(self, job: str, slot: int, request: str) -> None:
         account, key = self.accounts[job], (job, slot)
         if account.closed or key in self.requests or type(request) is not str:
             raise ValueError
         if type(slot) is not int or not 0 <= slot < account.plan.steps:
             raise ValueError
-        if set(chosen) != ({"noise", "rate"} if account.plan.filter else set()):
-            raise ValueError
-        choice = SlotChoice(**chosen)
-        account.check(choice, tolerance=DIGITS)
         self.requests[key] = request
-        account.take(choice)
-        if chosen:
-            self.choices[key] = choice
-
-    def chosen(self, key: Slot) -> SlotChoice:
-        """Return what a reserved slot asked for."""
-        return self.choices.get(key, AS_PLANNED)
+        account.reserved += 1
 
     def _release(self, job: str, slot: int, reply: str, tag: str | None = None) -> None:
         key = (job, slot)
@@ -237,8 +230,7 @@ class History:
         """Return `epsilon_allocated`, and that of the claim alone, if one more plan were taken in.
 
         The check is at the door only: rows that were accepted once are read back, whatever a later
-        accountant makes of them. (The slots of an adaptive plan are added up again when they are
-        read, and may then be over its budget by `DIGITS` of it.)
+        accountant makes of them.
 
         Raises:
             BudgetError: the plan is over what is left, or its job is known.
@@ -409,24 +401,6 @@ class History:
         """Return the reserved slots of a job in order, each with whether it was released."""
         return sorted((s, (j, s) in self.releases) for j, s in self.requests if j == job)
 
-    def slot_events(self, job: str) -> list[tuple[int, Event]]:
-        """Return the reserved slots of a job in order, each with the event paid for it."""
-        account = self.accounts[job]
-        return [(s, self.chosen((job, s)).event(account.plan)) for s, _ in self.slots(job)]
-
-    def filter_use(self, job: str) -> dict[str, Any] | None:
-        """Return what an adaptive plan may take at its order, in nats, and what its slots took."""
-        account = self.accounts[job]
-        found, debited = account.plan.filter, rounded_up(account.debited)
-        if found is None:
-            return None
-        return {"order": found.order, "budget": found.budget, "debited": debited}
-
-    @property
-    def is_adaptive(self) -> bool:
-        """Whether the claim is about a plan whose noise is chosen slot by slot."""
-        return any(account.plan.order is not None for account in self._counted)
-
     def figures(self) -> dict[str, Any]:
         """Return what the rows add up to, each number with what it means. Public."""
         released = Counter(job for job, _ in self.releases)
@@ -445,7 +419,6 @@ class History:
             "plans": [
                 {
                     **asdict(account.plan),
-                    "filter": self.filter_use(job),
                     "reserved": account.reserved,
                     "released": released[job],
                     "closed": account.closed,

@@ -19,13 +19,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError
 from fedpriv.files import replacing
-from fedpriv.privacy.ledger.account import AS_PLANNED, Account, SlotChoice
 from fedpriv.privacy.ledger.chain import Chain, Head, Row, corrupt, on_error
 from fedpriv.privacy.ledger.figures import Figures
 from fedpriv.privacy.ledger.history import History, Slot
@@ -35,13 +34,11 @@ from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.ledger.witness import Sighting, Witness, seal_key
 
 __all__ = [
-    "AS_PLANNED",
     "Head",
     "Ledger",
     "OpenSlots",
     "Plan",
     "Reservation",
-    "SlotChoice",
     "StoredReply",
     "Terms",
 ]
@@ -63,7 +60,6 @@ class OpenSlots:
     plan: Plan
     slots: range
     request_digest: str
-    choice: SlotChoice = AS_PLANNED
 
     def pay(self) -> list[Reservation]:
         """Commit to the plan, if that is still to be done, and reserve the slots, on disk.
@@ -73,8 +69,7 @@ class OpenSlots:
             SlotError: as `Ledger.reserve_all`; or the request was answered meanwhile.
         """
         self.ledger.commit(self.plan)
-        asked = self.plan.job, self.slots, self.request_digest, self.choice
-        paid = self.ledger.reserve_all(*asked)
+        paid = self.ledger.reserve_all(self.plan.job, self.slots, self.request_digest)
         if isinstance(paid, bytes):
             raise SlotError(f"{_named(self.slots)} of job {self.plan.job!r}: answered meanwhile.")
         return paid
@@ -277,9 +272,7 @@ class Ledger(Figures):
                         self._append("approved", {"job": plan.job, "approvals": approvals})
             return epsilon
 
-    def ask(
-        self, plan: Plan, slots: range, request_digest: str, choice: SlotChoice = AS_PLANNED
-    ) -> StoredReply | OpenSlots:
+    def ask(self, plan: Plan, slots: range, request_digest: str) -> StoredReply | OpenSlots:
         """Decide what to do for a request: send a stored reply, or pay for slots. Write nothing.
 
         What paying for the slots would refuse is refused here already, as far as it is known.
@@ -287,39 +280,32 @@ class Ledger(Figures):
         Args:
             slots: consecutive, at least one, that make one reply.
             request_digest: of everything that decides what is computed.
-            choice: what each of the slots asks for, in an adaptive plan.
 
         Raises:
-            SlotError, BudgetError, AccountingError: as by `reserve_all` and `commit`.
+            SlotError, BudgetError: as by `reserve_all` and `commit`.
         """
         with self._chain.lock:
             self._check_and_tell_witness()
             if plan.job not in self._history.accounts:
                 self.check(plan)
-                Account(plan).check(choice, len(slots))
             else:
-                self._known(plan.job, slots, request_digest, choice)
+                self._known(plan.job, slots, request_digest)
                 reply = self._answer(plan, slots)
                 if reply is not None:
                     return StoredReply(reply)
-        return OpenSlots(self, plan, slots, request_digest, choice)
+        return OpenSlots(self, plan, slots, request_digest)
 
-    def reserve(
-        self, job: str, slot: int, request_digest: str, choice: SlotChoice = AS_PLANNED
-    ) -> Reservation | bytes:
+    def reserve(self, job: str, slot: int, request_digest: str) -> Reservation | bytes:
         """Reserve one slot, as `reserve_all` does."""
-        found = self.reserve_all(job, range(slot, slot + 1), request_digest, choice)
+        found = self.reserve_all(job, range(slot, slot + 1), request_digest)
         return found if isinstance(found, bytes) else found[0]
 
-    def reserve_all(
-        self, job: str, slots: range, request_digest: str, choice: SlotChoice = AS_PLANNED
-    ) -> list[Reservation] | bytes:
+    def reserve_all(self, job: str, slots: range, request_digest: str) -> list[Reservation] | bytes:
         """Pay for slots that make one reply, all or none; or find the reply they paid for.
 
         Args:
             slots: consecutive, at least one.
             request_digest: of everything that decides what is computed.
-            choice: what each of the slots asks for, in an adaptive plan.
 
         Returns:
             A reservation of each slot to compute under (the same again after a crash before the
@@ -328,12 +314,10 @@ class Ledger(Figures):
         Raises:
             SlotError: no such slot, one was reserved for another request, or with others, or
                 their reply is no longer kept, or the job is closed.
-            BudgetError: of an adaptive plan, too little is left for what the slots ask for.
-            AccountingError: they ask for what no slot of the plan may; see `Account.check`.
         """
         with self._chain.lock:
             self._check_and_tell_witness()
-            plan = self._known(job, slots, request_digest, choice)
+            plan = self._known(job, slots, request_digest)
             reply = self._answer(plan, slots)
             if reply is not None:
                 return reply
@@ -341,16 +325,14 @@ class Ledger(Figures):
                 with self._transaction():
                     for slot in slots:
                         body = {"job": job, "slot": slot, "request": request_digest}
-                        chosen = {} if plan.filter is None else asdict(choice)
-                        self._append("reserve", {**body, **chosen})
-            return [Reservation._of(self.terms, plan, s, request_digest, choice) for s in slots]
+                        self._append("reserve", body)
+            return [Reservation._of(self.terms, plan, slot, request_digest) for slot in slots]
 
-    def _known(self, job: str, slots: range, request_digest: str, choice: SlotChoice) -> Plan:
+    def _known(self, job: str, slots: range, request_digest: str) -> Plan:
         """Return the plan that holds the slots, after a check that they are this request's or free.
 
         Raises:
             SlotError: they are another's, or were not released together, or the job is closed.
-            BudgetError, AccountingError: they are free, and the plan lacks what they ask for.
         """
         account = self._history.accounts.get(job)
         if account is None or not (slots and slots[0] >= 0 and slots[-1] < account.plan.steps):
@@ -362,18 +344,11 @@ class Ledger(Figures):
                 f"{self.path}: {_named(slots)} of job {job!r}: reserved for another request,"
                 " which stays refused."
             )
-        if known != {None} and {self._history.chosen(key) for key in keys} != {choice}:
-            raise SlotError(
-                f"{self.path}: {_named(slots)} of job {job!r}: paid for at another noise or rate"
-                f" than {choice}, which stays refused."
-            )
         released = [key in self._history.releases for key in keys]
         if any(released) and not all(released):
             raise SlotError(f"{self.path}: {_named(slots)} of job {job!r}: released in part.")
         if account.closed and not all(released):
             raise SlotError(f"{self.path}: job {job!r} is closed ({account.closed}).")
-        if known == {None}:
-            account.check(choice, len(slots))
         return account.plan
 
     def _answer(self, plan: Plan, slots: range) -> bytes | None:
@@ -414,7 +389,6 @@ class Ledger(Figures):
             for key, paid in zip(keys, reservations, strict=True):
                 is_paid = self._history.requests.get(key) == paid.request_digest
                 is_paid &= paid.ledger == self.terms.dataset_id
-                is_paid &= self._history.chosen(key) == paid.choice
                 is_paid &= paid.plan.is_shared == (tag is not None)
                 if not is_paid or key in self._history.releases:
                     raise SlotError(
@@ -544,6 +518,7 @@ def read_history(rows: list[Row], path: Path) -> History:
     """Add up rows.
 
     Raises:
+        LedgerError: one is of an earlier version, and not read any more.
         LedgerCorruptError: they don't add up.
     """
     try:
@@ -551,6 +526,8 @@ def read_history(rows: list[Row], path: Path) -> History:
         history = History(first.kind, first.body)
         for row in rest:
             history.take(row.kind, row.body)
+    except LedgerError as error:
+        raise LedgerError(f"{path}: {error}") from None
     except ValueError as error:
         raise corrupt(path, str(error)) from None
     return history

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import Any, get_args
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.accounting.shares import share_of
 from fedpriv.privacy.usual import MAX_MEMBERS, MAX_NOISE, MAX_STEPS, Numerics
 
@@ -27,13 +25,10 @@ class Plan:
             their noise, without the claim with trust being lost; None when the site adds all of
             its noise by itself.
         shares: into how many parts the noise of a slot is divided at most; 1 when it is not.
-        order: α of an adaptive plan, whose slots may ask for more or less noise, or for a lower
-            rate, within the Rényi budget that the plan has at α; None when all are as planned.
         ticks: whether public settings alone decide when a reply leaves (law 19).
 
     Raises:
-        AccountingError: a value of the wrong type, or out of its range; or a plan that is adaptive
-            and shared.
+        AccountingError: a value of the wrong type, or out of its range.
 
     Privacy:
         `noise_multiplier` is that of the sum: what is paid for it under the claim with trust is
@@ -50,7 +45,6 @@ class Plan:
     numerics: Numerics = "default"
     max_colluding: int | None = None
     shares: int = 1
-    order: int | None = None
     ticks: bool = False
 
     def __post_init__(self) -> None:
@@ -66,34 +60,24 @@ class Plan:
             ("numerics", self.numerics in get_args(Numerics)),
             ("max_colluding", self.max_colluding is None or _is_count(self.max_colluding, 0)),
             ("shares", _is_count(self.shares, 1) and (self.is_shared or self.shares == 1)),
-            ("order", self.order is None or not self.is_shared),
             ("ticks", type(self.ticks) is bool),
         )
         for name, holds in checks:
             if not holds:
                 raise AccountingError(f"Expected {name} in range, got {self!r}.")
-        _ = self.filter  # refuses an order that is none
 
     @property
     def is_shared(self) -> bool:
         """Whether the sites of a secure sum add the noise of a slot together."""
         return self.max_colluding is not None
 
-    @cached_property
-    def filter(self) -> RdpFilter | None:
-        """The filter that an adaptive plan's slots are debited to; None for another plan."""
-        if self.order is None:
-            return None
-        return RdpFilter(self.order, self.sample_rate, self.noise_multiplier, self.steps)
-
     def epsilon(self, delta: float) -> float:
-        """Return what all of the plan costs by itself; if adaptive, its Rényi budget at its order.
+        """Return what all of the plan costs by itself.
 
         Raises:
             AccountingError: when δ is outside (0, 1).
         """
-        found = self.filter
-        return epsilon_upper([self.event()], delta) if found is None else found.epsilon(delta)
+        return epsilon_upper([self.event()], delta)
 
     @property
     def alone(self) -> Plan:
@@ -108,8 +92,6 @@ class Plan:
         fields = asdict(self)
         if not self.is_shared:
             del fields["max_colluding"], fields["shares"]
-        if self.order is None:
-            del fields["order"]
         if not self.ticks:
             del fields["ticks"]
         return fields

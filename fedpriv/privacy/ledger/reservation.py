@@ -6,7 +6,6 @@ from typing import Never
 
 from fedpriv.errors import LedgerError, SlotError
 from fedpriv.privacy.accounting.accountant import Event
-from fedpriv.privacy.ledger.account import AS_PLANNED, SlotChoice
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.terms import Terms
 
@@ -20,8 +19,6 @@ class Reservation:
     Attributes:
         ledger: the dataset id of the ledger that paid.
         private: whether randomness that anyone could repeat is not good enough.
-        choice: what the slot asked for, relative to the plan; of a plan that is not adaptive, what
-            was planned.
     """
 
     def __init__(self, *values: Never, **named: Never) -> None:
@@ -32,29 +29,20 @@ class Reservation:
     plan: Plan
     slot: int
     request_digest: str
-    choice: SlotChoice
     _used: bool
 
     @classmethod
-    def _of(
-        cls,
-        terms: Terms,
-        plan: Plan,
-        slot: int,
-        request_digest: str,
-        choice: SlotChoice = AS_PLANNED,
-    ) -> Reservation:
+    def _of(cls, terms: Terms, plan: Plan, slot: int, request_digest: str) -> Reservation:
         made = object.__new__(cls)
         made.ledger, made.private = terms.dataset_id, terms.private
         made.plan, made.slot, made.request_digest = plan, slot, request_digest
-        made.choice = choice
         made._used = False
         return made
 
     @property
     def event(self) -> Event:
         """The rate and the noise that were paid for; nothing else may run in this slot."""
-        return self.choice.event(self.plan)
+        return self.plan.event(1)
 
     def use(self) -> Plan:
         """Return the plan that was paid for, once.

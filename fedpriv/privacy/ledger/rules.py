@@ -9,13 +9,10 @@ rule         currency                claim                           closing giv
 ===========  ======================  ==============================  ====================
 `plan`       one plan for life, ε    ε of that plan at δ             nothing
 `envelope`   N slots at (q, σ)       ε of N such slots at δ          slots not reserved
-`rdp`        Rényi ε(α) at one α     the budget at δ                 what was not debited
+`rdp`        Rényi ε(α) at one α     the budget at δ                 slots not reserved
 `sum`        (Σε, Σδ) of plans       (budget, δ)                     nothing
 ===========  ======================  ==============================  ====================
 
-An *adaptive* plan (`Plan.order`) is a filter of its own. The rules `plan` and `sum` take what its
-whole budget costs at its order; `rdp` takes the budget itself, of a plan with its own order; an
-`envelope` holds none, as its claim rests on events that it dominates. See `Claim.check_order`.
 Ledgers of the rule `envelope` are older ones: they are read, and what they accepted is spent.
 
 A closed plan of which no slot was reserved gives all back under every rule: it released
@@ -35,13 +32,13 @@ import numpy as np
 
 from fedpriv.errors import BudgetError, ConfigError, LedgerError, shown
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.privacy.accounting.filter import ULP
 from fedpriv.privacy.accounting.rdp import ORDERS, epsilon_from_rdp, rdp
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.usual import MAX_STEPS
 
 Amounts = tuple[float, ...]
 MAX_PLANS = 10**6  # that share δ
+ULP = 1 + 1e-12  # debits are rounded up, so that a sum of roundings never gains
 
 
 class _Rule:
@@ -74,7 +71,7 @@ class PlanRule(_Rule):
     def limit(self, budget: float, delta: float) -> Amounts:
         return (1.0, budget)
 
-    def cost(self, plan: Plan, steps: int, delta: float, kept: float | None = None) -> Amounts:
+    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
         return (1.0, plan.epsilon(delta)) if steps else (0.0, 0.0)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
@@ -118,7 +115,7 @@ class EnvelopeRule(_Rule):
     def limit(self, budget: float, delta: float) -> Amounts:
         return (float(self.slots),)
 
-    def cost(self, plan: Plan, steps: int, delta: float, kept: float | None = None) -> Amounts:
+    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
         return (float(steps),)
 
     def check_dominates(self, plan: Plan) -> None:
@@ -190,9 +187,7 @@ class RdpRule(_Rule):
             )
         return (capacity / ULP,)
 
-    def cost(self, plan: Plan, steps: int, delta: float, kept: float | None = None) -> Amounts:
-        if plan.filter is not None:
-            return (plan.filter.budget if kept is None else kept,)
+    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
         step = float(rdp(plan.sample_rate, plan.noise_multiplier, (self.order,))[0])
         return (steps * step * ULP,)
 
@@ -242,7 +237,7 @@ class SumRule(_Rule):
             )
         return (budget, delta)
 
-    def cost(self, plan: Plan, steps: int, delta: float, kept: float | None = None) -> Amounts:
+    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
         if not steps:
             return (0.0, 0.0)
         return (plan.epsilon(self.delta_per_plan), self.delta_per_plan)
@@ -306,10 +301,9 @@ def rule_of(fields: dict[str, Any]) -> Rule:
 
 def too_dear(plan: Plan, epsilon: float, budget: float, delta: float) -> BudgetError:
     """Return the refusal of a plan that is over the budget."""
-    filtered = "" if plan.order is None else f", as a filter at order {plan.order},"
     return BudgetError(
         f"{plan.steps} steps at rate {plan.sample_rate:g} and noise {plan.noise_multiplier:g}"
-        f"{filtered} cost ε = {epsilon:.3f} at δ = {delta:g}, more than the budget {budget:g}."
+        f" cost ε = {epsilon:.3f} at δ = {delta:g}, more than the budget {budget:g}."
         " Use more noise or fewer steps."
     )
 

@@ -52,12 +52,11 @@ class Work:
 class PlanExecution:
     """Runs the steps of a plan over one population, each under a reservation that paid for it.
 
-    C and the numerics are those of the plan; σ and the rate are those of the reservation, which in
-    an adaptive plan may be others than planned, and are paid for as such. A sum of less sensitivity
-    than C gets no less noise, so that nobody can tell. A sum is a whole number of steps γ, which
-    depend on C and P alone: in strict numerics it is made so, on the plan's grid, and else the
-    float64 sum is rounded to `sum_step`. The noise is a real Gaussian rounded to the same steps.
-    Rounding the result to float32 is post-processing.
+    C and the numerics are those of the plan; σ and the rate are those of the reservation. A sum of
+    less sensitivity than C gets no less noise, so that nobody can tell. A sum is a whole number of
+    steps γ, which depend on C and P alone: in strict numerics it is made so, on the plan's grid,
+    and else the float64 sum is rounded to `sum_step`. The noise is a real Gaussian rounded to the
+    same steps. Rounding the result to float32 is post-processing.
 
     Args:
         size: P, the number of values in a release.
@@ -94,16 +93,8 @@ class PlanExecution:
         self.grid = grid_of(plan.numerics, plan.clip_norm, size)
         self._step = step_of(plan.numerics, plan.clip_norm, size)
         self._most = _MOST * (1 if self.grid else self._step)
-        self.check(plan.event(1))
+        self._deviation(plan.event(1))  # refused before a step is paid for
         self._shared = shared_grid(plan, size) if plan.is_shared else None
-
-    def check(self, event: Event) -> None:
-        """Check that the noise of a step can be drawn, before the step is paid for.
-
-        Raises:
-            AccountingError: it is more than float64 can hold for so many values.
-        """
-        self._deviation(event)
 
     def _deviation(self, event: Event) -> float:
         return deviation(event.noise_multiplier, self.plan.clip_norm, self._step)
@@ -154,7 +145,6 @@ class PlanExecution:
         require_secret(csprng, reservation.private)
         if self.plan.is_shared != shared:
             raise AccountingError("Expected a sum to be shared if the plan says so, and only then.")
-        self.check(reservation.event)
         if reservation.use() != self.plan:
             raise AccountingError("The reservation paid for another plan.")
         return reservation.event

@@ -167,7 +167,7 @@ def log_added_delta(plan: Plan, size: int, epsilon: float, *, alone: bool = Fals
 
         The members' sums are independent of all noise. Given them, the P coordinates are
         independent of each other, so their distances add up; a mixture over this site's Poisson
-        sample is no further from its ideal than the furthest part; and T adaptive slots, each
+        sample is no further from its ideal than the furthest part; and T slots, each
         close to its ideal given the slots before, add up too. Exchanging the ideal for what runs,
         once on each of two neighbouring populations, turns δ into δ + (1 + e^ε)·(all of it).
     """

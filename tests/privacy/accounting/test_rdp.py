@@ -62,6 +62,26 @@ def test_curve_grows_with_the_order_and_stays_below_the_gaussian(q: float, sigma
     assert (curve <= rdp(1.0, sigma) * (1 + 1e-12)).all()
 
 
+@given(q=rates, sigma=sigmas)
+def test_more_noise_and_a_lower_rate_cost_less(q: float, sigma: float) -> None:
+    curve = rdp(q, sigma)
+    assert (rdp(q, sigma * 1.01) < curve).all()
+    assert (rdp(q / 1.01, sigma) < curve).all()
+
+
+@pytest.mark.parametrize("order", [2, 3, 8, 16, 33, 64])
+def test_one_order_agrees_with_dp_accounting(order: int) -> None:
+    accountant = RdpAccountant(orders=[order])
+    curve = np.zeros(1)
+    for q, sigma, steps in ((0.05, 1.0, 100), (0.3, 4.0, 20)):
+        step = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(sigma))
+        accountant.compose(dp_accounting.SelfComposedDpEvent(step, steps))
+        curve += steps * rdp(q, sigma, (order,))
+    ours, our_order = epsilon_from_rdp(curve, 1e-5, (order,))
+    assert ours == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-8)
+    assert our_order == order
+
+
 def test_no_sampling_costs_nothing_and_no_noise_costs_everything() -> None:
     assert (rdp(0.0, 1.0) == 0).all()
     assert np.isinf(rdp(0.1, 0.0)).all()

@@ -430,11 +430,10 @@ def test_a_ledger_with_one_budget_is_byte_for_byte_what_it_was(
 
 
 def test_what_a_row_holds_is_what_is_read_back() -> None:
-    for plan in (LOCAL, SHARED, replace(LOCAL, max_colluding=0), replace(LOCAL, order=8)):
+    for plan in (LOCAL, SHARED, replace(LOCAL, max_colluding=0)):
         assert Plan(**replace(plan, ticks=True).as_row()) == replace(plan, ticks=True) != plan
         assert Plan(**plan.as_row()) == plan
-    assert SHARED.as_row() | {"order": None, "ticks": False} == asdict(SHARED)
-    assert replace(LOCAL, order=8).as_row()["order"] == 8
+    assert SHARED.as_row() | {"ticks": False} == asdict(SHARED)
     assert terms(FILTER).as_row() == asdict(terms(FILTER))
 
 

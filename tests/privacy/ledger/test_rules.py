@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import BudgetError, ConfigError, LedgerError, SlotError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
+from fedpriv.privacy.accounting.rdp import ORDERS, epsilon_from_rdp, rdp
 from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Plan, Terms
 from fedpriv.privacy.ledger.rules import (
@@ -170,6 +170,34 @@ def test_a_filter_is_dearer_than_a_plan_but_not_by_much() -> None:
     numerical = epsilon_upper([plan], DELTA)
     filtered = epsilon_from_rdp(curve * 400, DELTA)[0]
     assert numerical < filtered < 1.25 * numerical
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(
+    order=st.sampled_from(ORDERS),
+    plans=st.lists(
+        st.tuples(st.floats(0.01, 1), st.floats(0.5, 5), st.integers(1, 100)),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_a_filter_of_any_plans_costs_no_less_than_the_accountant_says(
+    order: int, plans: list[tuple[float, float, int]]
+) -> None:
+    used, events = 0.0, []
+    for q, sigma, steps in plans:
+        plan = replace(PLAN, sample_rate=q, noise_multiplier=sigma, steps=steps)
+        used += RdpRule(order).cost(plan, steps, DELTA)[0]
+        events.append(plan.event())
+    assert epsilon_upper(events, DELTA) <= RdpRule(order).allocated((used,), DELTA)
+
+
+@given(order=st.sampled_from(ORDERS), sigma=st.floats(0.5, 5), parts=st.lists(st.integers(1, 500)))
+def test_rounding_never_makes_a_filter_cheaper(order: int, sigma: float, parts: list[int]) -> None:
+    rule, plan = RdpRule(order), replace(PLAN, noise_multiplier=sigma)
+    step = Fraction(float(rdp(plan.sample_rate, sigma, (order,))[0]))
+    taken = sum(Fraction(rule.cost(plan, steps, DELTA)[0]) for steps in parts)
+    assert taken >= step * sum(parts)
 
 
 def test_sums_add_up_epsilon_and_delta(tmp_path: Path) -> None:

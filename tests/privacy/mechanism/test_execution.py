@@ -12,8 +12,7 @@ import torch
 from scipy.stats import chi2
 
 from fedpriv.errors import AccountingError, LedgerError, SlotError
-from fedpriv.privacy.accounting.accountant import Event
-from fedpriv.privacy.ledger.ledger import AS_PLANNED, Plan, Reservation, SlotChoice
+from fedpriv.privacy.ledger.ledger import Plan, Reservation
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
 from fedpriv.privacy.mechanism.execution import PlanExecution, Work
@@ -27,7 +26,6 @@ from fedpriv.privacy.mechanism.sampling import poisson_sample
 PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3, "sha256:" + "c" * 64)
 STRICT = replace(PLAN, numerics="strict")
 SHARED = replace(PLAN, max_colluding=1, shares=3)
-ADAPTIVE = replace(PLAN, order=8, steps=200)
 SIZE = 20_000
 Pay = Callable[..., Reservation]
 
@@ -67,22 +65,7 @@ def test_the_noise_is_the_one_that_was_paid_for(pay: Pay, plan: Plan) -> None:
     assert abs(noise.mean()) < 6 * sigma / SIZE**0.5
 
 
-@pytest.mark.parametrize("numerics", ["default", "strict"])
-@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
-def test_the_noise_of_a_slot_is_the_one_that_it_paid_for(
-    pay: Pay, numerics: Any, noise: float
-) -> None:
-    """Neither that of the plan, where it asked for another, nor that of another slot."""
-    plan = replace(ADAPTIVE, numerics=numerics)
-    execution, sigma = PlanExecution(plan, SIZE), noise * plan.noise_multiplier * plan.clip_norm
-    zero = ClippedSum(zeros(SIZE, execution.grid), plan.clip_norm, execution.grid)
-    paid, csprng = pay(plan, choice=SlotChoice(noise=noise)), SystemCsprng()
-    drawn = execution.step(paid, Work(9, lambda _: zero, _never), csprng).value.astype(np.float64)
-    assert accepts(drawn, sigma)
-    assert not accepts(drawn, sigma * 2 / 3) and not accepts(drawn, sigma * 3 / 2)
-
-
-def test_a_slot_samples_at_the_rate_that_it_paid_for(pay: Pay) -> None:
+def test_a_step_samples_at_the_rate_that_was_paid_for(pay: Pay) -> None:
     """10⁵ units at 0.1 and at 0.02: neither is within 40 standard deviations of the other."""
     seen: list[int] = []
 
@@ -90,35 +73,21 @@ def test_a_slot_samples_at_the_rate_that_it_paid_for(pay: Pay) -> None:
         seen.append(len(units))
         return ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0)
 
-    execution = PlanExecution(ADAPTIVE, 3)
-    for choice in (AS_PLANNED, SlotChoice(rate=0.2), SlotChoice(noise=4.0, rate=1.0)):
-        execution.step(pay(ADAPTIVE, choice=choice), Work(10**5, sum_over, _never), SystemCsprng())
-    planned, fewer, same = seen
-    assert abs(planned - 10_000) < 600 and abs(same - 10_000) < 600
+    for plan in (PLAN, replace(PLAN, sample_rate=0.02)):
+        work = Work(10**5, sum_over, _never)
+        PlanExecution(plan, 3).step(pay(plan), work, SystemCsprng())
+    planned, fewer = seen
+    assert abs(planned - 10_000) < 600
     assert abs(fewer - 2_000) < 300
 
 
-def test_noise_of_a_slot_that_cannot_be_drawn_is_refused_before_it_is_sampled(pay: Pay) -> None:
-    execution = PlanExecution(ADAPTIVE, 10**6)
-    choice = SlotChoice(noise=1e8)
-    with pytest.raises(AccountingError, match="noise_multiplier"):
-        execution.check(choice.event(ADAPTIVE))
-    execution.check(Event(0.1, 3.0, 1))
-    with pytest.raises(AccountingError, match="noise_multiplier"):
-        execution.step(pay(ADAPTIVE, choice=choice), Work(9, _never, _never), SystemCsprng())
-
-
-def test_a_grid_is_the_plans_whatever_a_slot_asks(pay: Pay) -> None:
-    plan = replace(ADAPTIVE, numerics="strict")
-    grid = Grid(plan.clip_norm, 1000)
-    values = []
-    for noise in (0.5, 1.0, 8.0):
-        total = ClippedSum(zeros(1000, grid), 2.0, grid)
-        paid = pay(plan, choice=SlotChoice(noise=noise))
-        values.append(release(total, paid, SystemCsprng()).value)
-    for value in values:
-        near = value[np.abs(value) < 2**24 * grid.step].astype(np.float64) / grid.step
-        assert near.size and np.array_equal(near, np.rint(near))
+@pytest.mark.parametrize(
+    "change", [{"sample_rate": 0.05}, {"noise_multiplier": 3.0}, {"job": "other"}]
+)
+def test_a_reservation_of_another_plan_buys_nothing(pay: Pay, change: dict[str, Any]) -> None:
+    execution, paid = PlanExecution(replace(PLAN, **change), 3), pay(PLAN)
+    with pytest.raises(AccountingError, match="paid for another plan"):
+        execution.step(paid, Work(9, _never, _never), SystemCsprng())
 
 
 def _never(*_: object) -> Any:
