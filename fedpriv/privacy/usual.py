@@ -16,6 +16,7 @@ MAX_PUBLIC_RECORDS = 10_000  # that a site may have to hold for a job
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6  # far from where float64 squares lose their value
 MAX_STEPS, MAX_NOISE = 10**9, 1e9  # of what can be computed; a job may have fewer
 MAX_MEMBERS = 1_000  # of a secure sum
+MAX_DRAWN = 100_000  # units of a step on average, in default numerics; see `grid.sum_step`
 
 
 def clip_norm_of(labels: bool) -> float:

@@ -21,6 +21,7 @@ from fedpriv.privacy.ledger.claims import ALONE, Claim, check_second_budget
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import Amounts, EnvelopeRule, PlanRule, rule_of
 from fedpriv.privacy.ledger.terms import Terms
+from fedpriv.privacy.usual import MAX_DRAWN
 
 Slot = tuple[str, int]
 EPSILONS = tuple(
@@ -233,11 +234,18 @@ class History:
         accountant makes of them.
 
         Raises:
-            BudgetError: the plan is over what is left, or its job is known.
+            BudgetError: the plan is over what is left, its job is known, or it draws more units
+                than its sums are exact for.
         """
-        claims = self.terms.claims
+        claims, drawn = self.terms.claims, plan.sample_rate * self.terms.declared_size
         if plan.job in self.accounts:
             raise BudgetError(f"Job {plan.job!r} has been here with another plan, or is closed.")
+        if plan.numerics == "default" and drawn > MAX_DRAWN:
+            raise BudgetError(
+                f"A step of job {plan.job!r} draws {drawn:,.0f} units on average. What a unit adds"
+                f" to sums of default numerics is known for {MAX_DRAWN:,}. Use a smaller"
+                " privacy.sample_rate, or privacy.numerics = 'strict'."
+            )
         self._check_kind(plan)
         for claim in claims:
             claim.check(plan)

@@ -66,7 +66,8 @@ def sum_step(clip_norm: float, size: int) -> float:
     It is the largest power of two with √P·γ ≤ MARGIN·C/2. Rounding moves a coordinate of either of
     two sums by at most γ/2, so two sums that are C(1−MARGIN) apart are less than C(1−MARGIN/2)
     apart after it. The rest, 5·10⁻⁶·C, is for the float64 additions before: n units in the sample
-    err by at most n²·2⁻⁵³·C, which is less for n up to 200,000.
+    err by at most n²·2⁻⁵³·C, which is less for n up to 200,000. A ledger holds no plan that draws
+    more than half as many on average (`MAX_DRAWN`).
 
     Privacy:
         Public, as `Grid` is.

@@ -233,6 +233,17 @@ def test_a_plan_over_the_budget_is_refused_at_the_door(path: Path) -> None:
         ledger.commit(PLAN)  # the refusal left nothing behind
 
 
+def test_default_sums_of_more_units_than_are_proven_are_refused_at_the_door(path: Path) -> None:
+    plan = replace(PLAN, sample_rate=0.2, noise_multiplier=10.0)
+    with Ledger.create(path, replace(TERMS, declared_size=500_000, delta=1e-7)) as ledger:
+        assert ledger.check(plan) < TERMS.budget
+        rows = ledger.head.rows
+        with pytest.raises(BudgetError, match=r"draws 100,500 units.*numerics = 'strict'"):
+            ledger.commit(replace(plan, sample_rate=0.201))
+        assert ledger.head.rows == rows
+        ledger.commit(replace(plan, sample_rate=0.201, numerics="strict"))
+
+
 def test_the_rule_plan_allows_one_plan_for_life(path: Path) -> None:
     with with_plan(path) as ledger:
         ledger.commit(PLAN)  # the same again changes nothing
