@@ -11,8 +11,7 @@ value and both dense layers (664,322 parameters), 48 tokens, ε = 6.7 at δ = 1e
 sentences are reported; 500 of the training sentences, of which nobody sees a phrase, choose each
 method's settings. With --per-site, sites hold so many whole sentences each, and with --own
 further ones that nobody trains on, to see what a model is worth to each; with --skewed, from a
-tenth of them are positive at the first site to nine tenths at the last. With --rewards, so many
-sentences are the coordinator's own, in rewards.jsonl, for a controller that learns from them.
+tenth of them are positive at the first site to nine tenths at the last.
 Options that are not its own, such as --set, go to `fedpriv compare`. The same command goes on where
 it was stopped.
 """
@@ -151,7 +150,6 @@ def main() -> int:
     parser.add_argument("--per-site", type=int, help="whole sentences each; by default all records")
     parser.add_argument("--own", type=int, default=0, help="further ones each, held out")
     parser.add_argument("--skewed", action="store_true", help="by class, with --per-site")
-    parser.add_argument("--rewards", type=int, default=0, help="sentences of the coordinator's")
     parser.add_argument("--methods")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--grid", action="append", help="instead of the usual ones")
@@ -167,9 +165,6 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     train = rows(arguments.data, "train")
     train, tuning = split(train, TUNING)
-    if arguments.rewards:
-        train, rewards = split(train, arguments.rewards)
-        write(folder / "rewards.jsonl", rewards)
     sites, own = [train[i :: arguments.sites] for i in range(arguments.sites)], 0
     if arguments.per_site:
         own, each = arguments.own, arguments.per_site + arguments.own

@@ -145,7 +145,7 @@ class Controller:
         self._basis = post_process(self._put, state)
 
     def _learn(self, within: Array) -> None:
-        """Learn nothing. NaN is the share of a group of which nothing is known."""
+        """Learn nothing."""
 
     def _put(self, state: State) -> None:
         _check_state(state, {name: value.shape for name, value in self._kept.items()})

@@ -40,19 +40,19 @@ class ControllerRun:
         return GroupScaling(self._groups, self.terms, self.decide(), self._clip_norm)
 
     def gradient(self, mean: Aggregate) -> Aggregate:
-        """Scale a mean of releases back to what a method releases; the controller sees the round.
-
-        It is asked once in a round: after it, the controller decides for the next one.
-        """
+        """Scale a mean of releases back to what a method releases."""
         scaling, lift = self.scaling(), self._controller.lift
         gradient = post_process(lambda one: lift * scaling.gradient(one), mean.gradient)
         deviation = lift * mean.noise_variance**0.5 / scaling.scales
-        if self.extra:
-            self._controller.see(post_process(scaling.within, mean.gradient))
         same = float(deviation.max()) == float(deviation.min())
         return replace(
             mean, gradient=gradient, noise_variance=float(deviation[0] ** 2) if same else 0.0
         )
+
+    def see(self, mean: Aggregate) -> None:
+        """Let the controller see a mean of releases, once its round is done."""
+        if self.extra:
+            self._controller.see(post_process(self.scaling().within, mean.gradient))
 
     def state(self) -> Privatised[State]:
         """Return everything needed to continue later and decide the same."""

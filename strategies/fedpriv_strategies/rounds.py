@@ -360,9 +360,11 @@ class Rounds:
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update
         rate = learning_rate(update.settings, number, self.proposal.rounds)
-        if self.control is not None:
-            released = self.control.gradient(released)
-        update.move(self.method.gradient(released), lr=rate)
+        control = self.control
+        mean = released if control is None else control.gradient(released)
+        update.move(self.method.gradient(mean), lr=rate)
+        if control is not None:
+            control.see(released)
         outcome.denoised = update.denoised
         outcome.evolved = self.method.advance(number)
 

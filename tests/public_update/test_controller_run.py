@@ -108,12 +108,14 @@ def test_it_sees_which_share_was_within_where_it_asked() -> None:
     released = np.concatenate([scaled(np.ones(SIZE), 0.2), [0.25 * bit, -0.5 * bit]])
     made = controlled.gradient(mean_of(released))
     assert made.gradient.value == pytest.approx(np.ones(SIZE), rel=1e-5)
+    assert recording.seen == []  # a round that is asked again has the same decision
+    controlled.see(mean_of(released))
     [within] = recording.seen
     assert within.value == pytest.approx([0.75, 0.0], abs=1e-6)
     assert within.trust_model == TrustModel.RECEIVED
     without = Recording()
     controlled = control(without)
-    controlled.gradient(mean_of(np.zeros(SIZE)))
+    controlled.see(mean_of(np.zeros(SIZE)))
     assert (controlled.extra, without.seen) == (0, [])
 
 
@@ -121,11 +123,13 @@ def quantile() -> ControllerRun:
     return control(make_controller(ControllerSection(name="quantile"), SETTING))
 
 
-def test_a_gradient_is_scaled_back_by_the_decision_before_what_it_teaches() -> None:
+def test_a_gradient_teaches_nothing_before_its_round_is_done() -> None:
     controlled = quantile()
     scaling, decision = controlled.scaling(), controlled.decide()
     released = np.arange(1.0, SIZE + controlled.extra + 1)
     made = controlled.gradient(mean_of(released))
+    assert controlled.decide() == decision
+    controlled.see(mean_of(released))
     assert controlled.decide() != decision
     expected = scaling.gradient(released.astype(np.float32))
     assert np.array_equal(made.gradient.value, expected)
@@ -135,11 +139,13 @@ def test_it_goes_on_from_its_state() -> None:
     generator, first, second = np.random.default_rng(3), quantile(), quantile()
     drawn = [mean_of(generator.normal(0, 0.02, SIZE + first.extra), 0.02) for _ in range(3)]
     for mean in drawn[:2]:
-        first.gradient(mean)
+        first.see(mean)
     state = {key: value.copy() for key, value in first.state().value.items()}
     second.restore(restored(state))
     assert second.decide() == first.decide() != quantile().decide()
     one, other = first.gradient(drawn[2]), second.gradient(drawn[2])
+    first.see(drawn[2])
+    second.see(drawn[2])
     assert np.array_equal(one.gradient.value, other.gradient.value)
     assert second.decide() == first.decide()
 
@@ -148,8 +154,9 @@ def test_raw_values_are_refused() -> None:
     raw: Any = np.zeros(SIZE + 2, dtype=np.float32)
     controlled = quantile()
     decision = controlled.decide()
-    with pytest.raises(RawValueError):
-        controlled.gradient(Aggregate(raw, 0.0, 1.0))
+    for take in (controlled.gradient, controlled.see):
+        with pytest.raises(RawValueError):
+            take(Aggregate(raw, 0.0, 1.0))
     assert controlled.decide() == decision
     with pytest.raises(RawValueError):
         controlled.restore(controlled.state().value)  # type: ignore[arg-type]
@@ -162,6 +169,6 @@ def test_what_it_sees_rests_on_the_sites_word_and_so_does_its_state() -> None:
     for _ in range(3):
         decision = controlled.decide()
         assert controlled.decide() == decision
-        controlled.gradient(mean_of(generator.normal(0, 0.02, SIZE + controlled.extra), 0.02))
+        controlled.see(mean_of(generator.normal(0, 0.02, SIZE + controlled.extra), 0.02))
         assert controlled.decide() != decision  # of the next round
     assert controlled.state().trust_model == TrustModel.RECEIVED

@@ -37,7 +37,7 @@ def calibrate_noise(epsilon: float, delta: float, sample_rate: float, steps: int
     Privacy:
         Reads no data; the result is public and on the safe side of the target.
     """
-    check_epsilon(epsilon)
+    _check_epsilon(epsilon)
     if steps != int(steps) or steps < 1:
         raise AccountingError(f"Expected steps={steps!r} to be an integer >= 1.")
 
@@ -79,7 +79,7 @@ def calibrate_noise(epsilon: float, delta: float, sample_rate: float, steps: int
     return result
 
 
-def bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float | None:
+def _bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float | None:
     """Return the fitting value nearest to `wanted`, to 1e-5 in logarithms; None if `safe` fails."""
     if fits(wanted):
         return wanted
@@ -91,7 +91,7 @@ def bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float |
     return safe
 
 
-def rounded(fits: Callable[[float], bool], value: float, sign: int) -> float:
+def _rounded(fits: Callable[[float], bool], value: float, sign: int) -> float:
     """Round to four significant digits, towards sign · ∞, and on until it fits: ε may jitter."""
     result = sign * _round_up(sign * value)
     while not fits(result):
@@ -99,7 +99,7 @@ def rounded(fits: Callable[[float], bool], value: float, sign: int) -> float:
     return result
 
 
-def check_epsilon(epsilon: float) -> None:
+def _check_epsilon(epsilon: float) -> None:
     """Check that a target ε is positive and finite; else raise AccountingError."""
     if not 0 < epsilon < math.inf:
         raise AccountingError(f"Expected epsilon={epsilon!r} > 0 and finite.")
@@ -120,7 +120,7 @@ def calibrate_steps(
     Raises:
         AccountingError: for an argument outside its range.
     """
-    check_epsilon(epsilon)
+    _check_epsilon(epsilon)
 
     def fits(steps: int) -> bool:
         return epsilon_upper([Event(sample_rate, noise_multiplier, steps)], delta) <= epsilon
@@ -141,19 +141,19 @@ def calibrate_rate(epsilon: float, delta: float, noise_multiplier: float, steps:
     Raises:
         AccountingError: for an argument outside its range, or when no rate above 1e-9 will do.
     """
-    check_epsilon(epsilon)
+    _check_epsilon(epsilon)
 
     def fits(rate: float) -> bool:
         return epsilon_upper([Event(rate, noise_multiplier, steps)], delta) <= epsilon
 
-    rate = bisect(fits, 1.0, 1e-9)
+    rate = _bisect(fits, 1.0, 1e-9)
     if rate is None:
         raise AccountingError(
             f"Expected epsilon={epsilon!r} to be reachable with delta={delta!r}, "
             f"noise_multiplier={noise_multiplier!r} and steps={steps!r}: even a sample_rate of"
             " 1e-09 costs more. Use more noise or fewer steps."
         )
-    return rate if rate == 1 else rounded(fits, rate, -1)
+    return rate if rate == 1 else _rounded(fits, rate, -1)
 
 
 def calibrate_delta(
@@ -164,16 +164,16 @@ def calibrate_delta(
     Raises:
         AccountingError: for an argument outside its range, or when δ would be above 0.5.
     """
-    check_epsilon(epsilon)
+    _check_epsilon(epsilon)
 
     def fits(delta: float) -> bool:
         return epsilon_upper([Event(sample_rate, noise_multiplier, steps)], delta) <= epsilon
 
-    delta = bisect(fits, 1e-30, 0.5)
+    delta = _bisect(fits, 1e-30, 0.5)
     if delta is None:
         raise AccountingError(
             f"Expected epsilon={epsilon!r} to be reachable with sample_rate={sample_rate!r}, "
             f"noise_multiplier={noise_multiplier!r} and steps={steps!r}: even a delta of 0.5 is"
             " too small. Use more noise or fewer steps."
         )
-    return rounded(fits, delta, 1)
+    return _rounded(fits, delta, 1)

@@ -237,15 +237,10 @@ class History:
             BudgetError: the plan is over what is left, its job is known, or it draws more units
                 than its sums are exact for.
         """
-        claims, drawn = self.terms.claims, plan.sample_rate * self.terms.declared_size
+        claims = self.terms.claims
         if plan.job in self.accounts:
             raise BudgetError(f"Job {plan.job!r} has been here with another plan, or is closed.")
-        if plan.numerics == "default" and drawn > MAX_DRAWN:
-            raise BudgetError(
-                f"A step of job {plan.job!r} draws {drawn:,.0f} units on average. What a unit adds"
-                f" to sums of default numerics is known for {MAX_DRAWN:,}. Use a smaller"
-                " privacy.sample_rate, or privacy.numerics = 'strict'."
-            )
+        self.check_drawn(plan)
         self._check_kind(plan)
         for claim in claims:
             claim.check(plan)
@@ -255,6 +250,20 @@ class History:
             raise BudgetError(self._refusal(plan))
         alone = None if self._alone is None else self._alone.allocated(self._of(1, used))
         return claims[0].allocated(self._of(0, used)), alone
+
+    def check_drawn(self, plan: Plan) -> None:
+        """Check that what a unit adds to a plan's sums is known, at the size declared by now.
+
+        Raises:
+            BudgetError: a step draws more units on average than default numerics are exact for.
+        """
+        drawn = plan.sample_rate * self.terms.declared_size
+        if plan.numerics == "default" and drawn > MAX_DRAWN:
+            raise BudgetError(
+                f"A step of job {plan.job!r} draws {drawn:,.0f} units on average. What a unit adds"
+                f" to sums of default numerics is known for {MAX_DRAWN:,}. Use a smaller"
+                " privacy.sample_rate, or privacy.numerics = 'strict'."
+            )
 
     def _refusal(self, plan: Plan) -> str:
         if isinstance(self.terms.rule, PlanRule):

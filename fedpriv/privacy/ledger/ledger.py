@@ -314,6 +314,7 @@ class Ledger(Figures):
         Raises:
             SlotError: no such slot, one was reserved for another request, or with others, or
                 their reply is no longer kept, or the job is closed.
+            BudgetError: as `History.check_drawn`, after the population has grown.
         """
         with self._chain.lock:
             self._check_and_tell_witness()
@@ -333,6 +334,7 @@ class Ledger(Figures):
 
         Raises:
             SlotError: they are another's, or were not released together, or the job is closed.
+            BudgetError: they are free, and the population has grown too large for the plan's sums.
         """
         account = self._history.accounts.get(job)
         if account is None or not (slots and slots[0] >= 0 and slots[-1] < account.plan.steps):
@@ -349,6 +351,8 @@ class Ledger(Figures):
             raise SlotError(f"{self.path}: {_named(slots)} of job {job!r}: released in part.")
         if account.closed and not all(released):
             raise SlotError(f"{self.path}: job {job!r} is closed ({account.closed}).")
+        if known == {None}:
+            self._history.check_drawn(account.plan)
         return account.plan
 
     def _answer(self, plan: Plan, slots: range) -> bytes | None:

@@ -1,8 +1,8 @@
 """The one gate through which anything computed from private records may leave.
 
 A plan is executed by one object: it samples, has the sum made, checks it, and adds the noise, all
-as the plan says. What pays is the event of the reservation, and rate and noise of a step are read
-from there, so that what runs is what is accounted.
+as the plan says. A reservation pays for a step of this very plan, so what runs is what is accounted
+for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from fedpriv.errors import AccountingError
-from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.ledger.ledger import Reservation
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
@@ -52,11 +51,10 @@ class Work:
 class PlanExecution:
     """Runs the steps of a plan over one population, each under a reservation that paid for it.
 
-    C and the numerics are those of the plan; σ and the rate are those of the reservation. A sum of
-    less sensitivity than C gets no less noise, so that nobody can tell. A sum is a whole number of
-    steps γ, which depend on C and P alone: in strict numerics it is made so, on the plan's grid,
-    and else the float64 sum is rounded to `sum_step`. The noise is a real Gaussian rounded to the
-    same steps. Rounding the result to float32 is post-processing.
+    A sum of less sensitivity than C gets no less noise, so that nobody can tell. A sum is a whole
+    number of steps γ, which depend on C and P alone: in strict numerics it is made so, on the
+    plan's grid, and else the float64 sum is rounded to `sum_step`. The noise is a real Gaussian
+    rounded to the same steps. Rounding the result to float32 is post-processing.
 
     Args:
         size: P, the number of values in a release.
@@ -80,7 +78,7 @@ class PlanExecution:
 
     Privacy:
         One step is one Poisson-subsampled Gaussian mechanism (Dwork & Roth 2014, §A.1; Mironov et
-        al. 2019) at the (sample_rate, σ) of its reservation, up to `log_sampler_delta`, of
+        al. 2019) at the (sample_rate, σ) of the plan, up to `log_sampler_delta`, of
         sensitivity C for adding or removing one unit, the rounding to steps included: with an
         integer sum S and real noise Y, S + round(Y) = round(S + Y) is post-processing of S + Y.
         That two default sums are at most C apart rests on how gradients are computed; see the
@@ -93,11 +91,8 @@ class PlanExecution:
         self.grid = grid_of(plan.numerics, plan.clip_norm, size)
         self._step = step_of(plan.numerics, plan.clip_norm, size)
         self._most = _MOST * (1 if self.grid else self._step)
-        self._deviation(plan.event(1))  # refused before a step is paid for
+        self._deviation = deviation(plan.noise_multiplier, plan.clip_norm, self._step)
         self._shared = shared_grid(plan, size) if plan.is_shared else None
-
-    def _deviation(self, event: Event) -> float:
-        return deviation(event.noise_multiplier, self.plan.clip_norm, self._step)
 
     def step(
         self, reservation: Reservation, work: Work, csprng: RandomSource
@@ -112,9 +107,8 @@ class PlanExecution:
                 or the noise of the plan is shared.
             SlotError: the reservation has bought a release before.
         """
-        event = self._use(reservation, csprng)
-        total = self._sum(event, work, csprng)
-        return self._noised(event, total, csprng)
+        self._use(reservation, csprng)
+        return self._noised(self._sum(work, csprng), csprng)
 
     def share(
         self, reservation: Reservation, work: Work, csprng: RandomSource, members: int
@@ -135,22 +129,20 @@ class PlanExecution:
         if self._shared is None:
             raise AccountingError("Expected a plan whose noise is shared.")
         shares = plan_shares(self.plan, members)
-        event = self._use(reservation, csprng, shared=True)
-        total = self._sum(event, work, csprng)
-        whole = self._whole(total).astype(np.int64)
+        self._use(reservation, csprng, shared=True)
+        whole = self._whole(self._sum(work, csprng)).astype(np.int64)
         return NoisyShare(add_share(whole, self._shared, shares, csprng))
 
-    def _use(self, reservation: Reservation, csprng: RandomSource, shared: bool = False) -> Event:
-        """Use what was paid for, once: return the rate and the noise that the step must have."""
+    def _use(self, reservation: Reservation, csprng: RandomSource, shared: bool = False) -> None:
+        """Use what was paid for, once."""
         require_secret(csprng, reservation.private)
         if self.plan.is_shared != shared:
             raise AccountingError("Expected a sum to be shared if the plan says so, and only then.")
         if reservation.use() != self.plan:
             raise AccountingError("The reservation paid for another plan.")
-        return reservation.event
 
-    def _sum(self, event: Event, work: Work, csprng: RandomSource) -> ClippedSum:
-        sample = poisson_sample(work.population, event.sample_rate, csprng)
+    def _sum(self, work: Work, csprng: RandomSource) -> ClippedSum:
+        sample = poisson_sample(work.population, self.plan.sample_rate, csprng)
         try:
             return self._checked(work.sum_over(sample.tolist()))
         except Exception as error:
@@ -176,8 +168,8 @@ class PlanExecution:
         exact = total.value.detach().cpu().numpy()
         return np.rint(exact / self._step) if total.grid is None else exact
 
-    def _noised(self, event: Event, total: ClippedSum, csprng: RandomSource) -> Privatised[Values]:
-        noise = rounded_gaussian(self.size, self._deviation(event), csprng)
+    def _noised(self, total: ClippedSum, csprng: RandomSource) -> Privatised[Values]:
+        noise = rounded_gaussian(self.size, self._deviation, csprng)
         whole, values = self._whole(total), np.empty(self.size, np.float32)
         for start in range(0, self.size, _IN_CACHE):
             part = slice(start, start + _IN_CACHE)

@@ -244,6 +244,20 @@ def test_default_sums_of_more_units_than_are_proven_are_refused_at_the_door(path
         ledger.commit(replace(plan, sample_rate=0.201, numerics="strict"))
 
 
+def test_default_sums_are_not_paid_for_once_a_population_has_grown_too_large(path: Path) -> None:
+    rule = RdpRule.best(TERMS.budget, 1e-7)
+    terms = replace(TERMS, declared_size=100_000, delta=1e-7, rule=rule)
+    with Ledger.create(path, terms) as ledger:
+        ledger.commit(replace(PLAN, sample_rate=0.5, noise_multiplier=20.0))
+        paid = take(ledger, 0)
+        administration.grow(ledger, 300_000, 1e-7)
+        assert isinstance(take(ledger, 0), Reservation)  # what was paid for is computed
+        with pytest.raises(BudgetError, match="draws 150,000 units"):
+            take(ledger, 1)
+        ledger.release(paid, b"reply")
+        assert ledger.reserve("job-1", 0, DIGEST) == b"reply"
+
+
 def test_the_rule_plan_allows_one_plan_for_life(path: Path) -> None:
     with with_plan(path) as ledger:
         ledger.commit(PLAN)  # the same again changes nothing
