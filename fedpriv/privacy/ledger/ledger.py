@@ -334,7 +334,7 @@ class Ledger(Figures):
 
         Raises:
             SlotError: they are another's, or were not released together, or the job is closed.
-            BudgetError: they are free, and the population has grown too large for the plan's sums.
+            BudgetError: they are not released, and the population is too large for the plan's sums.
         """
         account = self._history.accounts.get(job)
         if account is None or not (slots and slots[0] >= 0 and slots[-1] < account.plan.steps):
@@ -351,7 +351,7 @@ class Ledger(Figures):
             raise SlotError(f"{self.path}: {_named(slots)} of job {job!r}: released in part.")
         if account.closed and not all(released):
             raise SlotError(f"{self.path}: job {job!r} is closed ({account.closed}).")
-        if known == {None}:
+        if not all(released):
             self._history.check_drawn(account.plan)
         return account.plan
 
