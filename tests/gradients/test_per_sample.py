@@ -321,11 +321,12 @@ def test_a_padded_neighbour_changes_no_bit_of_a_full_record(
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(worker.vector.size, generator=generator) * 3
     worker.vector.write(worker.vector.read() + noise.numpy())
-    full = random_batch(worker, [32, 32, 32, 32], width=32)
-    mixed = random_batch(worker, [32, 32, 32, 9], width=32)
-    before, after = per_record(worker, full).clone(), per_record(worker, mixed)
-    assert torch.isfinite(before).all()
-    assert torch.equal(before[:3], after[:3])
+    for width in (32, 64):  # which of them differ depends on the processor
+        full = random_batch(worker, [width] * 4, width=width)
+        mixed = random_batch(worker, [*[width] * 3, 9], width=width)
+        before, after = per_record(worker, full).clone(), per_record(worker, mixed)
+        assert torch.isfinite(before).all()
+        assert torch.equal(before[:3], after[:3])
 
 
 def test_a_parameter_whose_gradient_is_lost_is_refused_by_name(model_folder: Any) -> None:
