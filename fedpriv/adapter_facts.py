@@ -36,6 +36,10 @@ class AdapterFacts(Body):
     held_out: str | None = Field(None, max_length=4096)
     trained: str | None = Field(None, max_length=100)
 
+    def as_text(self) -> str:
+        """Return what is written."""
+        return self.model_dump_json(indent=2) + "\n"
+
     @property
     def job(self) -> str:
         """The id of the job."""

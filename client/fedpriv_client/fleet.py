@@ -19,6 +19,7 @@ from fedpriv_client.flower import FleetCalls
 
 TIMEOUT = 30.0  # seconds without a byte
 SLOWEST = 64 << 10  # bytes a second in which the body of an answer has to come, after that
+PARTS, SMALLEST = 1000, 256  # in which it may come, and bytes of each of the others
 MIB = 1 << 20
 _LARGEST = {"PullObject": 8 * MIB}  # bytes of an answer; of any other 1 MiB
 _OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
@@ -34,7 +35,7 @@ class FleetClient(FleetCalls):
 
     Raises:
         NetworkError: the environment names a proxy that can't be used.
-        UnreachableError: from a call whose answer is too long, or packed.
+        UnreachableError: from a call whose answer is too long, packed, or in crumbs.
     """
 
     def __init__(self, address: str, tls: ssl.SSLContext | None, key: PrivateKey) -> None:
@@ -54,7 +55,7 @@ class FleetClient(FleetCalls):
         """Send a request and read its answer, as far as one of that call may be long.
 
         Raises:
-            UnreachableError: the answer is longer than that, packed, or comes too slowly.
+            UnreachableError: the answer is longer than that, packed, in crumbs, or too slow.
         """
         limit = _LARGEST.get(call, MIB)
         host = request.url.netloc.decode()
@@ -62,8 +63,10 @@ class FleetClient(FleetCalls):
         with closing(self._client.send(request, stream=True)) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise UnreachableError(f"{host}: answers in an encoding that was not asked for.")
-            for part in response.iter_raw():
+            for count, part in enumerate(response.iter_raw()):
                 content += part
+                if count > PARTS + len(content) // SMALLEST:
+                    raise UnreachableError(f"{host}: answers in pieces that are too small.")
                 if len(content) > limit:
                     raise UnreachableError(f"{host}: answers with more than {limit:,} bytes.")
                 if time.monotonic() - began > TIMEOUT + len(content) / SLOWEST:

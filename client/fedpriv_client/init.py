@@ -13,7 +13,13 @@ import typer
 
 from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import where
-from fedpriv.errors import AccountingError, ConfigError, DataError, LedgerCorruptError, LedgerError
+from fedpriv.errors import (
+    AccountingError,
+    ConfigError,
+    LedgerCorruptError,
+    LedgerError,
+    ModelError,
+)
 from fedpriv.files import private_folder
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.claims import ALONE
@@ -24,7 +30,13 @@ from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.life import Life
 from fedpriv.report.lifetime import for_one, in_words
 from fedpriv.report.page_parts import RULES
-from fedpriv_client.settings import check_no_ledger_is_missing, ledger_path, ledgers, terms_of
+from fedpriv_client.settings import (
+    check_no_ledger_is_missing,
+    ledger_path,
+    ledgers,
+    settings_of,
+    terms_of,
+)
 from fedpriv_client.site_settings import cache_folder
 from fedpriv_client.undo_init import undo, unspent
 
@@ -42,13 +54,15 @@ def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) 
 
     Raises:
         LedgerError: as `init_site`. Nothing was made.
-        DataError: the data has no column of the unit.
+        DataError: as `_left_out`. Nothing was made.
     """
     terms = terms_of(file, new_dataset_id())
-    check_unit(file)
+    left_out = _left_out(file)
     print("This makes the ledger of these people. What it states is for their lives:")
     for name, text in in_words_of(file, terms):
         print(f"  {name}: {text}")
+    if left_out:
+        print(left_out)
     old = None if another else _mistyped(file, terms)
     if old is not None:
         print(f"The ledger {old} has other terms; nothing was spent from it. It is undone first.")
@@ -89,26 +103,29 @@ def in_words_of(file: SiteFile, terms: Terms) -> Iterator[tuple[str, str]]:
     yield "later", "only the size can grow and δ shrink: fedpriv ledger grow"
 
 
-def check_unit(file: SiteFile) -> None:
-    """Check that the data has the column of the unit; data that is not there yet is not asked.
+def _left_out(file: SiteFile) -> str:
+    """Read the records as the client will; those that are not there yet are not asked about.
+
+    Returns:
+        What of them would be left out, in words; nothing if all is used.
 
     Raises:
-        DataError: it has others.
+        DataError: they can't be used as the file says.
+        ConfigError: their transform can't be used.
     """
-    from fedpriv.data.read import UNIT, check_columns, open_source
+    from fedpriv_client.own_records import check_examples, read_records
 
-    source, unit = file.data.records, file.data.unit
-    if unit == "record":
-        return
+    settings, source = settings_of(file, ""), file.data.records
+    if isinstance(source, Path) and not source.exists():
+        return f"The records were not read: {source} is not there."
     kept = private_folder(cache_folder(private_folder(file.site.state_dir)))
     with tempfile.TemporaryDirectory(dir=kept, prefix="init-") as cache:
+        own = read_records(settings, Path(cache))
         try:
-            rows, _ = open_source(source, (unit,), Path(cache), "data.path")
-            check_columns(rows(), {UNIT: unit}, where(source), "data.path")
-        except DataError as error:
-            if error.value == unit:
-                raise error.but(key="data.unit") from None
-            print(f"The unit's column was not checked: {error}")
+            tally = check_examples(settings, own)
+        except ModelError as error:
+            return f"Whether the texts fit was not looked at: {error}"
+    return "" if tally.is_whole else f"Left out for life: {tally.told}."
 
 
 def _mistyped(file: SiteFile, terms: Terms) -> str | None:
@@ -169,5 +186,7 @@ def usual_job(file: SiteFile, terms: Terms, used: Amounts) -> Life:
 
 
 def pace(file: SiteFile) -> tuple[float, int]:
-    """Return the sample rate and the steps of a usual job, within the site's own limits."""
-    return min(RATE, file.allow.max_rate), min(STEPS, file.allow.max_steps)
+    """Return the sample rate and the steps of a usual job: the site's own limits, where stated."""
+    allow, stated = file.allow, file.allow.model_fields_set
+    rate = allow.max_rate if "max_rate" in stated else min(RATE, allow.max_rate)
+    return rate, min(STEPS, allow.max_steps)

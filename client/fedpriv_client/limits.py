@@ -13,7 +13,7 @@ from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.privacy.ledger.ledger import Plan, Terms
-from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
+from fedpriv.privacy.usual import MAX_DRAWN, MAX_PUBLIC_RECORDS
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv.secure_sum.roster import Roster
 
@@ -121,6 +121,12 @@ class Limits:
         elif proposal.evaluation is not None and self.held_out is None:
             text = "this site holds out no records of a declared number (data.held_out_size)."
             yield LimitError(f"evaluation.sites: {text}", "held-out")
+        elif proposal.evaluation is not None and privacy.numerics == "default":
+            drawn = privacy.sample_rate * (self.held_out or 0)
+            if drawn > MAX_DRAWN:  # as of the units that are trained on, see `History.check_drawn`
+                text = f"would draw {drawn:,.0f} units, and {MAX_DRAWN:,} are the most that default"
+                fix = 'numerics can add up. Use privacy.numerics = "strict", or a lower rate.'
+                yield LimitError(f"evaluation.sites: a look {text} {fix}", "held-out")
         if proposal.groups is not None and self.controller == "none":
             text = "controller: is not allowed here (allow.controller)."
             yield LimitError(text, "controller")

@@ -46,7 +46,7 @@ class Approval(Said):
         job: that it is for.
         at: when.
         plan: digest of what the person was asked, as `Asked.digest`: the site's own file decides
-            the price, too. None of a no, and of older versions.
+            the price, too. None of a no; a yes without it, of an older version, does not count.
         before: the yes of another person, which was there already.
     """
 
@@ -170,14 +170,12 @@ class Orders(Section):
         """Return the approvals that count. One at another price, or of other records, does not.
 
         Args:
-            approvers: who may approve; if empty, everybody who can give orders. With names here,
-                an approval of an older version, which does not state its plan, does not count.
+            approvers: who may approve; if empty, everybody who can give orders.
         """
         yes, price = self.approved.get(asked.plan.proposal), asked.digest
         found = () if yes is None else yes.persons
-        if approvers:
-            return tuple(one for one in found if one.by in approvers and one.plan == price)
-        return tuple(one for one in found if one.plan is None or one.plan == price)
+        may = (one for one in found if not approvers or one.by in approvers)
+        return tuple(one for one in may if one.plan == price)
 
     def refuses(self, job: str) -> bool:
         """Tell whether the administrator wants no part in a job."""

@@ -1,9 +1,11 @@
 """The site's process: ask for messages, answer them, and survive what networks do.
 
 One thread asks and keeps the connection open, so that the server knows at any time that the
-site is there; the other answers, one message after the other. Whatever goes wrong on the way,
-the site connects anew and the server asks again; a repeated request is answered from the
-outbox, so nothing is paid twice.
+site is there; the other answers, one message after the other. While it computes, the first one
+asks rarely: what a server says could slow the other down, or show when it is done (law 19).
+
+Whatever goes wrong on the way, the site connects anew and the server asks again; a repeated
+request is answered from the outbox, so nothing is paid twice.
 
 Nothing that a server says ends the process, but for one thing: a key that it refuses.
 """
@@ -31,6 +33,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds between two tries
 GIVE_UP = 30.0  # seconds for which a reply is tried; then the server asks for it again
 REVOKED = 3.0  # seconds for which a key is refused before that is believed
 PACE = 0.05  # seconds between two questions of which the first brought nothing
+CALM = 5.0  # seconds between two questions while an answer is computed
 ANSWERING = dict(zip((*QUESTIONS, HANDOVER, *STEPS), get_args(Answering), strict=True))
 REST: tuple[Activity, Activity] = "waiting for the server", "waiting for the next job"
 ANEW = "The server started again, or has turned this site out."
@@ -56,6 +59,8 @@ class Service:
         self._mailbox = Mailbox()
         self._stopping = threading.Event()
         self._anew = threading.Event()  # set to connect anew
+        self._idle = threading.Event()  # cleared while an answer is computed
+        self._idle.set()
         self._met = False  # whether the server has ever let us in
         self._pause, self._told = FIRST_PAUSE, ""
         self._finished = False  # the newest job, whose adapter the server handed over
@@ -96,6 +101,7 @@ class Service:
     def stop(self) -> None:
         """Stop asking. What is being computed is stored first, and said when it is asked again."""
         self._stopping.set()
+        self._idle.set()
         self._mailbox.close()
 
     def close(self) -> None:
@@ -134,6 +140,7 @@ class Service:
                 if self._anew.is_set():
                     self._connect()
                 self._ask_once()
+                self._idle.wait(CALM)
         except BaseException as error:  # nobody else would hear of it
             self._failure = error
             self.stop()
@@ -183,7 +190,11 @@ class Service:
         self._finished = kind == HANDOVER
         log.info("%s.", ANSWERING[kind].capitalize())
         self._status.update(activity=ANSWERING[kind])
-        reply = app(message, self._connection.context())
+        self._idle.clear()
+        try:
+            reply = app(message, self._connection.context())
+        finally:
+            self._idle.set()
         deadline, pause = time.monotonic() + GIVE_UP, FIRST_PAUSE
         while not self._stopping.is_set():
             try:

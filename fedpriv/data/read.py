@@ -89,7 +89,7 @@ def read_rows(
     rows, fingerprint = opened
     try:
         check_columns(rows(), fields, source, key)
-        return _write(rows, fields, source, fingerprint, folder)
+        return _write(rows, fields, source, key, fingerprint, folder)
     except DataError:  # given a name below, it would keep its frames, and a private row in them
         raise
     except Exception as error:  # each format fails in its own way
@@ -148,11 +148,14 @@ def check_columns(
         fix = "It should name its columns in its first line, and holds something else there."
     fix = f"{did_you_mean(column, map(str, available))} {fix}".lstrip()
     problem = "no such column in the data"
-    raise DataError(problem, file=source, key=_key_of(field), value=column, fix=fix)
+    raise DataError(problem, file=source, key=_key_of(field, key), value=column, fix=fix)
 
 
-def _key_of(field: str) -> str:
-    return "privacy.unit" if field == UNIT else f"data.columns.{field}"
+def _key_of(field: str, of: str) -> str:
+    """Return the setting that names the column of a field, in the file that has the key `of`."""
+    if field != UNIT:
+        return f"data.columns.{field}"
+    return "data.unit" if of == "data.path" else "privacy.unit"
 
 
 # What a column may be called. Where a header is missing, a record is in its place.
@@ -160,6 +163,8 @@ _NAME = re.compile(r"|(?=.{1,64}$)[^\W\d]\w*(?:[ .:/()#%-]+\w*){0,6}")
 
 
 def no_records(source: Path | str | None = None, key: str | None = None) -> DataError:
+    if key is not None and key.startswith("evaluation."):
+        return DataError("has no records", file=source, key=key, fix="Name a file that has some.")
     problem, fix = "has no records: an empty site can't take part", "or leave the site out."
     return DataError(problem, file=source, key=key, fix=f"Give it records, {fix}")
 
@@ -168,6 +173,7 @@ def _write(
     rows: Callable[[], Iterator[Row]],
     fields: Mapping[str, str],
     source: Path | str,
+    key: str,
     fingerprint: str,
     cache_dir: Path,
 ) -> datasets.Dataset:
@@ -188,7 +194,7 @@ def _write(
                     record[field] = _value(row.values.get(column), field, fields)
                 except OddValueError as error:
                     problem, file = f"{row.place} {error}", row.file or source
-                    told = {"key": _key_of(field), "value": column, "fix": error.fix}
+                    told = {"key": _key_of(field, key), "value": column, "fix": error.fix}
                     raise DataError(problem, file=file, **told) from None
             yield record
 

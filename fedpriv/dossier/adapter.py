@@ -6,7 +6,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedpriv.base_model import CONFIG
+from pydantic import ValidationError
+
+from fedpriv.adapter_facts import AdapterFacts
+from fedpriv.base_model import CONFIG, FACTS
 from fedpriv.dossier.facts import Facts
 from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.errors import ConfigError, OtherAdapterError
@@ -14,6 +17,7 @@ from fedpriv.files import canonical_json, file_digest, sha256
 
 CARD = "README.md"  # for people, and everybody may write another
 BASE = "base_model_name_or_path"  # where a machine has the base; its digest says which one it is
+NOTES = ("held_out", "trained")  # of a site, for itself; the coordinator's file has none
 
 
 def adapter_digests(folder: Path) -> dict[str, str]:
@@ -21,15 +25,14 @@ def adapter_digests(folder: Path) -> dict[str, str]:
 
     The digest of peft's settings is of their JSON without the place of the base model, and with
     names in alphabetical order: peft writes sets of them, in an order that every process has anew.
+    That of the facts is of the file as the coordinator has it, without a site's own notes.
 
     Raises:
         OSError: one can't be read.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CARD)
-    return {
-        path.name: _config_digest(path) if path.name == CONFIG else file_digest(path)
-        for path in files
-    }
+    digests = {CONFIG: _config_digest, FACTS: _facts_digest}
+    return {path.name: digests.get(path.name, file_digest)(path) for path in files}
 
 
 def _config_digest(path: Path) -> str:
@@ -40,6 +43,15 @@ def _config_digest(path: Path) -> str:
         return sha256(canonical_json(told))
     except (ValueError, AttributeError, RecursionError):
         return sha256(content)  # something else than was exported
+
+
+def _facts_digest(path: Path) -> str:
+    content = path.read_bytes()
+    try:
+        facts = AdapterFacts.model_validate_json(content)
+    except ValidationError:
+        return sha256(content)
+    return sha256(facts.model_copy(update=dict.fromkeys(NOTES)).as_text().encode())
 
 
 def _in_order(value: object) -> object:

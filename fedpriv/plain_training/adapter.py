@@ -93,7 +93,7 @@ def write_facts(
     """Write down what the adapter in a folder is."""
     digest, own = file_digest(folder / WEIGHTS), {"held_out": held_out, "trained": trained}
     facts = AdapterFacts(kind=kind, proposal=proposal, weights_digest=digest, **own)
-    write_atomic(folder / FACTS, facts.model_dump_json(indent=2) + "\n")
+    write_atomic(folder / FACTS, facts.as_text())
     return facts
 
 

@@ -272,6 +272,18 @@ def test_an_answer_that_trickles_is_none(
         connection.receive()
 
 
+def test_an_answer_in_crumbs_is_none(
+    server: Any, connection: ServerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading each costs time that a step may need."""
+    monkeypatch.setattr(fleet, "PARTS", 0)
+    monkeypatch.setattr(fleet, "SMALLEST", 1 << 20)
+    chunks = b"1\r\na\r\n" * 9 + b"0\r\n\r\n"
+    server.script["pull-messages"] = always(200, chunks, {"Transfer-Encoding": "chunked"})
+    with pytest.raises(UnreachableError, match="pieces that are too small"):
+        connection.receive()
+
+
 def test_plain_http_goes_to_no_proxy(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,9 @@ def test_the_terms_are_shown_and_somebody_who_is_there_is_asked(
     own = own.model_copy(update={"allow": allow})
     told = dict(in_words_of(own, settings_of(own, "").terms))
     assert any("This is for 40 steps of rate 0.01;" in text for text in told.values())
+    own = load_site(file, ["allow.max_rate=0.2", "allow.max_steps=5"])
+    told = dict(in_words_of(own, settings_of(own, "").terms))
+    assert any("This is for 5 steps of rate 0.2;" in text for text in told.values())
     own = load_site(file, ["budget.per_job=10"])
     told = dict(in_words_of(own, settings_of(own, "").terms))
     assert "It does not fit" in told["a usual job of budget.per_job, ε = 10"]
@@ -135,7 +139,33 @@ def test_a_unit_that_is_no_column_of_the_data_is_refused(
     assert ledgers(load_site(file)) == {}
     (file.parent / "notes.jsonl").unlink()
     make_ledger(load_site(file), file, another=False, yes=True)
-    assert "was not checked" in capsys.readouterr().out
+    assert "The records were not read: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ('{"note": "a", "patient": "1"}', r"data\.columns\.text: no such column .*'text'.*note"),
+        ('{"text": "", "patient": "1"}', r"data\.path: .*no example"),
+        ('{"text": "a", "patient": null}', r"data\.unit: line 1 has no unit id"),
+    ],
+)
+def test_no_ledger_is_made_for_records_that_are_no_use(file: Path, rows: str, said: str) -> None:
+    (file.parent / "notes.jsonl").write_text(f"{rows}\n")
+    with pytest.raises(DataError, match=said):
+        make_ledger(load_site(file), file, another=False, yes=True)
+    assert ledgers(load_site(file)) == {}
+
+
+def test_what_is_never_used_is_told_before_a_ledger_fixes_it(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "notes.jsonl").write_text(
+        json.dumps({"text": "word " * 90, "patient": "1"}) + "\n"
+    )
+    limits = ["allow.max_length=8", "data.max_records_per_unit=1"]
+    make_ledger(load_site(file, limits), file, another=False, yes=True)
+    assert "Left out for life: 1 of 1 records are cut at" in capsys.readouterr().out
 
 
 def test_terms_that_make_no_ledger_leave_nothing(file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def site(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(service_module, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(service_module, "LONGEST_PAUSE", 0.05)
     monkeypatch.setattr(service_module, "REVOKED", CEILING)
+    monkeypatch.setattr(service_module, "CALM", service_module.PACE)
     made = Running(server, tmp_path)
     yield made
     made.close()
@@ -135,6 +137,34 @@ def test_no_answer_ends_the_process(server: Any, site: Running, path: str) -> No
     server.say(asked("good"))
     wait_until(lambda: "good" in site.answered)
     assert site.failure is None
+
+
+def test_while_it_computes_the_server_is_asked_rarely(
+    server: Any, site: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what it says could slow a step, and how soon it is asked show when one is done."""
+    monkeypatch.setattr(service_module, "CALM", CEILING)
+    computing = threading.Event()
+    site.gate.clear()
+    monkeypatch.setattr(site.gate, "wait", _then(computing.set, site.gate.wait))
+    server.say(asked("step", kind="train"))
+    site.start()
+    assert computing.wait(CEILING)
+    before = server.asked.count("pull-messages")
+    server.say(asked("good"))
+    computing.clear()
+    time.sleep(20 * service_module.PACE)
+    assert server.asked.count("pull-messages") <= before + 1  # it may have begun to ask
+    site.gate.set()
+    wait_until(lambda: "good" in site.answered)
+
+
+def _then(first: Any, second: Any) -> Any:
+    def both(*given: Any) -> Any:
+        first()
+        return second(*given)
+
+    return both
 
 
 @pytest.mark.parametrize("error", [ClockError, CertificateError, ZeroDivisionError])

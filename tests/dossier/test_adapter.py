@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedpriv.base_model import CONFIG
+from fedpriv.adapter_facts import AdapterFacts
+from fedpriv.base_model import CONFIG, FACTS
 from fedpriv.dossier.adapter import adapter_digests
+from fedpriv.files import file_digest
+from tests.golden_messages import PROPOSAL
 
 SETTINGS: dict[str, Any] = {
     "base_model_name_or_path": "here",
@@ -35,3 +38,19 @@ def test_any_other_setting_makes_another_adapter(tmp_path: Path) -> None:
     assert digest(tmp_path, r=8) != known
     assert digest(tmp_path, target_modules=["q_proj"]) != known
     assert digest(tmp_path, rank_pattern={"q_proj": 2}) != known
+
+
+def facts_of(folder: Path, **changes: Any) -> str:
+    facts = AdapterFacts(kind="federated", proposal=PROPOSAL, weights_digest=f"sha256:{'a' * 64}")
+    (folder / FACTS).write_text(facts.model_copy(update=changes).as_text())
+    return adapter_digests(folder)[FACTS]
+
+
+def test_what_a_site_notes_of_its_held_out_records_is_no_matter(tmp_path: Path) -> None:
+    known = facts_of(tmp_path)
+    assert known == file_digest(tmp_path / FACTS)  # as in dossiers of older versions
+    assert facts_of(tmp_path, held_out="0.2") == facts_of(tmp_path, held_out="not set") == known
+    assert facts_of(tmp_path, kind="personal") != known
+    assert facts_of(tmp_path, weights_digest=f"sha256:{'b' * 64}") != known
+    (tmp_path / FACTS).write_text("{}")
+    assert adapter_digests(tmp_path)[FACTS] == file_digest(tmp_path / FACTS)
