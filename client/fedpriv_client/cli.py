@@ -117,7 +117,10 @@ def enroll(
 @app.command()
 def setup(config: Config = SITE) -> None:
     """Set this site up with questions: first its key, then its file and its ledger."""
+    from textwrap import wrap
+
     from fedpriv.pki.enrolment import read_enrolment
+    from fedpriv.pki.points import in_groups
     from fedpriv_client.enroll import enroll as make
     from fedpriv_client.settings import ledgers
     from fedpriv_client.setup import fill_in
@@ -131,7 +134,9 @@ def setup(config: Config = SITE) -> None:
             print(make(folder, typer.prompt("This site's name in the federation file")).advice)
         return
     authority = read_enrolment(enrolment, key=key).manifest.ca
-    print(f"The coordinator's authority is {authority}.")
+    print("Fingerprint of the coordinator's authority:")
+    for line in wrap(in_groups(authority), 39):  # as the coordinator sees it
+        print(f"  {line}")
     typer.confirm("Has the coordinator read out the same to you by telephone?", abort=True)
     fill_in(config, lambda text, usual: str(typer.prompt(text, usual)), typer.echo)
     if not ledgers(_load(config)):
@@ -434,8 +439,14 @@ def refuse(
     text: Text = "",
 ) -> None:
     """Refuse any further part in a job; the budget that was spent stays spent."""
+    from fedpriv_client.proposals import kept_proposals
+
     said = _said(by, reason, text)
     _order(config, lambda stands: stands.not_refusing(job) if undo else stands.refusing(job, said))
+    known = sorted({one.job for one in kept_proposals(_load(config).site.state_dir)})
+    if not any(job in (name, name.rpartition("-")[0]) for name in known):
+        proposed = f"Proposed were {', '.join(known)}" if known else "None was proposed"
+        print(f"No job {job!r} was proposed so far. {proposed}. Check how the name is spelt.")
 
 
 @app.command()

@@ -111,8 +111,8 @@ class Limits:
             yield LimitError(f"privacy.unit: {asked} is not the unit of this site's {text}", "unit")
         yield from _more("max-rate", "A rate of", privacy.sample_rate, self.max_rate)
         if proposal.steps > self.max_steps:
-            text = f"{proposal.steps} steps are more than this site allows, {self.max_steps}."
-            yield LimitError(text, "max-steps")
+            text = f"{proposal.steps} steps are more than this site allows, {self.max_steps}"
+            yield LimitError(f"{text} (allow.max_steps).", "max-steps")
         size = proposal.public_records
         yield from _more("max-synthetic", "synthetic.size:", size, self.max_synthetic)
         if proposal.evaluation is not None and not self.evaluation:
@@ -236,7 +236,9 @@ class Limits:
         """
         if vector.size > self.max_trainable:
             text = f"lora: would train {vector.size:,} parameters, more than this site allows,"
-            raise LimitError(f"{text} {self.max_trainable:,}.", "max-trainable")
+            raise LimitError(
+                f"{text} {self.max_trainable:,} (allow.max_trainable).", "max-trainable"
+            )
         layers = {name.partition(".lora_")[0] for name in vector.names if ".lora_" in name}
         whole = {name.partition(_WHOLE)[0] for name in vector.names if _WHOLE in name}
         heads = {name for name in whole if name.endswith(HEADS)}  # of a classifier, always trained
@@ -267,7 +269,8 @@ class Limits:
 
 def _more(limit: Limit, what: str, asked: float, most: float) -> Iterator[LimitError]:
     if asked > most:
-        yield LimitError(f"{what} {asked} is more than this site allows, {most}.", limit)
+        key = f"allow.{limit.replace('-', '_')}"
+        yield LimitError(f"{what} {asked} is more than this site allows, {most} ({key}).", limit)
 
 
 def _foreign(limit: Limit, key: str, asked: str, allowed: Sequence[str]) -> Iterator[LimitError]:

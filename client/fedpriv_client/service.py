@@ -181,7 +181,7 @@ class Service:
             lost = "Connection lost: " if connection == "lost" else ""
             log.warning("%s%s Trying again.", lost, text)
         self._told = text
-        self._status.update(connection=connection, problem=text)
+        self._status.update(connection=connection, problem="" if done else text)
         self._stopping.wait(self._pause)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 

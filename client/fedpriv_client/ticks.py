@@ -69,8 +69,14 @@ class AtTicks:
 
 
 @contextmanager
-def until_tick(seconds: float) -> Iterator[None]:
-    """Do what takes a time that depends on records, and let it end at a multiple of `seconds`."""
+def until_tick(
+    seconds: float, what: str = "An answer", fix: str = "see site.ticks"
+) -> Iterator[None]:
+    """Do what takes a time that depends on records, and let it end at a multiple of `seconds`.
+
+    Args:
+        what, fix: of the warning that it took more than one: what is late, and what helps.
+    """
     began = time.monotonic()
     try:
         yield
@@ -78,10 +84,12 @@ def until_tick(seconds: float) -> Iterator[None]:
         ticks = max(1, math.ceil((time.monotonic() - began) / seconds))
         if ticks > 1:
             log.warning(
-                "An answer is late: it leaves after %d ticks of %.2f s, so when it leaves tells"
-                " something of the records. Keep this machine for the site, or see site.ticks.",
+                "%s is late, after %d ticks of %.2f s, so when it comes tells something of the"
+                " records. Keep this machine for the site, or %s.",
+                what,
                 ticks,
                 seconds,
+                fix,
             )
         time.sleep(max(0.0, began + ticks * seconds - time.monotonic()))
 

@@ -218,4 +218,5 @@ def _head(contents: Contents) -> str:
     labels = contents.model.labels
     if contents.model.pooling == "mean":
         return f", num_labels={len(labels)}, output_loading_info=True"
-    return f", id2label={dict(enumerate(labels))!r}, ignore_mismatched_sizes=True"
+    padding = "pad_token_id=tokenizer.pad_token_id"  # a decoder reads the last token before it
+    return f", id2label={dict(enumerate(labels))!r}, {padding}, ignore_mismatched_sizes=True"

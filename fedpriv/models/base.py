@@ -23,6 +23,9 @@ from fedpriv.proxy import through_hub
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+# Keys of a configuration that say how many tokens a model reads, the least of which counts.
+POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
+
 
 @dataclass(frozen=True)
 class Base:
@@ -130,6 +133,7 @@ def load_base(
         "head": [settings.task, settings.pooling, sorted(new), seed],
         "max_length": settings.max_length,
         "dtype": str(options["dtype"]),
+        "padding": model.config.get_text_config().pad_token_id,
     }
     compute_alone(model, tokenizer, settings.max_length, f"model.name: {settings.name!r}", tried)
     if settings.quantize is not None:
@@ -139,6 +143,11 @@ def load_base(
     if settings.task == "classification":
         _start_at_even_odds(model, new, len(settings.labels))
     check_tokens(model, tokenizer, settings.name)
+    if _first_position(model) not in (None, tokenizer.pad_token_id):
+        raise ModelError(
+            f"model.name: {settings.name!r} counts positions from another padding token than its"
+            " tokenizer has. Set pad_token_id in config.json to the tokenizer's."
+        )
     most = longest(model)
     if settings.max_length > most:
         problem = f"is more than the {most} tokens that {settings.name!r} can read"
@@ -269,10 +278,15 @@ def fetch_base(settings: ModelSection) -> StoredBase:
 def longest(model: PreTrainedModel) -> int:
     """Return the number of tokens that a model has positions for."""
     text: Any = model.config.get_text_config()
-    positions = int(getattr(text, "max_position_embeddings", 0) or 2**20)
+    known = [getattr(text, name, None) for name in POSITIONS]
+    offset = _first_position(model)
+    return min(filter(None, known), default=2**20) - (0 if offset is None else offset + 1)
+
+
+def _first_position(model: PreTrainedModel) -> int | None:
+    """Return the token id of padding, after which RoBERTa and its like count; None elsewhere."""
     embedded = [m for name, m in model.named_modules() if name.endswith("position_embeddings")]
-    offset = getattr(embedded[0], "padding_idx", None) if embedded else None
-    return positions - (0 if offset is None else offset + 1)  # RoBERTa counts from there
+    return getattr(embedded[0], "padding_idx", None) if embedded else None
 
 
 def _start_at_even_odds(model: PreTrainedModel, new: Collection[str], labels: int) -> None:
@@ -300,7 +314,7 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
         tokenizer: Any = AutoTokenizer.from_pretrained(
             source_of(settings.name), trust_remote_code=False
         )
-    except FAILURES as error:
+    except (*FAILURES, TypeError) as error:
         if is_lost(settings.name):
             raise not_loaded(settings, error) from None
         raise ModelError(
@@ -309,6 +323,7 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
             " hub model."
         ) from None
     pad_with_end(tokenizer, f"model.name: the tokenizer of {settings.name!r}")
+    tokenizer.truncation_side = "right"  # a long text begins where it begins, whatever a file says
     return tokenizer  # type: ignore[no-any-return]
 
 

@@ -161,4 +161,8 @@ def _words(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
     backend = getattr(words, "backend_tokenizer", None)
     vocabulary = backend.to_str() if backend is not None else sorted(words.get_vocab().items())
     special = {name: str(token) for name, token in words.special_tokens_map.items()}
-    return [vocabulary, [words.chat_template, words.padding_side, special]]
+    # Added where there is something to add, so that other digests stay as they were.
+    ranks = getattr(words, "bpe_ranks", None) if backend is None else None
+    more: list[Any] = [] if ranks is None else [sorted(map(str, ranks.items()))]
+    more += ["split_special_tokens"] * bool(getattr(words, "split_special_tokens", False))
+    return [vocabulary, [words.chat_template, words.padding_side, special], *more]

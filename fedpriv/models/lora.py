@@ -163,3 +163,9 @@ def _check_names(base: Base, key: str, wanted: Sequence[str], known: Sequence[st
             )
             fix = f"Name some of: {', '.join(_last_names(base))}."
             raise ConfigError(problem, key=f"lora.{key}", value=target, fix=fix)
+        wider = [one for one in known if one.endswith(target) and not matches(one, [target])]
+        if key == "modules_to_save" and wider:  # peft looks at the end of a name alone
+            found = next(name for name in known if matches(name, [target]))
+            fix = f"Name more of the path, such as {found!r}."
+            problem = f"would train {wider[0]!r} whole, too"
+            raise ConfigError(problem, key=f"lora.{key}", value=target, fix=fix)

@@ -270,8 +270,10 @@ class _Work:
             if same and is_signed(old, self.authority.certificate):
                 return
         write_document(path, sign_manifest(manifest, self.authority.key))
-        privately = " privately: its key is in there" if path.with_name("site.key").exists() else ""
-        self.done.append(f"{manifest.site}: wrote its enrolment. Send it {path.parent}{privately}.")
+        send = f"Compare its key by telephone, then send it {path.parent}."
+        if path.with_name("site.key").exists():
+            send = f"Send it {path.parent} privately: its key is in there."
+        self.done.append(f"{manifest.site}: wrote its enrolment. {send}")
 
     def _folder(self, name: str) -> Path:
         return self.authority.folder / "enrolments" / name

@@ -132,8 +132,8 @@ def show(found: dict[str, Any], console: Console) -> None:
     console.print(table)
     say("fedpriv doctor FILE says which certificates end soon, and whether ca.key is safe.")
     say(
-        "Fingerprint of the authority, sha256. Have each site compare it by telephone with what"
-        " fedpriv doctor shows:"
+        "Fingerprint of the authority, sha256. Read it out by telephone to each site, to which"
+        " fedpriv-client setup shows the same:"
     )
     for line in textwrap.wrap(in_groups(found["ca"]["fingerprint"]), 39):
         console.print(f"  [bold]{line}[/]")

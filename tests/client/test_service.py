@@ -270,7 +270,7 @@ def test_a_job_that_is_finished_ends_without_an_alarm(
         server.script["activate-node"] = server.script["pull-messages"] = lambda *_: (503, b"", {})
         wait_until(lambda: read_status(site.folder)["connection"] == "waiting")
         wait_until(lambda: DONE in caplog.text)
-    assert read_status(site.folder)["problem"] == DONE
+    assert read_status(site.folder)["problem"] == ""
     assert not [record for record in caplog.records if record.levelname != "INFO"]
 
 

@@ -285,9 +285,11 @@ def test_a_day_is_the_same_however_it_is_kept_or_refused(day: date) -> None:
             day_of(way)
 
 
-@pytest.mark.parametrize("value", [2015, 42156, 2457175, 201506, -5, True, b"2015", "2015-02-30"])
+@pytest.mark.parametrize(
+    "value", [2015, 42156, 2457175, 201506, 0, "00000000", 1460, -5, True, b"2015", "2015-02-30"]
+)
 def test_a_number_that_may_be_another_day_is_refused(value: Any) -> None:
-    """A year, days of a spreadsheet or since 4713 BC, a month."""
+    """A year, days of a spreadsheet or since 4713 BC, a month, what stands for no date."""
     with pytest.raises(ValueError, match="no day"):
         day_of(value)
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub.constants
@@ -104,6 +105,8 @@ def test_other_tensors_change_it(folder: Path, edit: Any) -> None:
         ("tokenizer_config.json", {"eos_token": "a"}, False),
         ("tokenizer_config.json", {"chat_template": "{{ messages }}"}, False),
         ("tokenizer_config.json", {"padding_side": "left"}, False),
+        ("tokenizer_config.json", {"split_special_tokens": True}, False),
+        ("tokenizer_config.json", {"truncation_side": "left"}, True),  # it makes no difference
         ("generation_config.json", {"temperature": 0.5}, True),
     ],
 )
@@ -122,6 +125,23 @@ def test_the_vocabulary_changes_it(folder: Path) -> None:
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     (folder / "tokenizer.json").write_text(json.dumps(words))
     assert digest(folder) != before
+
+
+@pytest.mark.parametrize(
+    ("ranks", "same"), [({("a", "b"): 0, ("b", "c"): 1}, True), ({("b", "c"): 0}, False)]
+)
+def test_the_merges_of_a_tokenizer_in_python_change_it(
+    folder: Path, ranks: dict[tuple[str, str], int], same: bool
+) -> None:
+    def made(found: dict[tuple[str, str], int]) -> Any:
+        return SimpleNamespace(
+            get_vocab=lambda: {"a": 0}, special_tokens_map={}, chat_template=None,
+            padding_side="right", bpe_ranks=found,
+        )  # fmt: skip
+
+    stored = find_base(str(folder))
+    known = base_digest(stored, made({("a", "b"): 0, ("b", "c"): 1}))
+    assert (base_digest(stored, made(ranks)) == known) == same
 
 
 def test_weights_that_the_configuration_names_are_those_that_count(folder: Path) -> None:

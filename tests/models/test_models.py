@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedpriv.base_model import EMBEDDED
 from fedpriv.errors import ConfigError, ModelError, ProtocolError
-from fedpriv.models.base import load_base, load_tokenizer
+from fedpriv.models.base import POSITIONS, load_base, load_tokenizer, longest
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.vector import TrainableVector, check_vector
@@ -219,3 +220,36 @@ def test_a_frozen_a_is_no_part_of_the_vector_but_of_its_digest(model_folder: Mak
     assert one.size < whole.size
     assert one.names == other.names and one.digest != other.digest == made(1, True).digest
     assert whole.digest == made(1, False).digest  # trained, so it is sent
+
+
+@pytest.mark.parametrize("key", POSITIONS)
+def test_no_record_is_longer_than_the_model_reads(key: str) -> None:
+    config = SimpleNamespace(**{key: 7})
+    model: Any = SimpleNamespace(
+        config=SimpleNamespace(get_text_config=lambda: config), named_modules=list
+    )
+    assert longest(model) == 7
+
+
+def test_positions_are_counted_from_the_tokenizers_own_padding(
+    model_folder: Make, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(model_folder("roberta"), tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "pad_token_id": 7}))
+    settings = ModelSection(name=str(folder), task="classification", labels=("a", "b"))
+    with pytest.raises(ModelError, match="from another padding token"):
+        load_base(settings)
+
+
+def test_what_peft_would_train_besides_is_refused(model_folder: Make) -> None:
+    base = load_base(ModelSection(name=str(model_folder("llama"))))
+    for whole in ("norm", "layernorm"):
+        lora = LoraSection(r=1, target_modules=("q_proj",), modules_to_save=(whole,))
+        with pytest.raises(ConfigError, match=r"lora\.modules_to_save: (would train|matches no)"):
+            attach_lora(base, lora, "causal-lm", seed=0)
+    lora = lora.model_copy(update={"modules_to_save": ("model.norm",)})
+    names = TrainableVector(attach_lora(base, lora, "causal-lm", seed=0)).names
+    assert [name for name in names if "modules_to_save" in name] == [
+        "base_model.model.model.norm.modules_to_save.default.weight"
+    ]

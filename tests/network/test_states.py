@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv_client.service import DONE
 from tests.network.network_federation import Federation
 
 WAITS = "waits for a person's yes (paused)"
@@ -76,7 +75,7 @@ def test_a_job_that_is_over_is_finished_at_its_site(federation: Federation) -> N
     server = federation.server()
     client = federation.client(0)
     assert server.wait() == 0
-    federation.until(0, connection="waiting", activity="waiting for the next job", problem=DONE)
+    federation.until(0, connection="waiting", activity="waiting for the next job", problem="")
     [job] = json.loads(federation.ask(0, "jobs", "--json").stdout)
     assert job["state"] == "finished"
     assert "WARNING Connection" not in client.text
