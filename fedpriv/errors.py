@@ -127,7 +127,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def shown(value: object) -> str:
     """Return `repr`, at a readable length. For values that anybody may have written."""
     try:
-        text = without_passwords(repr(value))
+        text = without_passwords(repr(str(value) if isinstance(value, Path) else value))
     except (ValueError, RecursionError):  # Python writes no number of thousands of digits
         return f"{type(value).__name__}, too long to show"
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

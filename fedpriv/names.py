@@ -6,7 +6,8 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+Name = Annotated[str, Field(pattern=NAME)]
 
 
 def has_a_port(address: str) -> str:
@@ -21,7 +22,14 @@ HOST_PORT = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
 ADDRESS_OR_AUTO = rf"^(auto|{HOST_PORT})$"
 Address = Annotated[str, Field(pattern=rf"^{HOST_PORT}$"), AfterValidator(has_a_port)]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
-Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+_DIGEST = r"^sha256:[0-9a-f]{64}$"
+Digest = Annotated[str, Field(pattern=_DIGEST)]
+IN_WORDS = {  # of patterns, what is expected
+    NAME: "letters, digits, '.', '_' and '-', such as st-mary",
+    rf"^{HOST_PORT}$": "host:port, such as fed.example.org:8443",
+    ADDRESS_OR_AUTO: "auto, or host:port, such as fed.example.org:8443",
+    _DIGEST: "sha256: and 64 hexadecimal digits",
+}
 Wire = Literal["float32", "bf16", "int8"]
 OwnKind = Literal["alone", "again", "personal", "single"]  # what a site trains for itself
 OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
@@ -26,6 +26,7 @@ from fedpriv.errors import ConfigError, did_you_mean, naming
 from fedpriv.files import sha256
 from fedpriv.model_size import parameters_of
 from fedpriv.models.config import HUB_NAME, LoraSection
+from fedpriv.names import IN_WORDS, NAME
 from fedpriv.section import Section
 from fedpriv.stored_adapter import find_adapter
 
@@ -95,12 +96,16 @@ def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
     tree = read_toml(path)
     for override in overrides:
         apply_override(tree, override)
+    if not tree:
+        needed = (name for name, field in kind.model_fields.items() if field.is_required())
+        fix = f"It needs at least {', '.join(f'[{name}]' for name in needed)}."
+        raise ConfigError("is empty", file=path, fix=fix)
     try:
         with naming(path):
             _check_values(tree)
             return absolute(kind.model_validate(tree), path.resolve().parent)  # type: ignore[no-any-return]
     except ValidationError as error:
-        raise config_error(error, path, kind) from None
+        raise config_error(error, path, kind, tree) from None
 
 
 def absolute(value: Any, folder: Path) -> Any:
@@ -126,16 +131,34 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: it does not exist, can't be read, or is not TOML.
     """
     try:
-        return _toml(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError("no such file", file=path) from None
+        near = did_you_mean(path.name, [one.name for one in path.parent.glob("*.toml")])
+        raise ConfigError("no such file", file=path, fix=near or "Check the path.") from None
     except UnicodeDecodeError:
         raise ConfigError("is not in UTF-8", file=path, fix="Save it as UTF-8.") from None
     except OSError as error:
-        fix = f"Name a file in it, such as {path / 'federation.toml'}." if path.is_dir() else ""
+        fix = "Name a file in it, such as federation.toml or site.toml." if path.is_dir() else ""
         raise ConfigError(f"can't be read: {error.strerror}", file=path, fix=fix) from None
+    try:
+        return _toml(text)
     except ValueError as error:
-        raise ConfigError(f"is not TOML: {error}", file=path) from None
+        fix = _advice(str(error), text)
+        raise ConfigError(f"is not TOML: {error}", file=path, fix=fix) from None
+
+
+def _advice(problem: str, text: str) -> str:
+    """Say what may be wrong in the line of a TOML error."""
+    if "overwrite" in problem or "twice" in problem:
+        return "A key or a table stands there twice: remove one."
+    found = re.search(r"at line (\d+)", problem)
+    lines = text.splitlines()
+    line = lines[int(found[1]) - 1] if found and int(found[1]) <= len(lines) else ""
+    if re.search(r"=\s*[+-]?\d+,\d+\s*(#.*)?$", line):
+        return f"Decimals have a point: {line.strip().replace(',', '.')}"
+    if re.search(r"=\s*[A-Za-z/~.]", line):
+        return "Put text in quotes."
+    return ""
 
 
 def _toml(text: str) -> dict[str, Any]:
@@ -204,12 +227,18 @@ def _value(text: str) -> Any:
         return text
 
 
-def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
-    """Say a pydantic error's first problem as a person would: a misspelt key, if any."""
+def config_error(
+    error: ValidationError, path: Path, root: type, tree: Mapping[str, Any] | None = None
+) -> ConfigError:
+    """Say a pydantic error's first problem as a person would: a misspelt key, if any.
+
+    Args:
+        tree: what the file holds, for the names of its sites.
+    """
     found = error.errors(include_url=False)
     problem = min(found, key=lambda one: one["type"] != "extra_forbidden")
-    location = [str(part) for part in problem["loc"] if part != "[key]"]
-    key = ".".join(location)
+    location = [str(part) for part in problem["loc"] if not _KIND.match(str(part))]
+    key = ".".join(_named(location, tree or {}))
     message, value = str(problem["msg"]), problem["input"]
     if location and (location[0] == "notify" or _SECRET.search(location[-1])):
         value = ...  # somebody may have typed it here
@@ -218,14 +247,40 @@ def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
         fix = did_you_mean(location[-1], known) or f"Known keys: {', '.join(known)}."
         return ConfigError("unknown key", file=path, key=key, value=value, fix=fix)
     if problem["type"] == "missing":
-        return ConfigError("is missing", file=path, key=key, fix="Add it to the file.")
+        return ConfigError("is missing", file=path, key=key, fix=_how_to_add(path))
+    if problem["type"] == "string_pattern_mismatch":
+        words = IN_WORDS.get(problem["ctx"]["pattern"])
+        message = message if words is None else f"Expected {words}"
     if problem["type"] == "value_error":
         message = message.removeprefix("Value error, ")
         if isinstance(value, dict):  # a rule over several keys, which names them itself
             if not location and ": " in message:
                 key, _, message = message.partition(": ")
+                key = ".".join(_named(key.split("."), tree or {}))
             return ConfigError(message, file=path, key=key or None)
     return ConfigError(message[0].lower() + message[1:], file=path, key=key, value=value)
+
+
+# What pydantic puts among the keys of a location: of a key itself, and of a kind of several.
+_KIND = re.compile(r"^(\[key\]|(constrained|function|is-instance|lax-or-strict)-?.*)$")
+
+
+def _named(location: Sequence[str], tree: Any) -> Iterator[str]:
+    """Give the keys of a location, with the name of a table in a list in place of its number."""
+    for part in location:
+        is_listed = isinstance(tree, list) and part.isdigit() and int(part) < len(tree)
+        tree = tree[int(part)] if is_listed else tree.get(part) if isinstance(tree, dict) else None
+        name = tree.get("name") if is_listed and isinstance(tree, dict) else None
+        yield name if isinstance(name, str) and re.fullmatch(NAME, name) else part
+
+
+def _how_to_add(path: Path) -> str:
+    """Say how a key comes into a file, in which there may be lines that nobody has filled in."""
+    with suppress(OSError, UnicodeDecodeError):
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        if left := sum(line.startswith("#!") for line in lines):
+            return f'{left} lines that begin with "#!" are not filled in: use fedpriv-client setup.'
+    return "Add it to the file."
 
 
 def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
@@ -330,7 +385,7 @@ def _check_public(job: JobConfig) -> None:
             problem = f"is also {same[0]}; a loss on private records would be a release that nobody"
             problem, fix = f"{problem} paid for", "Name public records, or the coordinator's own."
         elif trains and key in job.evaluation.files():
-            problem = f"is also {trains[0]}: on records that train no model can be judged"
+            problem = f"is also {trains[0]}: no model can be judged on records that it trains on"
             fix = "Name other records."
         elif key in _USED and _share(file, files["evaluation.data"]):
             problem = f"would {_USED[key]} the records that are reported"

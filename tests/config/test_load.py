@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from fedpriv.base_model import EMBEDDED as STORED
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import EMBEDDED, HOSPITALS, digest, load_job, settings_of
+from fedpriv.config.load import EMBEDDED, HOSPITALS, digest, load_job, load_site, settings_of
 from fedpriv.config.trust import check_shared_noise
 from fedpriv.errors import ConfigError
 
@@ -26,7 +26,7 @@ def error_of(*overrides: str, file: Path = HOSPITALS) -> ConfigError:
     [
         ("privacy.epsilonn=3", "privacy.epsilonn", "Did you mean 'epsilon'?"),
         ("privcy.epsilon=3", "privcy", "Did you mean 'privacy'?"),
-        ("sites.surgery.siz=3", "sites.0.siz", "Did you mean 'size'?"),
+        ("sites.surgery.siz=3", "sites.surgery.siz", "Did you mean 'size'?"),
         ("privacy.epsilon=0", "privacy.epsilon", "greater than 0"),
         ("job.rounds=0x" + "f" * 5000, "job.rounds", "got int, too long to show"),
         ("job.rounds=" + "f" * 5000, "job.rounds", "f" * 400 + "…"),
@@ -41,7 +41,7 @@ def error_of(*overrides: str, file: Path = HOSPITALS) -> ConfigError:
         ("privacy.delta=0.004", "privacy.delta", "not below 1 / size"),
         ("privacy.numerics=exact", "privacy.numerics", "'default' or 'strict'"),
         ("privacy.clip_norm=0", "privacy.clip_norm", "greater than or equal to"),
-        ("sites.surgery.size=many", "sites.0.size", "valid integer"),
+        ("sites.surgery.size=many", "sites.surgery.size", "valid integer"),
         ("sites.surgery.name=radiology", "sites", "same name"),
         ("job.min_sites=5", "job.min_sites", "more than the 4 sites"),
         ("job.sync=0", "job.sync", "greater than or equal to 1"),
@@ -49,7 +49,7 @@ def error_of(*overrides: str, file: Path = HOSPITALS) -> ConfigError:
         ("job.ray_address=auto", "job.ray_address", "is for engine 'ray'"),
         ("job.engine=cloud", "job.engine", "'inline', 'ray' or 'network'"),
         ("job.round_timeout=soon", "job.round_timeout", "such as 10m"),
-        ("job.name=../etc", "job.name", "pattern"),
+        ("job.name=../etc", "job.name", "expected letters, digits"),
         ("model.task=classification", "model", "labels"),
         ("model.labels=['a','b']", "model", "labels belong"),
         ("data.columns={letter='x'}", "data.columns", "'letter' is not a field"),
@@ -96,7 +96,11 @@ def test_a_bad_value_names_file_key_and_value(override: str, key: str, words: st
         ),
         (["job.engine=ray", "compute.devices=2"], "compute.devices", "each site has one device"),
         (["job.engine=ray", "compute.device=cuda:1"], "compute.device", "use auto"),
-        (["job.engine=ray", "job.ray_address=ray://here:10001"], "job.ray_address", "pattern"),
+        (
+            ["job.engine=ray", "job.ray_address=ray://here:10001"],
+            "job.ray_address",
+            "expected auto, or host:port",
+        ),
         (["job.engine=ray", "job.ray_address=here:99999"], "job.ray_address", "port of at most"),
         (["job.sync=2", "denoise.where=server"], "denoise.where", "use 'site'"),
         (["server_optimizer.lr=0.5"], "server_optimizer", "leave it out"),
@@ -129,7 +133,9 @@ def test_nothing_is_chosen_by_records_that_are_private_or_reported(
 @pytest.mark.parametrize("key", ["data", "tuning"])
 def test_no_model_is_judged_by_a_file_that_trains(key: str) -> None:
     """Also where all is public; what a site holds out, or an outside site has, trains nothing."""
-    with pytest.raises(ConfigError, match=r"sites\.surgery\.data: on records that train") as caught:
+    with pytest.raises(
+        ConfigError, match=r"sites\.surgery\.data: no model can be judged"
+    ) as caught:
         load_job(HOSPITALS, [f"evaluation.{key}=surgery.jsonl.gz"])
     assert caught.value.key == f"evaluation.{key}"
     held_out = ["evaluation.data=x.jsonl", "sites.surgery.held_out=x.jsonl"]
@@ -176,13 +182,50 @@ def test_a_misspelt_key_is_named_before_what_is_missing(
     assert (error.key, error.problem, error.fix) == (key, "unknown key", fix)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", r"is empty\. It needs at least \[job\], "),
+        ("[privacy]\nepsilon = 12,0\n", r"is not TOML: .*Decimals have a point: epsilon = 12\.0"),
+        ("[job]\nname = surgery\n", r"is not TOML: .*Put text in quotes"),
+        ("[job]\nname = 'a'\nname = 'b'\n", r"is not TOML: .*stands there twice: remove one"),
+        ("[job]\nname = \n", r"is not TOML: .*line 2"),
+    ],
+)
+def test_a_mistake_is_told_with_what_helps(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load_job(file)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("sites.surgery.size=-5", r"sites\.surgery\.size: "),
+        ('sites.surgery.name="a b"', r"sites\.0\.name: expected letters"),
+        ("sites.surgery.held_out=1.2", r"sites\.surgery\.held_out: input"),
+    ],
+)
+def test_a_site_is_called_by_its_name(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_job(HOSPITALS, [override])
+
+
+def test_what_nobody_filled_in_is_told_by_its_mark(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text("[site]\nname = 'a'\n#! size = 3\n#! path = 'x'\n")
+    with pytest.raises(ConfigError, match=r'2 lines that begin with "#!" are not filled in'):
+        load_site(file)
+
+
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
     file.write_text(
         '[job]\nrounds = 3\n[evaluation]\ndata = "x"\n[[sites]]\nname = "a"\nsize = 3\n'
     )
     error = error_of(file=file)
-    assert (error.key, "is missing" in str(error)) == ("sites.0.data", True)
+    assert (error.key, "is missing" in str(error)) == ("sites.a.data", True)
 
 
 @pytest.mark.parametrize("text", ["[job", "a = ", "\x00", "a = " + "9" * 5000, "a = " + "[" * 1100])
@@ -213,7 +256,7 @@ def test_a_job_is_loaded_by_the_name_of_its_file_alone(
     assert load_job(kind(str(path))).job.name == load_job().job.name
     for text, words in (
         (EMBEDDED.read_text(), "path: is the text of a file, where its name is expected"),
-        (str(tmp_path), f"Name a file in it, such as {path}."),
+        (str(tmp_path), "Name a file in it, such as federation.toml or site.toml."),
         (str(tmp_path / "no.toml"), "no such file"),
     ):
         with pytest.raises(ConfigError) as found:
@@ -283,7 +326,7 @@ SECURE = "privacy.trust=secure-sum"
         (["privacy.max_colluding=0"], "privacy.max_colluding", "belongs to trust"),
         (["privacy.spare_slots=1"], "privacy.spare_slots", "belongs to trust"),
         (["privacy.roster=roster.json"], "privacy.roster", "belongs to trust"),
-        (["sites.surgery.epsilon_alone=9"], "sites.0.epsilon_alone", "the same as epsilon"),
+        (["sites.surgery.epsilon_alone=9"], "sites.surgery.epsilon_alone", "the same as epsilon"),
         (["privacy.trust=everybody"], "privacy.trust", "'local' or 'secure-sum'"),
         ([SECURE, "privacy.max_colluding=-1"], "privacy.max_colluding", "greater than or equal"),
         ([SECURE, "privacy.max_colluding=1.5"], "privacy.max_colluding", "integer"),
@@ -291,7 +334,11 @@ SECURE = "privacy.trust=secure-sum"
         ([SECURE, "privacy.spare_slots=-1"], "privacy.spare_slots", "greater than or equal"),
         ([SECURE, "privacy.spare_slots=100000"], "privacy.spare_slots", "more than 100000"),
         ([SECURE, "privacy.roster=roster.json"], "privacy.roster", "is for engine 'network'"),
-        ([SECURE, "sites.surgery.epsilon_alone=0"], "sites.0.epsilon_alone", "greater than 0"),
+        (
+            [SECURE, "sites.surgery.epsilon_alone=0"],
+            "sites.surgery.epsilon_alone",
+            "greater than 0",
+        ),
         ([SECURE, "job.sync=2"], "job.sync", "a share of the noise is too little"),
         ([SECURE, "job.sync=2", "denoise.where=site"], "job.sync", "too little"),
         ([SECURE, "job.wire=int8"], "job.wire", "masks cancel only"),

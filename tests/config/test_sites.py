@@ -51,11 +51,11 @@ def test_an_outside_site_is_in_no_list_of_those_that_take_part(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("outside", "key", "words"),
     [
-        ("", "outside.0.data", "is missing"),
-        ('data = "b.jsonl"\nsize = 3', "outside.0.size", "unknown key"),
-        ('data = "b.jsonl"\nepsilon = 1', "outside.0.epsilon", "unknown key"),
-        ('data = "b.jsonl"\nledger = "l.db"', "outside.0.ledger", "unknown key"),
-        ('data = "b.jsonl"\nheld_out = "c"\nheld_out_size = 3', "outside.0.held_out_size", "key"),
+        ("", "outside.new.data", "is missing"),
+        ('data = "b.jsonl"\nsize = 3', "outside.new.size", "unknown key"),
+        ('data = "b.jsonl"\nepsilon = 1', "outside.new.epsilon", "unknown key"),
+        ('data = "b.jsonl"\nledger = "l.db"', "outside.new.ledger", "unknown key"),
+        ('data = "b.jsonl"\nheld_out = "c"\nheld_out_size = 3', "outside.new.held_out_size", "key"),
     ],
 )
 def test_it_has_no_key_of_a_site_that_takes_part(

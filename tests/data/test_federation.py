@@ -355,7 +355,7 @@ def test_a_site_has_keys_of_its_own_and_a_path_is_one_of_here(
     for wrong, words in (
         ({"sites": keys}, "sites: have no records (got ['south'])"),
         ({"sites": {"north": {"data": "x"}}}, "sites.north.data: is an argument of its own"),
-        ({"sites": {"north": {"epsilon": -1}}}, "sites.0.epsilon"),
+        ({"sites": {"north": {"epsilon": -1}}}, "sites.north.epsilon"),
         ({"sites": {"north": {"epsilom": 1}}}, "Did you mean 'epsilon'?"),
         ({"evaluation": {"data": "x"}}, "evaluation.data: is an argument of its own"),
     ):
