@@ -69,11 +69,11 @@ def test_it_has_no_key_of_a_site_that_takes_part(
 def test_nobody_takes_part_and_does_not(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="takes no part") as caught:
         load(tmp_path, 'data = "b.jsonl"', "", 'size = 30\ndata = "a.jsonl"', "sites.a.name=new")
-    assert caught.value.key == "outside.0.name"
+    assert caught.value.key == "outside.new.name"
 
 
 def test_over_the_network_it_is_not_named(tmp_path: Path) -> None:
     server = 'engine = "network"\n[server]\naddress = "127.0.0.1:9092"'
     with pytest.raises(ConfigError, match="takes the exported adapter") as caught:
         load(tmp_path, 'data = "b.jsonl"', server, "")
-    assert caught.value.key == "outside.0"
+    assert caught.value.key == "outside.new"
