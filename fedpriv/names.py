@@ -24,12 +24,6 @@ Address = Annotated[str, Field(pattern=rf"^{HOST_PORT}$"), AfterValidator(has_a_
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 _DIGEST = r"^sha256:[0-9a-f]{64}$"
 Digest = Annotated[str, Field(pattern=_DIGEST)]
-IN_WORDS = {  # of patterns, what is expected
-    NAME: "letters, digits, '.', '_' and '-', such as st-mary",
-    rf"^{HOST_PORT}$": "host:port, such as fed.example.org:8443",
-    ADDRESS_OR_AUTO: "auto, or host:port, such as fed.example.org:8443",
-    _DIGEST: "sha256: and 64 hexadecimal digits",
-}
 Wire = Literal["float32", "bf16", "int8"]
 OwnKind = Literal["alone", "again", "personal", "single"]  # what a site trains for itself
 OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)

@@ -92,8 +92,7 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     stack.enter_context(in_memory_alone())
     # A server was greeted: how long reading takes depends on the records (law 19).
     seconds = 2 * preparation(settings)  # they are read, and prepared for the longest job, to try
-    late = "This site", f"set site.preparation above {preparation(settings):.0f}"
-    with until_tick(seconds, *late) if settings.limits.ticks else contextlib.nullcontext():
+    with until_tick(seconds) if settings.limits.ticks else contextlib.nullcontext():
         site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
     stack.callback(site.close)
     if file.notify is not None:

@@ -69,14 +69,8 @@ class AtTicks:
 
 
 @contextmanager
-def until_tick(
-    seconds: float, what: str = "An answer", fix: str = "see site.ticks"
-) -> Iterator[None]:
-    """Do what takes a time that depends on records, and let it end at a multiple of `seconds`.
-
-    Args:
-        what, fix: of the warning that it took more than one: what is late, and what helps.
-    """
+def until_tick(seconds: float) -> Iterator[None]:
+    """Do what takes a time that depends on records, and let it end at a multiple of `seconds`."""
     began = time.monotonic()
     try:
         yield
@@ -84,12 +78,10 @@ def until_tick(
         ticks = max(1, math.ceil((time.monotonic() - began) / seconds))
         if ticks > 1:
             log.warning(
-                "%s is late, after %d ticks of %.2f s, so when it comes tells something of the"
-                " records. Keep this machine for the site, or %s.",
-                what,
-                ticks,
+                "This site is late, by %d ticks of %.2f s, which tells something of its records."
+                " Keep the machine for it. If it has just started, raise site.preparation.",
+                ticks - 1,
                 seconds,
-                fix,
             )
         time.sleep(max(0.0, began + ticks * seconds - time.monotonic()))
 
