@@ -9,7 +9,7 @@ from unicodedata import category, normalize
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fedpriv.plain_training.rouge import _words, rouge
@@ -88,7 +88,8 @@ def test_marks_belong_to_words_and_characters_count_without_spaces(
 
 
 @given(st.text(st.characters(max_codepoint=0x2FF, exclude_categories=["M"])))
+@example("\u01f0")  # casefold takes its mark off, and NFC puts it on again
 def test_words_of_european_letters_stay_as_they_were(text: str) -> None:
     folded = normalize("NFC", text.casefold())
     assume(not any(category(one) == "Mn" for one in folded))
-    assert _words().findall(folded) == re.findall(r"[^\W_]+", text.casefold())
+    assert _words().findall(folded) == re.findall(r"[^\W_]+", folded)
