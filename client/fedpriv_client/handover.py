@@ -100,5 +100,6 @@ def _card(proposal: Proposal) -> str:
         f"# {proposal.job_id}\n\n"
         f"The LoRA adapter that job `{proposal.job_id}` came to, as its server handed it over:"
         f" method {proposal.method}, {proposal.rounds} rounds. It was made of what the sites"
-        " released and paid for, so it may be handed on.\n"
+        " released and paid for, so it may be handed on.\n\nLet it write, with the whole package:"
+        ' `fedpriv generate FOLDER "The beginning of a text"`.\n'
     )
