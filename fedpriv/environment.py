@@ -31,8 +31,10 @@ def set_environment() -> None:
     """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    logging.getLogger(_BITSANDBYTES).setLevel(logging.ERROR)  # it warns that kernels is missing
 
 
+_BITSANDBYTES = "bitsandbytes.backends.cpu.ops"
 _ONE_AT_A_TIME = RLock()  # or a thread would put back what another one has put there
 _OF_TRANSFORMERS = "transformers.integrations.hub_kernels"
 
@@ -50,7 +52,7 @@ def without_hub_code() -> Iterator[None]:
     import torch
 
     with _ONE_AT_A_TIME:
-        log = logging.getLogger("bitsandbytes.backends.cpu.ops")
+        log = logging.getLogger(_BITSANDBYTES)
         level, compiler, missing = log.level, torch.compile, object()
         kernels: Any = sys.modules.get("kernels", missing)
         known = vars(sys.modules.get(_OF_TRANSFORMERS, sys))

@@ -95,11 +95,12 @@ def _check_room(settings: SiteSettings, folder: Path, needed: int, held: int) ->
 
 
 def _card(proposal: Proposal) -> str:
+    use = 'To let it write, with the whole package: `fedpriv generate FOLDER "The patient has"`.'
     return (
         "---\nlibrary_name: peft\ntags: [lora, fedpriv]\n---\n\n"
         f"# {proposal.job_id}\n\n"
         f"The LoRA adapter that job `{proposal.job_id}` came to, as its server handed it over:"
         f" method {proposal.method}, {proposal.rounds} rounds. It was made of what the sites"
-        " released and paid for, so it may be handed on.\n\nLet it write, with the whole package:"
-        ' `fedpriv generate FOLDER "The beginning of a text"`.\n'
+        " released and paid for, so it may be handed on."
+        + (f"\n\n{use}\n" if proposal.model.task == "causal-lm" else "\n")
     )

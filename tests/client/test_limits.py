@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedpriv.config.looks import LooksSection
 from fedpriv.errors import LimitError, ProtocolError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.models.config import LoraSection, ModelSection
@@ -17,6 +18,7 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.privacy.ledger.rules import SumRule
+from fedpriv.privacy.usual import MAX_DRAWN
 from fedpriv.protocol import Proposal, Refusal, SharedNoise
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv_client.limits import Limits
@@ -136,6 +138,17 @@ def test_what_a_site_does_not_allow_is_refused(
     with pytest.raises(LimitError, match=words) as caught:
         limits(**less).plan(PROPOSAL, TERMS)
     assert Refusal.of(caught.value) == Refusal(refused=limit, kind="LimitError")
+
+
+def test_a_look_draws_no_more_than_default_numerics_are_proven_for() -> None:
+    looks = PROPOSAL.model_copy(update={"evaluation": LooksSection(looks=1)})
+    strict = looks.privacy.model_copy(update={"numerics": "strict"})
+    most = 2 * MAX_DRAWN  # of which half is drawn
+    assert not [*limits(evaluation=True, held_out=most).refusals(looks, TERMS)]
+    [refused] = limits(evaluation=True, held_out=most + 2).refusals(looks, TERMS)
+    assert "would draw 100,001 units" in str(refused)
+    exact = looks.model_copy(update={"privacy": strict})
+    assert not [*limits(evaluation=True, held_out=most + 2).refusals(exact, TERMS)]
 
 
 def test_a_job_begins_at_the_adapter_that_a_site_names_or_at_none() -> None:

@@ -98,6 +98,16 @@ def test_a_yes_is_to_the_price_that_was_shown(place: Place) -> None:
         orders.check_approved(dear, settings.approvers)
 
 
+def test_a_yes_that_states_no_price_does_not_count(place: Place) -> None:
+    """As of an older version."""
+    say(place.settings, place, ADA)
+    orders, asked = Orders.read(place.state), place.asked()
+    orders.check_approved(asked)
+    without = {k: yes.model_copy(update={"plan": None}) for k, yes in orders.approved.items()}
+    with pytest.raises(PausedError):
+        orders.model_copy(update={"approved": without}).check_approved(asked)
+
+
 def test_a_yes_is_to_one_ledger_at_its_delta(place: Place) -> None:
     """Other patients would pay from another ledger, and at a smaller δ a secure sum costs more."""
     settings = replace(place.settings, approvers=(ADA,))
