@@ -143,7 +143,8 @@ def load_base(
     if settings.task == "classification":
         _start_at_even_odds(model, new, len(settings.labels))
     check_tokens(model, tokenizer, settings.name)
-    if _first_position(model) not in (None, tokenizer.pad_token_id):
+    known = (None, 1 if model.config.model_type == "mpnet" else tokenizer.pad_token_id)
+    if _first_position(model) not in known:
         raise ModelError(
             f"model.name: {settings.name!r} counts positions from another padding token than its"
             " tokenizer has. Set pad_token_id in config.json to the tokenizer's."

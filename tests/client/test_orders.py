@@ -92,13 +92,15 @@ def test_orders_of_an_older_version_stand(tmp_path: Path) -> None:
     assert Orders.read(tmp_path) == Orders(paused=True, refused=("bad",))
 
 
-def test_a_yes_of_an_older_version_stands(tmp_path: Path) -> None:
+def test_a_yes_of_an_older_version_is_read_and_asked_for_again(tmp_path: Path) -> None:
+    """It states no price."""
     yes = '{"job": "notes-1", "at": "2026-01-01T00:00:00Z", "by": "somebody"}'
     text = f'{{"paused": false, "refused": [], "approved": {{"{DIGEST}": {yes}}}}}'
     (tmp_path / "orders.json").write_text(text)
-    Orders.read(tmp_path).check_approved(asked("notes-1"))
-    with pytest.raises(PausedError):  # where persons are named by now, somebody has to be asked
-        Orders.read(tmp_path).check_approved(asked("notes-1"), ["Ada"])
+    assert Orders.read(tmp_path).approved[DIGEST].by == "somebody"
+    for approvers in ([], ["Ada", "somebody"]):
+        with pytest.raises(PausedError):
+            Orders.read(tmp_path).check_approved(asked("notes-1"), approvers)
 
 
 def test_of_orders_that_are_given_at_once_none_is_lost(tmp_path: Path) -> None:
