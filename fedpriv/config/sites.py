@@ -97,8 +97,8 @@ def check_names(sites: Sites, min_sites: int) -> None:
         ValueError: names the key.
     """
     names = [site.name for site in sites]
-    if len(set(names)) < len(names):
-        raise ValueError("sites: two sites have the same name")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"sites: two sites have the same name, {twice[0]!r}")
     if min_sites > len(names):
         raise ValueError(f"job.min_sites: {min_sites} is more than the {len(names)} sites")
 

@@ -172,7 +172,8 @@ class RunDirectory:
         if info is None or info["status"] == "preparing":
             raise RunError(f"{path}: holds no run to resume. Leave --resume out to start one.")
         if info["status"] == "finished":
-            raise RunError(f"{path}: the run {info['job_id']!r} is finished.")
+            finished = f"the run {info['job_id']!r} is finished"
+            raise RunError(f"{path}: {finished}. Give another --out for another one.")
         if info["config_digest"] != digest(config):
             keys = _differences(info["config"], settings_of(config))
             raise RunError(
