@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from fedpriv.adapter_facts import AdapterFacts
 from fedpriv.base_model import CONFIG, FACTS
-from fedpriv.dossier.adapter import adapter_digests
+from fedpriv.dossier.adapter import adapter_digests, check_adapter
+from fedpriv.errors import OtherAdapterError
 from fedpriv.files import file_digest
 from tests.golden_messages import PROPOSAL
 
@@ -54,3 +58,15 @@ def test_what_a_site_notes_of_its_held_out_records_is_no_matter(tmp_path: Path) 
     assert facts_of(tmp_path, weights_digest=f"sha256:{'b' * 64}") != known
     (tmp_path / FACTS).write_text("{}")
     assert adapter_digests(tmp_path)[FACTS] == file_digest(tmp_path / FACTS)
+
+
+def test_a_dossier_of_an_older_version_states_the_file_itself(tmp_path: Path) -> None:
+    facts_of(tmp_path)
+    path = tmp_path / FACTS
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps({key: kept[key] for key in ("kind", "proposal", "weights_digest")}))
+    stated: Any = SimpleNamespace(adapter={FACTS: file_digest(path)})
+    assert [found.ok for found in check_adapter(stated, Path("run.zip"), tmp_path)] == [True]
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(OtherAdapterError, match="is not the file"):
+        [*check_adapter(stated, Path("run.zip"), tmp_path)]
