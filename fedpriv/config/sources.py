@@ -76,7 +76,7 @@ class OtherSources(Section):
         places = ((key, path), ("omop", self.omop), ("fhir", self.fhir))
         named = [name for name, place in places if place is not None]
         if not named:
-            others = f"describe a database in {table}.omop or documents in {table}.fhir"
+            others = "describe a database (omop) or documents (fhir) there"
             raise ValueError(f"{table}.{key}: is missing; name a file of records, or {others}")
         if len(named) > 1:
             raise ValueError(

@@ -169,9 +169,9 @@ def orders(data: bytes, folder: Path) -> None:
     found = Orders.read(folder)
     refuses(isinstance(found.paused, bool), "no order")
     for proposed, yes in found.approved.items():
-        plan = Plan("job-1", "dp-lora", 0.1, 1.0, 0.1, 10, proposed)
-        counts = any(one.plan is None for one in yes.persons)
-        refuses(found.is_approved(Asked(plan, "ledger", 1e-5)) == counts, "a yes to another plan")
+        asked = Asked(Plan("job-1", "dp-lora", 0.1, 1.0, 0.1, 10, proposed), "ledger", 1e-5)
+        counts = any(one.plan == asked.digest for one in yes.persons)
+        refuses(found.is_approved(asked) == counts, "a yes to another plan")
     found.write(folder)
     refuses(Orders.read(folder) == found, "other orders when they are read again")
     with suppress(FedprivError):

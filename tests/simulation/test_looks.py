@@ -134,13 +134,13 @@ def test_a_look_that_nobody_answers_is_left_out_and_training_goes_on(
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ([*LOOKS], "sites.0.held_out"),
+        ([*LOOKS], "sites.site-0.held_out"),
         ([*LOOKS, *shared(), "evaluation.sites.looks=4"], "evaluation.sites.looks"),
         ([*shared(), "evaluation.sites.looks=0"], "evaluation.sites.looks"),
         ([*shared(), *LOOKS, "sites.site-0.held_out_size=5"], "held_out_size"),
         (
             [*shared(), *LOOKS, 'sites.site-1.held_out="site-0.jsonl"'],
-            "sites.1.held_out_size",
+            "sites.site-1.held_out_size",
         ),
         (
             ['sites.site-1.held_out="site-0.jsonl"', "sites.site-1.held_out_size=1000"],

@@ -111,11 +111,11 @@ def test_what_is_wrong_names_the_site(file: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             simulate(load_job(file, [override]), tmp_path / "run", source=file)
         assert caught.value.key == key
-    with pytest.raises(ConfigError, match=r"sites.0.data: is missing; name a file .*sites.0.omop"):
+    with pytest.raises(ConfigError, match=r"sites.a.data: is missing; name a file .*\(omop\)"):
         load_job(file, ["sites=[{name='a', size=12}]", "job.min_sites=1"])
-    with pytest.raises(ConfigError, match=r"sites.2.omop: the records are in data, too"):
+    with pytest.raises(ConfigError, match=r"sites.file.omop: the records are in data, too"):
         load_job(file, ["sites.file.omop.url='sqlite:///cdm.db'"])
     network = ["job.engine=network", "server.address='h:1'", "job.min_sites=1"]
     for key, value in (("transform", "'a:b'"), ("fhir", "{path='a'}")):
-        with pytest.raises(ConfigError, match=f"sites.0.{key}: belongs to the site's own file"):
+        with pytest.raises(ConfigError, match=f"sites.a.{key}: belongs to the site's own file"):
             load_job(file, [*network, f"sites=[{{name='a', {key}={value}}}]"])
