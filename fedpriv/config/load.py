@@ -36,6 +36,7 @@ HOSPITALS = ASSETS / "four_hospitals" / "federation.toml"
 File = TypeVar("File", bound=Section)
 # For `model_dump`. When a run may end changes nothing that it is made by.
 NOT_OF_A_RUN: Any = {"tracking": True, "job": {"ray_address"}, "evaluation": {"stop_when_worse"}}
+SHOWN = 8  # names in a message
 OF_SITES = ("sites.", "outside.")  # keys of private records
 IN_WORDS = {  # of patterns, what is expected
     NAME: "letters, digits, '.', '_' and '-', such as st-mary",
@@ -221,7 +222,8 @@ def _child(node: Any, part: str, dotted: str) -> Any:
     named = {str(item.get("name")): item for item in node if isinstance(item, dict)}
     known = {str(index): item for index, item in enumerate(node)} | named
     if part not in known:
-        fix = f"Use one of {', '.join(named)}."
+        few = ", ".join([*named][:SHOWN]) + ("…" if len(named) > SHOWN else "")
+        fix = did_you_mean(part, named) or f"There are {few}."
         raise ConfigError(f"there is no {part!r}", key=f"--set {dotted}", fix=fix)
     return known[part]
 
