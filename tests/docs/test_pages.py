@@ -88,7 +88,7 @@ def test_what_the_privacy_officer_is_shown_is_what_there_is(tmp_path: Path) -> N
     assert example()[0] == list(budget)
     verified = [line.strip() for line in reader.shown[-1].splitlines()]
     lines = text.partition("```text\n")[2].partition("```")[0].splitlines()
-    assert {line[0] for line in lines} == {"2", "✓", "?", "K"}
+    assert {line[0] for line in lines} == {"3", "✓", "?", "K"}
     for line in lines:
         pattern = re.sub(r"\d+", r"\\d+", re.escape(line).replace("6b3f…", r"[\w ]+"))
         assert any(re.fullmatch(pattern.replace("…", ".*"), said) for said in verified), line
