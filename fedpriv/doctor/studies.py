@@ -19,8 +19,8 @@ PE_SGD = (
     " (docs/results/pe-sgd.md)."
 )
 CONTROLLER = (
-    "controller: in short jobs none was clearly better than a small clip norm that stays; over 2,000"
-    " steps normalise was (docs/results/controllers.md). Compare both on public records."
+    "controller: in short jobs none was clearly better than a small clip norm that stays; over"
+    " 2,000 steps normalise was (docs/results/controllers.md). Compare both on public records."
 )
 
 
