@@ -22,8 +22,8 @@ HOST_PORT = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
 ADDRESS_OR_AUTO = rf"^(auto|{HOST_PORT})$"
 Address = Annotated[str, Field(pattern=rf"^{HOST_PORT}$"), AfterValidator(has_a_port)]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
-_DIGEST = r"^sha256:[0-9a-f]{64}$"
-Digest = Annotated[str, Field(pattern=_DIGEST)]
+DIGEST = r"^sha256:[0-9a-f]{64}$"
+Digest = Annotated[str, Field(pattern=DIGEST)]
 Wire = Literal["float32", "bf16", "int8"]
 OwnKind = Literal["alone", "again", "personal", "single"]  # what a site trains for itself
 OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)

@@ -117,10 +117,8 @@ def enroll(
 @app.command()
 def setup(config: Config = SITE) -> None:
     """Set this site up with questions: first its key, then its file and its ledger."""
-    from textwrap import wrap
-
     from fedpriv.pki.enrolment import read_enrolment
-    from fedpriv.pki.points import in_groups
+    from fedpriv.pki.points import in_rows
     from fedpriv_client.enroll import enroll as make
     from fedpriv_client.settings import ledgers
     from fedpriv_client.setup import fill_in
@@ -135,7 +133,7 @@ def setup(config: Config = SITE) -> None:
         return
     authority = read_enrolment(enrolment, key=key).manifest.ca
     print("Fingerprint of the coordinator's authority:")
-    for line in wrap(in_groups(authority), 39):  # as the coordinator sees it
+    for line in in_rows(authority):
         print(f"  {line}")
     typer.confirm("Has the coordinator read out the same to you by telephone?", abort=True)
     fill_in(config, lambda text, usual: str(typer.prompt(text, usual)), typer.echo)
@@ -444,7 +442,7 @@ def refuse(
     said = _said(by, reason, text)
     _order(config, lambda stands: stands.not_refusing(job) if undo else stands.refusing(job, said))
     known = sorted({one.job for one in kept_proposals(_load(config).site.state_dir)})
-    if not any(job in (name, name.rpartition("-")[0]) for name in known):
+    if not undo and not any(job in (name, name.rpartition("-")[0]) for name in known):
         proposed = f"Proposed were {', '.join(known)}" if known else "None was proposed"
         print(f"No job {job!r} was proposed so far. {proposed}. Check how the name is spelt.")
 

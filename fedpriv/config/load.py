@@ -26,7 +26,7 @@ from fedpriv.errors import ConfigError, did_you_mean, naming
 from fedpriv.files import sha256
 from fedpriv.model_size import parameters_of
 from fedpriv.models.config import HUB_NAME, LoraSection
-from fedpriv.names import ADDRESS_OR_AUTO, HOST_PORT, NAME
+from fedpriv.names import ADDRESS_OR_AUTO, DIGEST, HOST_PORT, NAME
 from fedpriv.section import Section
 from fedpriv.stored_adapter import find_adapter
 
@@ -42,7 +42,7 @@ IN_WORDS = {  # of patterns, what is expected
     NAME: "letters, digits, '.', '_' and '-', such as st-mary",
     rf"^{HOST_PORT}$": "host:port, such as fed.example.org:8443",
     ADDRESS_OR_AUTO: "auto, or host:port, such as fed.example.org:8443",
-    r"^sha256:[0-9a-f]{64}$": "sha256: and 64 hexadecimal digits",
+    DIGEST: "sha256: and 64 hexadecimal digits",
 }
 _SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, there or not
 

@@ -143,6 +143,7 @@ def load_base(
     if settings.task == "classification":
         _start_at_even_odds(model, new, len(settings.labels))
     check_tokens(model, tokenizer, settings.name)
+    # MPNet's is always 1, whatever its configuration says.
     known = (None, 1 if model.config.model_type == "mpnet" else tokenizer.pad_token_id)
     if _first_position(model) not in known:
         raise ModelError(

@@ -12,6 +12,7 @@ Source:
 from __future__ import annotations
 
 from functools import lru_cache
+from textwrap import wrap
 from typing import Annotated
 
 from cryptography.exceptions import InvalidSignature
@@ -76,6 +77,11 @@ def in_groups(key: str) -> str:
     """Return a signing key, or another key's digest, as people compare it: whole, four by four."""
     digits = key.removeprefix("sha256:")
     return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
+
+
+def in_rows(key: str) -> list[str]:
+    """Return the same in two rows, to be read out."""
+    return wrap(in_groups(key), 39)
 
 
 def _checked(public: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv.errors import EnrolmentError
-from fedpriv.pki.points import in_groups
+from fedpriv.pki.points import in_groups, in_rows
 
 if TYPE_CHECKING:
     from fedpriv_server.provision import Provisioned
@@ -135,7 +134,7 @@ def show(found: dict[str, Any], console: Console) -> None:
         "Fingerprint of the authority, sha256. Read it out by telephone to each site, to which"
         " fedpriv-client setup shows the same:"
     )
-    for line in textwrap.wrap(in_groups(found["ca"]["fingerprint"]), 39):
+    for line in in_rows(found["ca"]["fingerprint"]):
         console.print(f"  [bold]{line}[/]")
 
 

@@ -87,6 +87,17 @@ def test_a_refused_job_is_approved_after_that_was_taken_back(place: Place) -> No
     assert typed(place, "approve", "nonsense", "--yes").exit_code == 0
 
 
+def test_a_refusal_of_what_nobody_proposed_says_so(place: Place) -> None:
+    """A misspelt name would be taken for a job that is stopped; taking it back is no mistake."""
+    for known in ("notes", PROPOSAL.job_id):
+        assert "was proposed so far" not in typed(place, "refuse", known).stdout
+    said = typed(place, "refuse", "nots").stdout
+    assert "No job 'nots' was proposed so far. Proposed were " in said
+    assert PROPOSAL.job_id in said
+    assert "nots" in Orders.read(place.state).refused  # a job of that name may come
+    assert "was proposed so far" not in typed(place, "refuse", "nots", "--undo").stdout
+
+
 def test_a_reason_and_a_name_are_kept_and_listed(place: Place) -> None:
     said = ("--by", "Ada", "--reason", "usual", "--text", "as in spring")
     assert typed(place, "approve", "notes", "--yes", *said).exit_code == 0
