@@ -22,7 +22,9 @@ SIGNER = "0cae735edad469675395fa4cf8c885ec45349b18603b3e0f8dd7567b388e56ee"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     with tarfile.open(KEPT) as archive:
-        archive.extractall(tmp_path, filter="data")
+        # Python has the filter from 3.11.4 on.
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        archive.extractall(tmp_path)
     return tmp_path
 
 
