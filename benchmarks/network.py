@@ -181,7 +181,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv_server.fleet_api import fleet_api
     from fedpriv_server.grid import NetworkGrid
     from fedpriv_server.listen import ServerTls, serving
-    from fedpriv_server.serve import look_seldom
+    from fedpriv_server.serve import collect_garbage_rarely
     from fedpriv_strategies.rounds import Rounds
     from fedpriv_strategies.secure_rounds import SecureRounds
 
@@ -223,7 +223,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         pipe.send((port, str(ca), [private_pem(private) for private in keys], proposal.digest()))
         while len(grid.get_node_ids()) < sites:
             time.sleep(0.05)
-        look_seldom()
+        collect_garbage_rarely()
         crowds: list[int] = pipe.recv()
         before = _resident()
         peak = _Peak()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +14,19 @@ if TYPE_CHECKING:
 def is_watched(console: Console) -> bool:
     """Return whether a bar that moves would be seen: on a terminal, or in a notebook."""
     return console.is_terminal or console.is_jupyter
+
+
+@contextmanager
+def shown_on(console: Console, what: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done until it is, and yield what tells the next step.
+
+    Where nobody watches, each step is a line.
+    """
+    if not is_watched(console):
+        yield partial(console.print, markup=False, soft_wrap=True)
+        return
+    with console.status(what) as status:
+        yield status.update
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedpriv.errors import FedprivError, LedgerError
-from fedpriv.files import sync_folder, write_atomic
+from fedpriv.files import replacing
 
 
 class Secret:
@@ -57,13 +57,8 @@ def create_secret(path: Path, content: bytes) -> None:
         OSError: it can't be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    write_atomic(fresh, content, mode=0o600)
-    try:
-        os.link(fresh, path)  # unlike a rename, it never replaces a secret that is in use
-    finally:
-        fresh.unlink()
-    sync_folder(path.parent)
+    with replacing(path, 0o600, new=True) as file:
+        file.write_bytes(content)
 
 
 def load_secret(

@@ -1,9 +1,11 @@
-"""Output in letters that a terminal or a file can't hold: their names in their place, no error."""
+"""The person at a terminal: what can be shown there, and a question."""
 
 from __future__ import annotations
 
 import io
 import sys
+
+from fedpriv.errors import ConfigError
 
 
 def use_readable_output() -> None:
@@ -15,3 +17,23 @@ def use_readable_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="namereplace")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask a question whose "no" ends the command; `yes` answers it beforehand.
+
+    Raises:
+        ConfigError: there is no terminal to ask at. Silence is no yes.
+    """
+    import typer
+
+    if yes:
+        return
+    if not is_asked():
+        raise ConfigError("is needed, as there is no terminal to ask at", key="--yes")
+    typer.confirm(question, abort=True)
+
+
+def is_asked() -> bool:
+    """Tell whether there is somebody to ask."""
+    return sys.stdin.isatty()

@@ -128,6 +128,7 @@ def test_other_faults_are_not_explained_by_rounding() -> None:
         Rounded(lambda: A.sum())
 
 
+@pytest.mark.slow
 def test_what_is_judged_by_rounding_runs_as_on_other_processors() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "processors.py"))
     every, quick = made["chosen"](quick=False), made["chosen"](quick=True)

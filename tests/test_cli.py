@@ -55,6 +55,7 @@ def test_help_lists_the_commands_without_loading_torch() -> None:
     assert modules == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "wanted"),
     [("fedpriv-client", "give the site's file"), ("fedpriv-server", "give the federation file")],
@@ -288,6 +289,7 @@ def test_plan_prints_json() -> None:
 PLANNED = ("plan", "--epsilon", "4", "--sample-rate", "0.1", "--steps", "30", "--check")
 
 
+@pytest.mark.slow
 def test_plan_is_checked_by_another_accountant() -> None:
     done = fedpriv(*PLANNED)
     assert done.returncode == 0, done.stderr

@@ -63,6 +63,7 @@ def test_links_inside_the_repository_lead_somewhere() -> None:
             assert (ROOT / document).parent.joinpath(target).exists(), f"{document}: {target}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["make_config_reference.py", "make_trl_table.py"])
 def test_the_references_of_settings_are_up_to_date(script: str) -> None:
     command = [sys.executable, f"scripts/{script}", "--check"]

@@ -135,6 +135,7 @@ def test_without_us_there_is_something_to_find(run: Any, named: Any) -> None:
     assert FROM_A_HUB in run(script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imported",
     [

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv.command_line import run
-from fedpriv.terminal import use_readable_output
+from fedpriv.errors import ConfigError
+from fedpriv.terminal import confirm, use_readable_output
 
 ENCODINGS = ("ascii", "latin-1", "iso8859-15", "cp1252", "cp437", "utf-8")
 
@@ -87,3 +88,15 @@ def test_a_command_ends_well_on_a_terminal_of_ascii() -> None:
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"\N{GREEK SMALL LETTER EPSILON} after so many steps" in done.stdout
+
+
+def test_silence_is_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(typer, "confirm", lambda text, *, abort: asked.append(text))
+    with pytest.raises(ConfigError, match="--yes: is needed, as there is no terminal"):
+        confirm("Go on?", yes=False)
+    confirm("Go on?", yes=True)
+    assert not asked
+    monkeypatch.setattr("fedpriv.terminal.is_asked", lambda: True)
+    confirm("Go on?", yes=False)
+    assert asked == ["Go on?"]

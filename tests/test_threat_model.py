@@ -87,6 +87,7 @@ def test_a_header_without_a_row_is_named(
         script.page()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "missing"),
     [

@@ -247,6 +247,7 @@ def test_a_value_that_no_sender_makes_is_found_in_the_last_block(
         next(blocks)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200))
 def test_a_text_arrives_as_it_was(text: str) -> None:
     arrays = {name: stored(block) for name, block in encode_text(text)}

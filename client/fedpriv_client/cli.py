@@ -18,6 +18,7 @@ from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.commands.roster import app as roster_app
 from fedpriv.environment import set_environment
 from fedpriv.process import read_status, stop_on_terminate
+from fedpriv.terminal import confirm
 
 if TYPE_CHECKING:
     from fedpriv.config.personal import OwnSiteFile
@@ -162,7 +163,7 @@ def accept_roster(
     """Show who joins or leaves a secure sum and which keys are new, then ask you to accept."""
     from fedpriv_client.roster_entry import accept
 
-    print(accept(_load(config), roster, lambda: yes or typer.confirm("Accept it?", abort=True)))
+    print(accept(_load(config), roster, lambda: confirm("Accept it?", yes=yes)))
 
 
 @app.command()
@@ -193,8 +194,8 @@ def undo_init(
 ) -> None:
     """Undo a ledger within a day, if nothing was spent from it; this leaves a trace.
 
-    The command refuses if the client was started with the ledger, or if the ledger, its witness,
-    the index of units or the last report knows of any payment.
+    A script has to give --yes. The command refuses if the client was started with the ledger, or if
+    the ledger, its witness, the index of units or the last report knows of any payment.
     """
     from fedpriv_client.settings import ledgers
     from fedpriv_client.undo_init import last_undone, undo
@@ -204,8 +205,7 @@ def undo_init(
     if dataset_id is None and len(known) > 1:
         raise typer.BadParameter(f"give one of {', '.join(known)}", param_hint="--ledger")
     chosen = dataset_id or known[0]
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Undo the ledger of data set {chosen}?", abort=True)
+    confirm(f"Undo the ledger of data set {chosen}?", yes=yes)
     print(undo(file, chosen))
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from fedpriv.config.site_file import SiteFile
-from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.errors import FedprivError
 from fedpriv.report.figures import upper
 from fedpriv.report.lifetime import share_in
+from fedpriv.terminal import confirm
 from fedpriv_client import persons
 from fedpriv_client.job_words import cost, described, meaning
 from fedpriv_client.jobs import WAITS, Job, Jobs, jobs_of
@@ -80,16 +79,8 @@ def approve(
         print(f"  {key}: {text}")
     print(f"  What it costs: {cost(jobs, job)}")
     print(f"  What that means: {meaning(jobs, job)}")
-    if not yes:
-        if not is_asked():
-            raise ConfigError("is needed, as there is no terminal to ask at", key="--yes")
-        typer.confirm("Approve it?", abort=True)
+    confirm("Approve it?", yes=yes)
     print(f"Approved. {persons.approve(settings, job, said)}")
-
-
-def is_asked() -> bool:
-    """Tell whether there is somebody to ask."""
-    return sys.stdin.isatty()
 
 
 def _facts(job: Job, jobs: Jobs) -> dict[str, Any]:

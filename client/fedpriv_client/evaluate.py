@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from fedpriv.personal.page import write_page
 from fedpriv.personal.records import own_examples, to_test_on
 from fedpriv.plain_training.adapter import read_values
 from fedpriv.private_training.worker import Worker
+from fedpriv.progress import shown_on
 from fedpriv.report.figures import score
 from fedpriv.serving import load_site_model
 from fedpriv.serving.folder import read_weights, site_models
@@ -134,9 +134,7 @@ def run(
         The evaluation, as JSON.
     """
     console = Console(stderr=as_json, highlight=False, markup=False)
-    status = console.status("Starting") if console.is_terminal else None
-    say: Callable[[str], None] = console.print if status is None else status.update
-    with status or nullcontext():
+    with shown_on(console, "Starting") as say:
         found = own_view(file, config, adapter, limit=limit, say=say)
     page = file.site.state_dir / PAGE
     write_page(found, page)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-
-import typer
 
 from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import where
@@ -30,6 +27,7 @@ from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.life import Life
 from fedpriv.report.lifetime import for_one, in_words
 from fedpriv.report.page_parts import RULES
+from fedpriv.terminal import confirm, is_asked
 from fedpriv_client.settings import (
     check_no_ledger_is_missing,
     ledger_path,
@@ -66,8 +64,7 @@ def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) 
     old = None if another else _mistyped(file, terms)
     if old is not None:
         print(f"The ledger {old} has other terms; nothing was spent from it. It is undone first.")
-    if not yes and sys.stdin.isatty():
-        typer.confirm("Make this ledger?", abort=True)
+    confirm("Make this ledger?", yes=yes or not is_asked())
     if old is not None:
         print(undo(file, old))
     dataset_id = init_site(file, config_path, another=another)

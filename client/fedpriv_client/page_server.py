@@ -112,7 +112,7 @@ async def own_form(request: Request, form_key: str) -> dict[str, str]:
             raise HTTPException(413, "Too long for a form of this page.")
     form = dict(parse_qsl(content.decode("utf-8", "replace")))
     if not hmac.compare_digest(form.get("form_key", "").encode(), form_key.encode()):
-        raise HTTPException(403, "A form of an older page. Load the page again.")
+        raise HTTPException(403, "This form is out of date. Reload the page.")
     if not form.get("job") or not form.get("digest"):
         raise HTTPException(422, "A form without a job.")
     return form

@@ -50,7 +50,7 @@ def said_of(by: str, reason: str, text: str, *, agreed: bool) -> Said:
         reason: a code of `REASONS`, or empty.
 
     Raises:
-        ConfigError: it is no reason of the list, or the text is no line of a bearable length.
+        ConfigError: it is no reason of the list, or a name or text is longer than allowed.
     """
     if reason and reason not in REASONS:
         fix = f"Choose one of {', '.join(REASONS)}; more can be said with --text."
@@ -58,8 +58,10 @@ def said_of(by: str, reason: str, text: str, *, agreed: bool) -> Said:
     try:
         said = {"by": by, "reason": reason or None, "text": text, "agreed": agreed}
         return Said.model_validate(said)
-    except ValidationError:
-        raise ConfigError("is not one line of at most 1,000 letters", key="--text") from None
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        most = first["ctx"]["max_length"]
+        raise ConfigError(f"is longer than {most} letters", key=f"--{first['loc'][0]}") from None
 
 
 def persons(job: Job, approvers: Sequence[str] = ()) -> list[str]:

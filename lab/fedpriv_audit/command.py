@@ -6,7 +6,6 @@ import logging
 import shlex
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv.auditing.result import FILE, TITLES, WORLDS, Audit, Part, conclusion, shown, verdict
+from fedpriv.progress import shown_on
 
 MOST = 2  # figures of a world in a table; audit.json has all
 
@@ -67,7 +67,7 @@ def audit(
     """
     console = Console(stderr=as_json, highlight=False)
     say = partial(console.print, markup=False, soft_wrap=True)
-    with console.status("Loading") if console.is_terminal else nullcontext():
+    with shown_on(console, "Loading"):
         from fedpriv_audit import audit as running
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     wanted = running.check_parts(parts)
@@ -76,8 +76,7 @@ def audit(
     )
     subject = running.Subject.of(file, set_ or [], run, key="--run")
     folder = run or out
-    status = console.status("Beginning") if console.is_terminal else None
-    with status or nullcontext():
+    with shown_on(console, "Beginning") as tell:
         found = running.run_audit(
             subject,
             folder,
@@ -85,7 +84,7 @@ def audit(
             size,
             source=file or folder,
             command=shlex.join(["fedpriv", *sys.argv[1:]]),
-            tell=say if status is None else status.update,
+            tell=tell,
         )
     if as_json:
         print(found.model_dump_json(indent=2))

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import sys
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedpriv.process import stop_on_terminate
+from fedpriv.progress import shown_on
 
 
 def compare(
@@ -78,7 +78,7 @@ def compare(
     worse than it began.
     """
     console = Console(stderr=as_json, highlight=False)
-    with console.status("Loading") if console.is_terminal else nullcontext():
+    with shown_on(console, "Loading"):
         from fedpriv_comparison import present
         from fedpriv_comparison.comparison import Comparison
         from fedpriv_comparison.run_comparison import run_comparison

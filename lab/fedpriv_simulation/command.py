@@ -7,7 +7,6 @@ import logging
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +19,7 @@ from fedpriv.config.load import EMBEDDED
 from fedpriv.doctor.memory import scarcity
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
+from fedpriv.progress import shown_on
 from fedpriv.report.alike import rows_of, said_together
 from fedpriv.report.figures import TIE, amount, look_line, upper, worse
 from fedpriv.report.page_parts import score_names
@@ -129,9 +129,7 @@ def _personalise(
     from fedpriv_server.number_format import settled
     from fedpriv_simulation.own_models import own_models, spread
 
-    status = console.status("Loading") if console.is_terminal else None
-    with status or nullcontext(), naming(source):
-        say = console.print if status is None else status.update
+    with shown_on(console, "Loading") as say, naming(source):
         config = settled(config, outcome.run.info)
         found = own_models(config, outcome.run.path, spread(config, count), say)
     chosen = config.personal.validation > 0

@@ -6,11 +6,9 @@ coordinator says so, and one that was replaced or revoked is never accepted agai
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -21,7 +19,7 @@ from cryptography import x509
 from fedpriv.config.job import JobConfig
 from fedpriv.config.server import ServerSection
 from fedpriv.errors import ConfigError, EnrolmentError
-from fedpriv.files import private_folder, try_lock, write_atomic
+from fedpriv.files import private_folder, write_atomic
 from fedpriv.pki.certificates import (
     Description,
     certificate_pem,
@@ -34,6 +32,7 @@ from fedpriv.pki.enrolment import Manifest, is_signed
 from fedpriv.pki.keys import PublicKey, fingerprint, load_key, new_key, write_key
 from fedpriv.pki.points import in_groups
 from fedpriv.pki.request import read_request
+from fedpriv.process import only_process
 from fedpriv_server.authority import (
     Authority,
     Passphrase,
@@ -102,6 +101,7 @@ def provision(
         ConfigError: the file, or an order, names something that can't be.
         EnrolmentError: something in the folder is damaged, missing or contradicts the options.
         OSError: the folder can't be written.
+        RunningError: another process works in the folder.
     """
     server = config.server
     if server is None:
@@ -109,7 +109,7 @@ def provision(
     names = server_names(server)
     requests = read_requests(options.approve)
     now = now or datetime.now(UTC)
-    with _alone(server.pki):
+    with only_process(private_folder(server.pki)):
         if Authority.exists(server.pki):
             authority, done = Authority(server.pki, passphrase), []
         else:
@@ -291,20 +291,8 @@ def _write(path: Path, content: bytes) -> None:
         write_atomic(path, content)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep the folder for one run at a time."""
-    descriptor = os.open(private_folder(folder), os.O_RDONLY)
-    try:
-        if not try_lock(descriptor, fcntl.LOCK_EX):
-            raise EnrolmentError(f"{folder}: another fedpriv provision is at work there.")
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def server_names(server: ServerSection) -> tuple[str, ...]:
-    """Host names and IP addresses for the server's certificate, that of `address` first.
+    """Return the host names and IP addresses of the server's certificate; `address` comes first.
 
     Raises:
         ConfigError: one is neither.

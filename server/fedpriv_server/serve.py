@@ -152,7 +152,7 @@ def run_job(
         assembly = Assembly(job, grid, link.door, status, between)
         link.door.listeners.append(assembly.tell)
         job.strategy.signed = signature_of(job.proposal, run, link.tls)
-        look_seldom()
+        collect_garbage_rarely()
         log.info("Job %s, sites %s.", run.info["job_id"], ", ".join(sorted(grid.names.values())))
         job.execute(grid, partial(_round_done, config, assembly, link.figures), assembly)
     except BaseException as error:
@@ -173,13 +173,12 @@ def run_job(
         log.warning("%s", said)
 
 
-def look_seldom() -> None:
-    """Look for garbage among what comes from now on, and not for every few objects.
+def collect_garbage_rarely() -> None:
+    """Collect garbage less often, and never look again at what is loaded by now.
 
-    What is imported and loaded by now is none. A web request makes a few hundred objects, so that
-    by Python's own numbers a server of a thousand sites spends a third of its time on looking at
-    the requests that they hold open. Those that carry objects are collected by their bytes
-    (`fedpriv_server.bounds`).
+    A web request makes a few hundred objects. With Python's own thresholds, a server of a thousand
+    sites spends a third of its time on looking at the requests that they hold open. Requests with
+    a large body are collected by their bytes (`fedpriv_server.bounds`).
     """
     gc.collect()
     gc.freeze()

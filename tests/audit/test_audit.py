@@ -111,6 +111,7 @@ def test_parts_are_checked_by_name() -> None:
         check_parts("one-runs")
 
 
+@pytest.mark.slow
 def test_a_run_is_audited_with_its_settings_and_its_adapter(
     tmp_path: Path, federation: Path
 ) -> None:

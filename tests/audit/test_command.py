@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fedpriv.auditing.result import Audit, read_audit
 from tests.forked_commands import command
 
 
+@pytest.mark.slow
 def test_it_prints_and_keeps_what_it_found(
     tmp_path: Path, model_folder: Callable[..., Any]
 ) -> None:

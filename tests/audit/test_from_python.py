@@ -14,6 +14,7 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError
 
 
+@pytest.mark.slow
 def test_it_returns_what_it_keeps(tmp_path: Path, federation: Callable[..., Path]) -> None:
     job, out = load_job(federation()), tmp_path / "audit"
     found = fedpriv.audit(job, parts=["pipeline"], quick=True, seed=3, out=out)

@@ -31,6 +31,7 @@ def test_vectors_of_others_are_accounted_for() -> None:
     assert audit(vectors @ mean, inside, 1e-5).epsilon_lower < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["as claimed", "a hundredth"])
 def test_a_run_is_caught_if_its_site_adds_too_little_noise_and_not_otherwise(
     noise: str,

@@ -170,6 +170,7 @@ def entry(federation: Make) -> Entry:
     return Entry(kind, Point(3, 24), 1, file, size)
 
 
+@pytest.mark.slow
 def test_what_depends_on_no_terms_is_trained_once(entry: Entry, tmp_path: Path) -> None:
     """And what was measured is kept, for as long as its runs are the same."""
     local = replace(entry, point=replace(entry.point, trust="local", epsilon=2.0))

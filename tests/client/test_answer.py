@@ -171,6 +171,7 @@ def test_a_label_is_that_of_training_whatever_the_tokenizer_s_own_side_and_segme
             assert list(one["probabilities"].values()) == pytest.approx(share.tolist(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_newest_site_model_of_the_site_answers(
     llama: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -246,6 +247,7 @@ def test_of_a_conversation_every_turn_goes_through_it(writing: Answering, llama:
     writing.field = before
 
 
+@pytest.mark.slow
 def test_answers_do_not_change_with_the_batch_size(
     writing: Answering, source: Path, tmp_path: Path
 ) -> None:

@@ -210,6 +210,7 @@ def test_a_server_that_fills_its_share_gets_one_constant_answer(
     site.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("padding", "count"), [(0, 100), (MAX_PROPOSAL - 4096, 1000)])
 def test_a_thousand_proposals_stay_within_what_is_held_for_them(
     setting: Setting, padding: int, count: int

@@ -117,6 +117,7 @@ def test_it_says_what_the_site_will_say(
     assert "waits until somebody here approves it" in asking.cost and not asking.step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "changes"),
     [

@@ -102,6 +102,7 @@ def test_a_whole_message_of_another_shape_is_refused_and_does_not_come_again(
     assert server.confirmed == [key]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["activate-node", "pull-messages", "push-messages"])
 @pytest.mark.parametrize(
     "answer",

@@ -53,7 +53,7 @@ def test_status_names_those_that_wait(place: Place) -> None:
 def test_a_job_is_approved_after_it_was_shown(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv_client.decide.is_asked", lambda: True)
+    monkeypatch.setattr("fedpriv.terminal.is_asked", lambda: True)
     answer = typed(place, "approve", "notes", input="n\n")
     assert answer.exit_code == 1 and "What it costs: ε = 2.996" in answer.stdout
     assert PROPOSAL.digest() not in Orders.read(place.state).approved

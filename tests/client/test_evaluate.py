@@ -185,6 +185,7 @@ def test_an_adapter_that_trained_on_what_is_held_out_since_is_noted(setting: Own
     assert found.verdict
 
 
+@pytest.mark.slow
 def test_a_classifier_has_an_auc(tmp_path: Path, model_folder: Make) -> None:
     columns = {"text": "note", "label": "label"}
     setting = OwnSetting(tmp_path, model_folder("bert"), columns, labelled(), labels=("no", "yes"))
@@ -216,6 +217,7 @@ def test_with_one_label_there_is_no_auc_and_it_says_so(tmp_path: Path, model_fol
     assert any("have the label 'yes': there is no AUC" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_prompts_are_answered_and_compared_by_rouge(tmp_path: Path, model_folder: Make) -> None:
     rows = [{"q": f"{WORDS[i % 6]} {i}?", "a": f"{WORDS[i % 3]} {i}"} for i in range(24)]
     setting = OwnSetting(tmp_path, model_folder("llama"), {"prompt": "q", "completion": "a"}, rows)
@@ -260,6 +262,7 @@ def test_clear_text_is_gone_afterwards_and_the_lock_too(
         pass
 
 
+@pytest.mark.slow
 def test_an_adapter_that_was_changed_is_refused(setting: OwnSetting) -> None:
     made = personalise(setting.file, setting.config)
     path = made.folder / "personal" / "adapter_model.safetensors"
@@ -270,6 +273,7 @@ def test_an_adapter_that_was_changed_is_refused(setting: OwnSetting) -> None:
         own_view(setting.file, setting.config)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet_signals")
 def test_table_and_page_say_the_same_and_that_they_stay(setting: OwnSetting) -> None:
     personalise(setting.file, setting.config)

@@ -63,6 +63,7 @@ def heard(setting: OwnSetting, proposal: Any, pool: WorkerPool) -> dict[str, Any
     return said
 
 
+@pytest.mark.slow
 def test_a_server_hears_the_same_and_reports_and_status_say_the_same(setting: OwnSetting) -> None:
     proposal = read_facts(setting.hand_over()).proposal.model_copy(update={"job_id": "job-2"})
     pool = WorkerPool()
@@ -79,6 +80,7 @@ def test_a_server_hears_the_same_and_reports_and_status_say_the_same(setting: Ow
     assert made.folder.exists()
 
 
+@pytest.mark.slow
 def test_no_file_beside_it_names_it_or_holds_a_figure_of_it(setting: OwnSetting) -> None:
     """Ledger, reports, status and whatever else the site has."""
     proposal = read_facts(setting.hand_over()).proposal.model_copy(update={"job_id": "job-2"})

@@ -160,6 +160,7 @@ def test_a_repeated_look_costs_nothing_and_says_the_same(setting: HeldOut) -> No
     site.close()
 
 
+@pytest.mark.slow
 def test_every_step_of_a_look_ends_at_a_tick(
     setting: HeldOut, monkeypatch: pytest.MonkeyPatch
 ) -> None:

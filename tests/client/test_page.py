@@ -177,6 +177,7 @@ def test_nothing_of_the_sites_own_models_or_faults_is_on_the_page(tmp_path: Path
     assert MARKER not in html
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["one less", "another text"])
 def test_nothing_on_the_page_is_computed_from_records(
     tmp_path: Path, model_folder: Make, changed: str

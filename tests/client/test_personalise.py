@@ -129,6 +129,7 @@ def test_the_site_model_answers_as_the_adapters_do(setting: OwnSetting) -> None:
     assert Rounded(by_hand).off_by(found) <= 1
 
 
+@pytest.mark.slow
 def test_a_single_adapter_answers_by_itself_and_is_evaluated(
     setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_patients_records_are_on_one_side_and_no_more_than_the_unit_allows(
     assert made.training == 2 * 8
 
 
+@pytest.mark.slow
 def test_the_newest_adapter_is_taken_or_the_one_that_is_named(setting: OwnSetting) -> None:
     first, second = setting.hand_over("job-1"), setting.hand_over("job-2")
     os.utime(first / "fedpriv.json", (1, 1))
@@ -291,6 +293,7 @@ def test_a_site_of_few_units_may_learn_from_all_of_them(tmp_path: Path, model_fo
     assert made.models.answer.weights == {"alone": 0.4, "personal": 0.4, "federated": 0.2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("patient 7"), MemoryError()])
 @pytest.mark.parametrize("where", ["train_own", "write_adapter", "write_base"])
 def test_what_ends_half_way_leaves_nothing_and_what_was_there(
@@ -337,6 +340,7 @@ def test_two_at_once_are_one_too_many(setting: OwnSetting) -> None:
         personalise(setting.file, setting.config)
 
 
+@pytest.mark.slow
 def test_a_job_of_any_name_is_in_nobodys_way(setting: OwnSetting) -> None:
     """A coordinator chooses it."""
     for job in ("process.lock", "cache", "personal", "alone"):
@@ -411,6 +415,7 @@ def test_the_command_says_how_it_goes_and_where_it_is(setting: OwnSetting) -> No
     assert "not to leave this house" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet_signals")
 def test_records_that_can_not_judge_it_are_said_and_it_is_there(setting: OwnSetting) -> None:
     setting.hand_over()

@@ -68,10 +68,9 @@ def test_who_is_not_on_the_list_approves_nothing(place: Place) -> None:
         ("Carl", "ethics", "may not approve a job here"),
         (ADA, "", "--reason: is missing"),
         (ADA, "because", "is no reason of the list"),
-        (ADA, "ethics", "is not one line"),
     ):
         with pytest.raises(ConfigError, match=words):
-            say(settings, place, by, reason, text="x" * 1001 if "line" in words else "")
+            say(settings, place, by, reason)
     assert Orders.read(place.state) == Orders()
 
 
@@ -176,6 +175,14 @@ def test_the_ledger_keeps_a_keyed_digest_of_each_person(setting: Setting) -> Non
     history = read_history(rows, Path("a test"))
     assert history.approvals["job-1"] == [ada, bea]
     site.close()
+
+
+@pytest.mark.parametrize(("by", "text", "said"), [
+    ("a" * 201, "", "--by: is longer than 200"), ("a", "b" * 1001, "--text: is longer than 1000"),
+])  # fmt: skip
+def test_what_is_too_long_is_named(by: str, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        said_of(by, "ethics", text, agreed=False)
 
 
 def test_a_person_is_not_known_from_one_job_to_the_next(setting: Setting) -> None:

@@ -28,6 +28,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ServerConnection, "connect", connect)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("empty", [13, 24])
 def test_records_that_give_nothing_are_refused_before_a_server_hears_of_the_site(
     file: Path, told: None, empty: int
@@ -40,6 +41,7 @@ def test_records_that_give_nothing_are_refused_before_a_server_hears_of_the_site
     assert ("data.max_empty" in found.value.fix) is (empty < 24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("looked_at", [True, False])
 def test_held_out_records_that_give_nothing_are_refused_where_looks_are_paid_for(
     file: Path, told: None, looked_at: bool
@@ -54,6 +56,7 @@ def test_held_out_records_that_give_nothing_are_refused_where_looks_are_paid_for
         assert found.value.key == "data.held_out" and "5 of 5 records" in str(found.value)
 
 
+@pytest.mark.slow
 def test_a_site_whose_records_can_be_used_goes_on_to_connect(file: Path, told: None) -> None:
     texts = ["", *(f"note {number}" for number in range(23))]
     (file.parent / "notes.jsonl").write_text("\n".join(json.dumps({"note": t}) for t in texts))
@@ -62,6 +65,7 @@ def test_a_site_whose_records_can_be_used_goes_on_to_connect(file: Path, told: N
     assert torch.tensor([1e-40]) * 0.5 > 0  # flushed while it serves, and no longer
 
 
+@pytest.mark.slow
 def test_a_hub_is_asked_for_nothing_while_a_site_serves(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

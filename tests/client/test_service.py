@@ -122,6 +122,7 @@ def test_no_message_ends_the_process(server: Any, site: Running, bad: dict[str, 
     assert site.failure is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["activate-node", "pull-messages", "push-messages", "push-object"])
 def test_no_answer_ends_the_process(server: Any, site: Running, path: str) -> None:
     """Bad gzip, no protobuf and a refusal of every kind, for a while; then all is well again."""

@@ -233,6 +233,7 @@ def test_no_share_is_given_where_a_yes_was_taken_back(sharing: Sharing) -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_a_share_is_computed_until_a_tick(
     sharing: Sharing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -485,6 +485,7 @@ def test_a_malformed_message_is_refused(setting: Setting) -> None:
     site.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["site.private_step", "site.Site._reply", "ledger"])
 def test_after_sampling_it_is_always_the_same_bytes(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, where: str
@@ -911,6 +912,7 @@ def test_disk_space_is_that_of_tokens_and_ledger_together(setting: Setting) -> N
         disk_space.check_disk_space(settings, 24, needed - 1)
 
 
+@pytest.mark.slow
 def test_on_a_nearly_full_disk_no_proposal_tells_one_record_from_another(
     setting: Setting, small_disk: Path
 ) -> None:

@@ -257,6 +257,7 @@ def test_a_proposal_that_differs_in_a_type_alone_is_another(setting: Setting) ->
     site.close()
 
 
+@pytest.mark.slow
 def test_what_one_request_computed_is_gone_before_the_next(setting: Setting) -> None:
     """The gradients of a set are large, and hold on to the model that made them."""
     import gc

@@ -217,6 +217,7 @@ def test_values_that_are_slow_to_compute_with_make_longer_ticks(
     assert not late
 
 
+@pytest.mark.slow
 def test_nothing_is_tried_amid_a_step_whatever_came_before_it(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +307,7 @@ def test_a_look_on_a_share_allows_for_as_many_as_may_be_apart(
     assert Site._drawn_from(site, look) == (round(share * size), 1.0)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_report_says_that_timing_is_covered_only_if_it_is(setting: Setting) -> None:
     """Of all jobs of the ledger, and of those that may still come."""
     site = opened(setting, NOTES[0])
@@ -384,6 +386,7 @@ def test_a_proposal_of_short_windows_has_the_same_time(
     opened(setting, NOTES[1]).close()
 
 
+@pytest.mark.slow
 def test_lengths_are_tried_whatever_the_records_are(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

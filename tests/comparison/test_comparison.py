@@ -74,6 +74,7 @@ def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> 
         assert f">{name}<" in svg
 
 
+@pytest.mark.slow
 def test_a_synthetic_set_has_its_controls(federation: Make, tmp_path: Path) -> None:
     """The set alone, which reads no record of a site; and methods without a use for it."""
     file = federation(rounds=2, extra='[synthetic]\nsize = 6\ngenerator = { kind = "model" }\n')
@@ -143,6 +144,7 @@ def test_clipping_what_is_short_changes_nothing(federation: Make, tmp_path: Path
     assert lora == pytest.approx(clipped, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_settings_are_chosen_on_other_records_and_another_seed(
     federation: Make, tmp_path: Path
 ) -> None:
@@ -417,6 +419,7 @@ def test_a_run_that_fails_is_shown_and_the_others_are_run(
     assert "failed" in markdown(asked, found, "title", "command")
 
 
+@pytest.mark.slow
 def test_a_failure_that_a_site_goes_on_after_fails_the_run(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_pooled_party_trains_on_no_held_out_record(federation: Make, tmp_path:
     assert held and texts and not held & texts
 
 
+@pytest.mark.slow
 def test_the_table_says_what_each_site_gains(federation: Make, tmp_path: Path) -> None:
     names = ("base", "lora-alone", "dp-lora", "dp-lora+personal", "dp-lora-local", "lora+personal")
     asked = comparison(federation(rounds=2, extra=PERSONAL), *names)
@@ -110,6 +111,7 @@ def test_the_table_says_what_each_site_gains(federation: Make, tmp_path: Path) -
     assert len(tables(list(found.values()), 1)) == 3
 
 
+@pytest.mark.slow
 def test_what_is_gone_on_from_is_the_run_before(federation: Make, tmp_path: Path) -> None:
     """Its file is used, by every setting of the training that follows."""
     grids = ("personal.rates=[1e-9],[3e-2]",)

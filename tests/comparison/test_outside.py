@@ -60,6 +60,7 @@ def comparison(file: Path, *names: str, grid: tuple[str, ...] = (), **options: A
     return Comparison.of(file, (), parse_variants(names, grid), 1, **options)
 
 
+@pytest.mark.slow
 def test_the_table_has_a_column_for_each_number_of_own_units(file: Path, tmp_path: Path) -> None:
     names = ("base", "dp-lora", "dp-lora-local", "dp-lora+personal")
     held = [f"sites.site-{index}.held_out=0.4" for index in (0, 1)]

@@ -220,6 +220,7 @@ def ids_of(path: Path, folder: Path) -> list[str]:
     return [str(one) for one in found["unit"]]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -19,6 +19,7 @@ import pytest
 from fedpriv import distribution
 from fedpriv.software import software
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 # What a distribution is imported as, where that is not its name.
 IMPORTED = {

@@ -125,6 +125,7 @@ def commands(page: Path) -> Iterator[list[str]]:
                 yield words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_commands_are_ones_that_there_are(page: Path) -> None:
     for program, *words in commands(page):

@@ -47,6 +47,7 @@ def test_kinds_that_differ_widen_the_bracket_of_another_one() -> None:
         assert reading.outside(HERE) == [] and "3 measured kinds" in reading.widened[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("groups", "kinds"), [(GRID, 2), (GRID, 4), (GRID[4:6], 3)])
 def test_brackets_hold_for_a_kind_that_was_not_measured(
     groups: tuple[tuple[int, int], ...], kinds: int

@@ -61,6 +61,7 @@ def test_seeds_get_past_the_door(name: str, make: Callable[..., Runner]) -> None
         assert 2 * runner.tally.accepted >= len(seeds), runner.tally.refused
 
 
+@pytest.mark.slow
 @EACH
 def test_mutations_are_accepted_or_refused_by_name(name: str, make: Callable[..., Runner]) -> None:
     runner = make(TARGETS[name])

@@ -60,6 +60,7 @@ def test_replacing_one_record_leaves_every_other_row_bit_equal(
     assert torch.equal(before[keep], after[keep])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "task", "kept"), IN_FULL + QUANTISED)
 def test_dropping_one_record_moves_no_other_row(
     make_worker: Callable[..., Any], kind: str, task: str, kept: dict[str, str]

@@ -43,6 +43,7 @@ def logits(model: Any) -> torch.Tensor:
     return found.float()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

@@ -73,6 +73,7 @@ def kinds(model: Any) -> list[tuple[str, type]]:
     return [(name, type(module)) for name, module in model.named_modules()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_step_with_a_quantised_base(loaded: Make, step: Make, way: str, prepared: bool) -> None:
@@ -125,6 +126,7 @@ def test_what_others_quantised_is_refused(lora: Make, step: Make) -> None:
         step(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["4bit", "8bit"])
 def test_a_trainer_loads_a_named_base_in_fewer_bits(
     model_folder: Make, byte_tokenizer: Any, notes: Any, tmp_path: Path, way: str

@@ -210,6 +210,7 @@ WATCHED = [pytest.param(kind, "fedpriv", id=f"{kind}-fedpriv") for kind in KINDS
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "engine"), WATCHED)
 def test_who_would_see_single_records_is_refused_by_name(
     private_step: Make, lora: Make, engine: str, kind: str

@@ -179,6 +179,7 @@ def test_it_releases_what_a_simulation_does_of_the_same_draws(
     step.close()
 
 
+@pytest.mark.slow
 def test_samples_are_poisson(private_step: Make) -> None:
     """Their sizes spread as coins do, and two units are together as often as chance has it."""
     steps, rate = 150, 0.3

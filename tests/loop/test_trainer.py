@@ -91,6 +91,7 @@ def trainer(lora: Make, byte_tokenizer: Any, notes: Any, config: Make) -> Iterat
         one.private.close()
 
 
+@pytest.mark.slow
 def test_a_script_for_trl_with_two_other_lines(
     model_folder: Make, byte_tokenizer: Any, config: Make, tmp_path: Path, trainer: Make
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_script_for_trl_with_two_other_lines(
     assert np.array_equal(TrainableVector(loaded).read(), TrainableVector(made.model).read())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "messages", "answers", "pairs", "note", "labels"])
 def test_the_formats_of_trl(
     trainer: Make, byte_tokenizer: Any, model_folder: Make, kind: str
@@ -186,6 +188,7 @@ def test_it_is_the_loop_by_hand(
     assert np.abs(expected - TrainableVector(lora()).read()).max() > 0.002
 
 
+@pytest.mark.slow
 def test_the_records_go_nowhere_but_into_the_steps(
     trainer: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +204,7 @@ def test_the_records_go_nowhere_but_into_the_steps(
     assert made.private.epsilon == made.private.epsilon_planned
 
 
+@pytest.mark.slow
 def test_no_file_says_how_long_steps_took(trainer: Make, tmp_path: Path) -> None:
     """What a script writes as it always does, and the dates of what a Trainer writes itself."""
     made = trainer(save_strategy="steps", save_steps=1, save_total_limit=3)
@@ -302,6 +306,7 @@ def test_a_plan_without_steps_is_refused(trainer: Make, name: str, value: int) -
         trainer(**{"max_steps": -1, name: value})
 
 
+@pytest.mark.slow
 def test_a_folder_and_labels_are_a_classifier(
     trainer: Make, model_folder: Make, notes: Any, tmp_path: Path
 ) -> None:
@@ -316,6 +321,7 @@ def test_a_folder_and_labels_are_a_classifier(
         trainer(rows, str(tmp_path), **given)
 
 
+@pytest.mark.slow
 def test_a_head_that_was_drawn_is_in_the_adapter(
     trainer: Make, byte_tokenizer: Any, notes: Any, tmp_path: Path
 ) -> None:
@@ -402,6 +408,7 @@ def test_a_window_is_as_long_as_the_model_reads_where_nobody_says(
         trainer(max_length=reads + 1)
 
 
+@pytest.mark.slow
 def test_layers_are_computed_twice_where_asked_and_give_the_same(
     trainer: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,6 +470,7 @@ def test_it_wants_its_own_arguments(lora: Make, notes: Any, tmp_path: Path) -> N
         PrivateTrainer(lora(), TrainingArguments(output_dir=str(tmp_path)), notes)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_evaluation_needs_the_word_that_its_records_are_public(trainer: Make, notes: Any) -> None:
     public = [{"text": "a public note about fever"}]
     with pytest.raises(ConfigError, match=r"eval_dataset.*loss on private records"):
@@ -484,6 +492,7 @@ def test_evaluation_needs_the_word_that_its_records_are_public(trainer: Make, no
         trainer().evaluate(public)
 
 
+@pytest.mark.slow
 def test_a_model_that_ends_worse_than_it_began_is_told(
     trainer: Make, notes: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,6 +509,7 @@ def test_a_model_that_ends_worse_than_it_began_is_told(
         assert not told or "was 0.693 and is 2.175" in words[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of_steps", "options", "told"),
     [
@@ -546,6 +556,7 @@ class Stop(TrainerCallback):
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_a_checkpoint_and_pays_nothing_twice(trainer: Make, tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     Ledger.create(path, Terms("0" * 32, 50, "record", 1, 1e-3, 50, simulated=False)).close()

@@ -190,6 +190,7 @@ def test_values_that_contradict_are_refused_by_name(typed: dict[str, Any], why: 
     assert str(found.value).startswith(next(iter(typed)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours", [False, True])
 def test_a_script_for_trl_runs_with_two_other_lines(
     ours: bool,

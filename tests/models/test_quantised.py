@@ -80,6 +80,7 @@ def test_the_codes_are_those_that_the_digest_names() -> None:
     assert eight.codes.reshape(-1)[::8].tolist() == [0, 18, 36, 54, 161, 203, 221, 239]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("kind", sorted(set(TARGETS)))
 def test_it_computes_what_its_rounded_weights_compute(
@@ -118,6 +119,7 @@ def test_only_frozen_linear_weights_are_in_fewer_bits(
     assert all(not b.requires_grad for b in worker.model.buffers())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("kind", sorted(set(TARGETS)))
 def test_what_is_stored_in_16_bits_is_read_so_and_comes_to_the_same(

@@ -207,6 +207,7 @@ def test_mentions_are_of_the_innermost_definition(two_files: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(2))
 def test_our_functions_are_the_same_when_written_anew(number: int) -> None:
     """Whatever they are made of: every function in a sixteenth of our files."""

@@ -167,6 +167,7 @@ def test_each_text_is_of_one_teacher_drawn_by_its_weight(
     assert counts == pytest.approx([400, 400, 200], abs=60)  # four deviations
 
 
+@pytest.mark.slow
 def test_a_wider_adapter_learns_to_answer_as_the_three_do(
     worker: Worker, wide: Worker, teachers: Weighted, records: list[Example]
 ) -> None:
@@ -197,6 +198,7 @@ def test_the_same_seed_makes_the_same_adapter(
     assert not np.array_equal(made(1), made(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"frozen_a": True}, {"modules_to_save": ("lm_head",)}])
 def test_what_is_trained_otherwise_is_widened_too(
     worker: Worker, records: list[Example], settings: dict[str, Any]

@@ -79,6 +79,7 @@ def one_is_infinite(part: Tensor) -> Tensor:
     return part + torch.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantize", [None, "8bit", "4bit"])
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
 def test_a_row_has_the_same_bits_in_any_company(

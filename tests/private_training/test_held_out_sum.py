@@ -90,6 +90,7 @@ def estimated(total: np.ndarray, noise: float, slots: int, rate: float) -> tuple
     return estimates([total], [noise], [units], ranges=ranges, centres=CENTRES, clip_norm=CLIP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 def test_a_look_estimates_the_mean_with_the_deviation_that_it_states(
     make_worker: Make, pay: Make, numerics: str

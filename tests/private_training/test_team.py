@@ -79,6 +79,7 @@ def sums(workers: tuple[Any, Any], count: int, numerics: Any = "default") -> lis
     return found
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_sum_of_one(workers: tuple[Any, Any]) -> None:
     assert not isinstance(HALF.at(workers[0]), Shared)
     for count in (9, 1, 0):

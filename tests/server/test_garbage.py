@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 MANY = """
 import gc
-from fedpriv_server.serve import look_seldom
+from fedpriv_server.serve import collect_garbage_rarely
 
 def looks():
     return sum(generation["collections"] for generation in gc.get_stats())
@@ -18,11 +20,12 @@ def work():
     return looks() - before, gc.get_freeze_count()
 
 usual, _ = work()
-look_seldom()
+collect_garbage_rarely()
 print(usual, *work())
 """
 
 
+@pytest.mark.slow
 def test_garbage_is_looked_for_seldom() -> None:
     child = subprocess.run([sys.executable, "-c", MANY], capture_output=True, text=True, check=True)
     usual, seldom, frozen = map(int, child.stdout.split())

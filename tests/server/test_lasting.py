@@ -91,6 +91,7 @@ def test_one_after_the_other_and_a_failure_holds_up_none(place: Place) -> None:
     assert place.queue.job(3).sites == {"a": {"rounds": 3, "last": "ok"}}
 
 
+@pytest.mark.slow
 def test_one_is_aborted_between_two_rounds_and_tried_again(place: Place) -> None:
     def is_aborted(run: RunDirectory, between: Callable[[], None]) -> None:
         between()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -26,13 +25,14 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.config.server import ServerSection
 from fedpriv.data.config import DataSection
-from fedpriv.errors import ConfigError, EnrolmentError, FedprivError
+from fedpriv.errors import ConfigError, EnrolmentError, FedprivError, RunningError
 from fedpriv.pki.certificates import check_certificate, describe, load_certificate
 from fedpriv.pki.enrolment import Enrolment, read_enrolment
 from fedpriv.pki.keys import fingerprint, is_encrypted, load_key, new_key, public_pem, write_key
 from fedpriv.pki.points import in_groups
 from fedpriv.pki.request import make_request
 from fedpriv.privacy.config import PrivacySection
+from fedpriv.process import only_process
 from fedpriv_server.authority import Authority
 from fedpriv_server.provision import ProvisionOptions, provision, server_names
 from fedpriv_server.provision_command import PASSPHRASE
@@ -523,13 +523,8 @@ def test_a_renewal_that_was_killed_is_done_again(
 def test_two_runs_do_not_mix(federation: Make) -> None:
     file = federation()
     run(file)
-    descriptor = os.open(file.parent / "pki", os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with pytest.raises(EnrolmentError, match="another fedpriv provision is at work"):
-            run(file)
-    finally:
-        os.close(descriptor)
+    with only_process(file.parent / "pki"), pytest.raises(RunningError, match="another process"):
+        run(file)
     run(file)
 
 

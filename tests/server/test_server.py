@@ -185,6 +185,7 @@ class ForgetfulGrid(InlineGrid):
         return super().send_and_receive(in_time, timeout=timeout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_round_goes_on_without_a_broken_site(
     federation: Make, tmp_path: Path, fault: str

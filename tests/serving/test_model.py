@@ -25,6 +25,7 @@ def off_by(made: Made, found: Callable[..., Any], **batch: Tensor) -> float:
         return Rounded(lambda: made.mean(**batch)).off_by(found(**batch).logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 def test_it_answers_with_the_mean_of_the_probabilities(
     kind: str, make_site_model: MakeSiteModel
@@ -40,6 +41,7 @@ def test_it_answers_with_the_mean_of_the_probabilities(
     assert out.tolist() == row.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -63,6 +65,7 @@ def test_it_does_whatever_was_trained(
     assert off_by(made, model, input_ids=texts()) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "pooling"), [*((kind, "own") for kind in LABELLERS), ("bert", "mean")]
 )

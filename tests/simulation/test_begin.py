@@ -27,6 +27,7 @@ Make = Callable[..., Any]
 STILL = ("optimizer.lr=1e-12",)  # what is trained stays where it began
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["continued", "merged"])
 def test_it_writes_what_the_adapter_does_and_its_run_can_be_moved(
     federation: Make, model_folder: Make, tmp_path: Path, how: str

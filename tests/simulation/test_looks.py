@@ -44,6 +44,7 @@ def slots_of(out: Path, job: str, site: str = "site-0") -> list[tuple[int, bool]
         return ledger.slots(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -210,6 +211,7 @@ def test_what_a_look_leaves_does_not_depend_on_records_but_for_two_values(
     assert seen[0] == seen[1]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_one_that_was_not(federation: Make, tmp_path: Path) -> None:
     """With a seed: the same looks, and the same model, whenever it stopped."""
     file = federation(rounds=3)

@@ -57,6 +57,7 @@ def elsewhere(out: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in files if "private" not in path.parts}
 
 
+@pytest.mark.slow
 def test_the_coordinator_sees_scores_of_public_records_alone(
     federation: Make, tmp_path: Path
 ) -> None:

@@ -200,6 +200,7 @@ def stop(calls: int, work: Callable[..., Any]) -> Callable[..., Any]:
     return stopped
 
 
+@pytest.mark.slow
 def test_an_interrupted_sum_is_asked_for_again_and_comes_to_the_same(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def test_the_adapter_loads_in_peft_and_is_the_last_model(finished: Finished) -> 
     assert loaded.detach().abs().max() > 0
 
 
+@pytest.mark.slow
 def test_seeded_runs_repeat_and_say_that_they_are_not_private(
     federation: Make, tmp_path: Path
 ) -> None:
@@ -274,6 +275,7 @@ class Stop:
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_same_ledger_and_model(
     federation: Make, tmp_path: Path
 ) -> None:
@@ -332,6 +334,7 @@ def test_a_killed_run_resumes_to_the_same_ledger_total(
             assert ledger.slots(report.job) == [(slot, True) for slot in range(5)]
 
 
+@pytest.mark.slow
 def test_a_repeated_slot_gets_the_stored_reply(federation: Make, tmp_path: Path) -> None:
     """A server that forgets its last checkpoint asks again, and pays nothing."""
     file, out = federation(rounds=3), tmp_path / "run"
@@ -343,6 +346,7 @@ def test_a_repeated_slot_gets_the_stored_reply(federation: Make, tmp_path: Path)
     assert all(report.events[0].count == 3 for report in resumed.budgets.values())
 
 
+@pytest.mark.slow
 def test_a_restored_ledger_stops_the_run(federation: Make, tmp_path: Path) -> None:
     file, out = federation(rounds=4), tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
@@ -454,6 +458,7 @@ def test_a_run_that_never_began_makes_room(federation: Make, tmp_path: Path) -> 
     run(file, out)
 
 
+@pytest.mark.slow
 def test_resuming_with_other_settings_is_refused(federation: Make, tmp_path: Path) -> None:
     file, out = federation(rounds=3), tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
@@ -469,6 +474,7 @@ def test_resuming_with_other_settings_is_refused(federation: Make, tmp_path: Pat
         run(file, seeded, resume=True, insecure_seed=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["evaluation.data", "evaluation.tuning"])
 def test_resuming_with_other_records_of_the_coordinator_is_refused(
     federation: Make, tmp_path: Path, key: str

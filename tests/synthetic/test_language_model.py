@@ -119,6 +119,7 @@ def test_a_prompt_that_fills_the_window_leaves_room(generator: Make, length: int
     assert len(made["completion"]) < 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_a_text_is_as_long_as_it_is_by_itself(kind: str, make_worker: Make) -> None:
     """Beside a start of 125 tokens, where 128 is all that the model has positions for."""

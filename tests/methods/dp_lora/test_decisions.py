@@ -80,6 +80,7 @@ def steered(make_worker: Callable[..., Any]) -> Callable[..., Steered]:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 @pytest.mark.parametrize(
     ("by", "terms"),

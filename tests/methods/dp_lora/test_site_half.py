@@ -65,6 +65,7 @@ def _by_hand(worker: Any, members: list[tuple[Example, ...]], parameters: np.nda
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("microbatch", [1, 2, 5, 64])
 def test_it_equals_the_loop_for_any_microbatch(
     make_worker: Callable[..., Any], parameters_of: Any, microbatch: int
@@ -136,6 +137,7 @@ class Unreadable(list[tuple[Example, ...]]):
         return super().__getitem__(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 @pytest.mark.parametrize("kind", ["too long", "without a token", "unreadable"])
 def test_a_unit_that_has_no_length_drops_no_other(
@@ -173,6 +175,7 @@ def watched(
     return sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["modernbert", pytest.param("bert", marks=pytest.mark.slow)])
 def test_one_unit_moves_no_other_whatever_values_a_server_sends(
     make_worker: Callable[..., Any], kind: str
@@ -255,6 +258,7 @@ def labelled(members: list[tuple[Example, ...]], task: str) -> list[tuple[Exampl
     return [tuple(Example(e.input_ids, len(e.input_ids) % 3) for e in unit) for unit in members]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "task"), KINDS)
 def test_in_strict_numerics_a_unit_adds_the_same_integers_whatever_else_is_sampled(
     make_worker: Callable[..., Any], parameters_of: Any, kind: str, task: str

@@ -47,6 +47,7 @@ def by_hand(
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", ["normalised", "clipped"])
 @pytest.mark.parametrize("microbatch", [1, 2, 64])
 def test_it_equals_the_loop_for_any_microbatch(
@@ -114,6 +115,7 @@ def test_a_unit_adds_the_same_integers_whatever_else_is_sampled(make_worker: Mak
     assert whole.dtype == torch.int64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", ["normalised", pytest.param("clipped", marks=pytest.mark.slow)])
 def test_a_unit_adds_the_same_whatever_else_is_sampled_at_a_small_ridge(
     make_worker: Make, bound: Any

@@ -33,6 +33,7 @@ def test_without_sampling_it_holds_the_exact_value(noise: float, count: int, del
     assert found.upper - found.lower < 0.025 * true
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("delta", "events"),
     [

@@ -148,6 +148,7 @@ def test_float64_errs_far_less_than_its_bound() -> None:
     assert worst < Z_ERROR / 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "deviation",
     [pytest.param(d, marks=() if d == 41.7 else pytest.mark.slow) for d in DEVIATIONS],
@@ -165,6 +166,7 @@ def test_it_is_the_exact_inverse_at_the_edges_too(deviation: float) -> None:
         assert found.tolist() == expected
 
 
+@pytest.mark.slow
 def test_a_comparison_is_right_to_the_last_bit_where_two_series_of_erfc_meet() -> None:
     """At 16383 bits; against the asymptotic one, which is right to e^(-x²) of its value."""
     deviation, bits, k = 2.0**30, 16_383, round(75.9 * 2**30.5)
