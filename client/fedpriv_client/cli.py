@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from collections.abc import Callable
 from getpass import getuser
@@ -482,6 +483,7 @@ def _order(config: Path, how: Callable[[Orders], Orders]) -> None:
 
 
 def main() -> None:
-    """Run the `fedpriv-client` command."""
+    """Run the `fedpriv-client` command, which leaves no core file: it would hold records."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     set_environment()
     run(app)

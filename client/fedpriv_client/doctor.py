@@ -39,7 +39,7 @@ from fedpriv_client.init import usual_job
 from fedpriv_client.roster_entry import own_key
 from fedpriv_client.settings import enrolment_of, ledger_path, ledgers, settings_of, site_settings
 from fedpriv_client.site_ledger import open_ledger
-from fedpriv_client.site_settings import cache_folder
+from fedpriv_client.site_settings import cache_folder, work_folder
 from fedpriv_client.undo_init import LOG, last_undone
 
 FAR = 10  # times the declared size, or a part of it: nobody typed that on purpose
@@ -105,7 +105,7 @@ def _undone(file: SiteFile) -> Iterator[Finding]:
 def _own_models(file: SiteFile) -> Iterator[Finding]:
     """Say where adapters are that were trained on the site's records without privacy, if any."""
     from fedpriv.serving.folder import site_models
-    from fedpriv_client.own import own_cache, work_folder
+    from fedpriv_client.own import own_cache
 
     state = file.site.state_dir
     folders = (site_models(state), state / "personal", state / "alone")  # two of older versions
@@ -114,7 +114,7 @@ def _own_models(file: SiteFile) -> Iterator[Finding]:
         text = f"{places}: trained on this site's records without privacy: not to leave this house"
         yield Finding("own models", True, text)
     cache = own_cache(state)
-    if cache.exists() and not is_running(work_folder(state)):
+    if cache.exists() and (is_running(state) or not is_running(work_folder(state))):
         left = f"{cache}: holds clear text of records, of a command that was killed"
         again = "Remove it, or run fedpriv-client personalise or evaluate again"
         yield Finding("own models", None, f"{left}. {again}")

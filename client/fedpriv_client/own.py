@@ -1,11 +1,11 @@
-"""What a site's own looks at its records begin with: `personalise` and `evaluate`.
+"""Begin what a site computes of its records for itself: `personalise` and `evaluate`.
 
-Beside the site's process, which may run: no ledger is opened and no server dialled.
+No ledger is opened and no server dialled. The client has to be stopped: computing beside it would
+slow its steps, so that a server could tell from its answers how long this takes (law 19).
 """
 
 from __future__ import annotations
 
-import gzip
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -14,28 +14,20 @@ from functools import partial
 from pathlib import Path
 
 from fedpriv.adapter_facts import AdapterFacts, read_facts
-from fedpriv.base_model import FACTS, WEIGHTS
+from fedpriv.base_model import FACTS
 from fedpriv.config.site_file import SiteFile
-from fedpriv.config.sources import OtherSource, Source, where
 from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.spec import DataSpec
-from fedpriv.errors import ConfigError, DataError, FedprivError
+from fedpriv.errors import ConfigError, FedprivError, RunningError
 from fedpriv.files import private_folder
-from fedpriv.models.base import fetch_base
-from fedpriv.names import OWN_KINDS
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv.process import is_running, only_process
 from fedpriv.serving.folder import site_models
-from fedpriv_client.disk_space import megabytes
 from fedpriv_client.own_records import read_records
 from fedpriv_client.settings import site_settings
 from fedpriv_client.site_job import check_loaded, recipe_of
-from fedpriv_client.site_settings import SiteSettings, adapters_folder
-
-PLAIN = (".jsonl", ".json", ".csv", ".tsv")  # as large as what is copied of them, about
-COPIES, SLACK = 2, 1 << 20  # what a copy may take of its file; bytes of an adapter's folder
-ADAPTERS = 2 * (len(OWN_KINDS) + 1)  # each is in the site model and, before that, by itself
+from fedpriv_client.site_settings import SiteSettings, adapters_folder, work_folder
 
 
 @dataclass(frozen=True)
@@ -83,9 +75,14 @@ def at_work(state_dir: Path) -> Iterator[Path]:
     """Let one command at a time be at work; gives a folder that is gone afterwards, errors or not.
 
     Raises:
-        RunningError: another such look is under way.
+        RunningError: another such command is at work, or the client runs.
     """
     private_folder(state_dir)
+    if is_running(state_dir):
+        raise RunningError(
+            f"{state_dir}: the client runs, and its answers would show how long this takes. Stop it"
+            " for as long as that is; its jobs wait."
+        )
     with ExitStack() as stack:
         stack.enter_context(only_process(private_folder(work_folder(state_dir))))
         made = work_folder(state_dir) / "adapters"
@@ -100,7 +97,7 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[tuple[OwnR
     """Read the records and load the model; their clear text is gone afterwards, errors or not.
 
     Raises:
-        DataError: see `read_records`; or a running client would be left too little of the disk.
+        DataError: see `read_records`.
         ModelError, ConfigError, ProtocolError: the model can't be loaded, or is another.
 
     Privacy:
@@ -108,7 +105,6 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[tuple[OwnR
     """
     settings, proposal = chosen.settings, chosen.facts.proposal
     with ExitStack() as stack:
-        _check_room(chosen)
         cache = own_cache(settings.state_dir)
         shutil.rmtree(cache, ignore_errors=True)  # of a process that was killed
         stack.callback(shutil.rmtree, private_folder(cache), ignore_errors=True)
@@ -119,11 +115,6 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[tuple[OwnR
         pool = stack.enter_context(closing(WorkerPool(1)))
         with pool.borrow(recipe_of(proposal, settings), look) as worker:
             yield records, worker
-
-
-def work_folder(state_dir: Path) -> Path:
-    """Return the folder where one command at a time works."""
-    return state_dir / "personal-work"
 
 
 def own_cache(state_dir: Path) -> Path:
@@ -141,48 +132,3 @@ def _newest(folder: Path) -> Path:
         )
         raise ConfigError("no adapter was handed over to this site yet", file=folder, fix=fix)
     return found[-1].parent
-
-
-def _check_room(chosen: Federated) -> None:
-    """Look for room beside a client that runs; what it reserved of the disk, it holds.
-
-    Raises:
-        DataError: there is less, or nobody knows beforehand how much the copy of the records takes.
-    """
-    settings = chosen.settings
-    if not is_running(settings.state_dir):
-        return
-    sources = [settings.data, *([settings.held_out] if isinstance(settings.held_out, Path) else [])]
-    copy = sum(map(_unpacked, sources))
-    adapter = (chosen.folder / WEIGHTS).stat().st_size + SLACK
-    model = recipe_of(chosen.facts.proposal, settings).model
-    base = sum(path.stat().st_size for path in fetch_base(model).weights)
-    copies = COPIES if settings.transform is None else 2 * COPIES  # what it makes is another
-    missing = copies * copy + ADAPTERS * adapter + base
-    missing -= shutil.disk_usage(settings.state_dir).free
-    if missing > 0:
-        raise DataError(
-            f"is {megabytes(missing)} short of disk space for another copy of the records beside"
-            " the client that runs",
-            file=settings.state_dir,
-            fix="Free some of the disk, or stop the client for as long as this takes.",
-        )
-
-
-def _unpacked(source: Source) -> int:
-    """Return the bytes of a file of records as text.
-
-    Raises:
-        DataError: its format tells the size only when it is read, or it is no file.
-    """
-    path = Path(where(source))
-    packed = path.suffix == ".gz"
-    is_plain = (path.with_suffix("") if packed else path).suffix in PLAIN
-    if isinstance(source, OtherSource) or not path.is_file() or not is_plain:  # or attachments are
-        problem = "takes disk space that can't be told beforehand, and the client runs"
-        fix = "Stop the client for as long as this takes; its jobs wait."
-        raise DataError(problem, file=where(source), fix=fix)
-    if not packed:
-        return path.stat().st_size
-    with gzip.open(path) as stream:
-        return sum(map(len, iter(partial(stream.read, 1 << 20), b"")))

@@ -22,6 +22,7 @@ from fedpriv_client.connection import ServerConnection
 from fedpriv_client.fleet import MIB
 from fedpriv_client.service import Service
 from fedpriv_client.settings import enrolment_of, site_settings
+from fedpriv_client.site_settings import work_folder
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ def serve(file: SiteFile, config: Path) -> None:
     folder = private_folder(file.site.state_dir)
     with contextlib.ExitStack() as stack:
         stack.enter_context(only_process(folder))
+        # Own training beside it would show in the times of its answers (law 19).
+        stack.enter_context(only_process(private_folder(work_folder(folder))))
         status = Status(folder, site=file.site.name, server=file.server.address)
         status.update(connection="connecting", activity="starting", problem="", refusal="")
         stack.callback(status.update, connection="none", activity="stopped")

@@ -106,6 +106,11 @@ def cache_folder(state_dir: Path) -> Path:
     return state_dir / "cache"
 
 
+def work_folder(state_dir: Path) -> Path:
+    """Return the folder of what a site computes for itself, while no client runs."""
+    return state_dir / "personal-work"
+
+
 def adapters_folder(state_dir: Path) -> Path:
     """Return the folder with the adapters of finished jobs, each in a folder of its job's name.
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedpriv.data.values import as_text
 from fedpriv.environment import without_hub_code
-from fedpriv.errors import ConfigError, NotPrivateError
+from fedpriv.errors import ConfigError, ModelError, NotPrivateError
 from fedpriv.files import sha256
 from fedpriv.gradients.remembered import bits_of
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
@@ -239,3 +239,31 @@ def _refuse_dropout(model: nn.Module) -> None:
                 " record's gradient when another joins or leaves, so that clipping bounds nothing."
                 " Set lora_dropout = 0; the noise regularises more than it would."
             )
+
+
+def forwards(model: nn.Module) -> dict[str, Any]:
+    """Return the forward passes that somebody put in the place of a module's own, by its name."""
+    found = ((name, vars(module).get("forward")) for name, module in model.named_modules())
+    return {name: forward for name, forward in found if forward is not None}
+
+
+def refuse_other_numbers(model: nn.Module, tried: dict[str, Any]) -> None:
+    """Refuse to compute otherwise than when gradients were tried: all of a step might be noise.
+
+    Args:
+        tried: the `forwards` of then.
+
+    Raises:
+        ModelError: autocast or inference mode is active, or a forward pass was replaced.
+    """
+    device = next(model.parameters()).device.type
+    if torch.is_autocast_enabled(device) or torch.is_inference_mode_enabled():
+        raise ModelError(
+            "A step can't be computed in autocast or inference mode. Leave their `with` block, and"
+            " load the model in bfloat16 to compute in that."
+        )
+    if forwards(model) != tried:
+        raise ModelError(
+            "The model has another forward pass than when the step was made. Prepare it first, as"
+            " by accelerate without mixed precision, and then make the step."
+        )

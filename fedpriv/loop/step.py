@@ -20,7 +20,15 @@ from fedpriv.data.in_memory import KEY, Records, check_records, columns_of
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
-from fedpriv.loop.model import computing, held, refuse_more, section_of, worker_of
+from fedpriv.loop.model import (
+    computing,
+    forwards,
+    held,
+    refuse_more,
+    refuse_other_numbers,
+    section_of,
+    worker_of,
+)
 from fedpriv.loop.records import own_units, public_examples, spec_of
 from fedpriv.loop.slots import Slots, check_stated, ledger_for, not_stated, open_lasting
 from fedpriv.methods.dp_lora.site_half import DpLora
@@ -209,6 +217,7 @@ class PrivateStep:
                 most = self._expected_units * max_records_per_unit
                 with computing(model), telling("Trying how many records to compute at once"):
                     try_lengths(self._worker, most, steps)
+            self._forwards = forwards(model)
         except BaseException:
             resources.close()
             raise
@@ -246,6 +255,8 @@ class PrivateStep:
             SlotError: all steps of the plan were taken.
             LedgerError: the step can't be paid for; nothing was sampled.
             ProtocolError: what is trained is not finite; nothing was paid.
+            ModelError: the model would compute in other numbers than when it was tried, as under
+                autocast; nothing was paid.
             NotPrivateError: more is trained than when this was made, or a hook, a mode or a
                 profiler would see gradients of single records; nothing was paid.
 
@@ -258,6 +269,7 @@ class PrivateStep:
         with self._lock:
             refuse_more(worker.model, worker.vector.names)
             worker.refuse_onlookers()
+            refuse_other_numbers(worker.model, self._forwards)
             parameters = worker.vector.read()
             check_vector(parameters, worker.vector.size)
             paid = self._slots.pay(parameters)

@@ -130,6 +130,12 @@ class PrivateTrainer(Trainer):
                 callbacks=[*(callbacks or [])],
                 optimizers=optimizers,
             )
+        if (
+            self.accelerator.mixed_precision != "no"
+        ):  # of the environment, as accelerate launch sets
+            fix = 'Use "no", and load the model in bfloat16 to compute in that.'
+            value = self.accelerator.mixed_precision
+            raise ConfigError("is not used", key="mixed_precision", value=value, fix=fix)
         self.private = PrivateStep(
             self.model,
             self.processing_class,

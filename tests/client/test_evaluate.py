@@ -25,8 +25,9 @@ from fedpriv.personal.own_models import TRAINED
 from fedpriv.personal.records import to_test_on
 from fedpriv.process import only_process
 from fedpriv_client.evaluate import PAGE, own_view
-from fedpriv_client.own import federated, opened, own_cache, work_folder
+from fedpriv_client.own import federated, opened, own_cache
 from fedpriv_client.personalise import personalise
+from fedpriv_client.site_settings import work_folder
 from tests.arithmetic import Rounded
 from tests.client.own_setting import QUICK, WORDS, OwnSetting, invoke, notes
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,9 +23,10 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import only_process
 from fedpriv.serving import load_site_model
 from fedpriv_client.evaluate import own_view
-from fedpriv_client.own import own_cache, work_folder
+from fedpriv_client.own import own_cache
 from fedpriv_client.personalise import Watch, personalise, summary
 from fedpriv_client.settings import ledgers
+from fedpriv_client.site_settings import work_folder
 from tests.arithmetic import Rounded
 from tests.client.own_setting import WORDS, OwnSetting, invoke, notes, tree
 
@@ -348,55 +347,22 @@ def test_a_job_of_any_name_is_in_nobodys_way(setting: OwnSetting) -> None:
         assert personalise(setting.file, setting.config).folder.name == job
 
 
-def test_it_works_beside_a_client_that_runs_and_opens_no_ledger(setting: OwnSetting) -> None:
+def test_while_the_client_runs_nothing_is_computed_beside_it(setting: OwnSetting) -> None:
+    """Its answers would take longer, and the records decide how long own training takes."""
+    setting.hand_over()
+    for command in (personalise, own_view):
+        with only_process(setting.state), pytest.raises(RunningError, match="the client runs"):
+            command(setting.file, setting.config)
+    assert not work_folder(setting.state).exists()
+
+
+def test_it_opens_no_ledger(setting: OwnSetting) -> None:
     setting.hand_over()
     [path] = ledgers(setting.file).values()
     before = path.read_bytes()
-    with only_process(setting.state), Ledger.open(path):
+    with Ledger.open(path):
         assert personalise(setting.file, setting.config).folder.exists()
     assert path.read_bytes() == before
-
-
-def test_a_client_that_runs_is_left_its_disk(
-    setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setting.hand_over()
-    monkeypatch.setattr(
-        "fedpriv_client.own.shutil.disk_usage", lambda _: SimpleNamespace(free=10**6)
-    )
-    with only_process(setting.state), pytest.raises(DataError, match="beside the client that runs"):
-        personalise(setting.file, setting.config)
-    assert personalise(setting.file, setting.config).folder.exists()
-
-
-def test_of_a_packed_file_what_is_in_it_counts(
-    setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be a thousand times as large when it is read."""
-    setting.hand_over()
-    rows = "".join(json.dumps({"note": row["note"], "more": " " * 10**6}) + "\n" for row in notes())
-    packed = setting.folder / "notes.jsonl.gz"
-    packed.write_bytes(gzip.compress(rows.encode()))
-    assert packed.stat().st_size < 10**5
-    setting.change(f'path = "{Path(setting.file.data.path).name}"', 'path = "notes.jsonl.gz"')
-    free = SimpleNamespace(free=10**7)
-    monkeypatch.setattr("fedpriv_client.own.shutil.disk_usage", lambda _: free)
-    with only_process(setting.state), pytest.raises(DataError, match="beside the client that runs"):
-        personalise(setting.file, setting.config)
-    free.free += 10**8
-    with only_process(setting.state):
-        assert personalise(setting.file, setting.config).folder.exists()
-
-
-def test_beside_a_client_nobody_guesses_what_a_data_set_takes(setting: OwnSetting) -> None:
-    setting.hand_over()
-    setting.change(f'path = "{Path(setting.file.data.path).name}"', 'path = "somebody/notes"')
-    with only_process(setting.state), pytest.raises(DataError, match="beforehand") as caught:
-        personalise(setting.file, setting.config)
-    assert "Stop the client" in caught.value.fix
-    setting.change('path = "somebody/notes"', 'omop = { url = "sqlite:///cdm.db" }')
-    with only_process(setting.state), pytest.raises(DataError, match="beforehand"):
-        personalise(setting.file, setting.config)
 
 
 @pytest.mark.usefixtures("quiet_signals")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from peft import LoraConfig, get_peft_model
 from scipy.stats import binom, chi2
 from transformers import AutoModelForSequenceClassification
@@ -392,6 +393,28 @@ def test_what_is_trained_has_to_be_finite_and_costs_nothing_else(private_step: M
     with pytest.raises(ProtocolError, match="finite"):
         step.backward()
     assert step.taken == 0
+
+
+@pytest.mark.parametrize("engine", ["fedpriv", "opacus"])
+def test_in_other_numbers_than_were_tried_no_step_is_taken(
+    private_step: Make, lora: Make, engine: str
+) -> None:
+    """Each record would fail under autocast, and all of ε would be spent on noise."""
+    step = private_step(model=lora(), engine=engine)
+    model = step._worker.model
+    for inside in (torch.autocast("cpu", torch.bfloat16), torch.inference_mode()):
+        with inside, pytest.raises(ModelError, match="autocast or inference mode"):
+            step.backward()
+    Accelerator(mixed_precision="bf16", cpu=True).prepare(model)  # type: ignore[no-untyped-call]
+    with pytest.raises(ModelError, match="another forward pass"):
+        step.backward()
+    assert step.taken == 0
+    model.forward = model._original_forward
+    step.close()
+    del model.forward
+    again = private_step(model=model, engine=engine)
+    again.backward()
+    assert again.taken == 1 and not again._worker.failures
 
 
 def test_what_is_unfrozen_later_is_refused_and_costs_nothing(private_step: Make) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
 from transformers import (
@@ -351,6 +352,19 @@ def test_a_head_that_was_drawn_is_in_the_adapter(
             base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
             again = PeftModel.from_pretrained(base, tmp_path / "adapter")(ids).logits
             assert torch.allclose(again, found, rtol=1e-4, atol=1e-7)
+
+
+def test_mixed_precision_of_the_environment_is_refused(
+    trainer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `accelerate launch --mixed_precision bf16` sets it; a Trainer's own accelerator obeys."""
+    AcceleratorState._reset_state(True)  # one of a process before
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    try:
+        with pytest.raises(ConfigError, match="mixed_precision = 'bf16': is not used"):
+            trainer()
+    finally:
+        AcceleratorState._reset_state(True)
 
 
 def test_a_second_adapter_is_refused(trainer: Make, lora: Make) -> None:
