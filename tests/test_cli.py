@@ -424,12 +424,31 @@ def test_plan_says_what_methods_can_do(tmp_path: Path) -> None:
     assert "at rank 4 it can't raise the cosine of a gradient above 2.0 times" in words
     assert "a synthetic set of more than about" in words
     assert DENOISING in words and PE_SGD in words
+    of_a_site = ("--batch", "25", "--size", "250")  # and not of all sites
+    again = json.loads(fedpriv("plan", str(file), "--methods", "--json", *of_a_site).stdout)
+    assert again["methods"]["signal_to_noise"] == pytest.approx(expected)
     over_network = text.replace(
         "[job]", '[server]\naddress = "127.0.0.1:9"\n[job]\nengine = "network"'
     )
     file.write_text(over_network + '[[sites]]\nname = "a"\n')
     shown = fedpriv("plan", str(file), "--methods")
     assert shown.returncode == 2 and "--size: is missing" in shown.stderr
+
+
+def test_plan_keeps_to_what_the_sites_grant(tmp_path: Path) -> None:
+    text = '[job]\nrounds = 9\n[privacy]\nepsilon = 4\n[evaluation]\ndata = "e.jsonl"\n'
+    file = tmp_path / "federation.toml"
+
+    def planned(*caps: str) -> subprocess.CompletedProcess[str]:
+        names = zip("ab", caps, strict=True)
+        site = '[[sites]]\nname = "{}"\ndata = "a.jsonl"\nsize = 99\n{}\n'
+        file.write_text(text + "".join(site.format(name, cap) for name, cap in names))
+        return fedpriv("plan", str(file), "--json")
+
+    assert 0.99 < json.loads(planned("epsilon = 1", "epsilon = 1").stdout)["epsilon"] <= 1
+    assert 3.99 < json.loads(planned("", "epsilon = 8").stdout)["epsilon"] <= 4
+    differ = planned("epsilon = 1", "")
+    assert differ.returncode == 2 and "--epsilon 1 or 4" in differ.stderr
 
 
 def test_plan_says_when_a_plan_is_too_dear() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,7 +95,7 @@ def plan(
     looks = None if job is None else job.evaluation.sites
     if job is not None:  # it says what no option says
         privacy = job.privacy
-        epsilon = privacy.epsilon if epsilon is None else epsilon
+        epsilon = _granted(job) if epsilon is None else epsilon
         delta = privacy.delta if delta is None else delta
         sample_rate = privacy.sample_rate if sample_rate is None and batch is None else sample_rate
         steps = job.steps + privacy.spare_slots if steps is None else steps
@@ -136,6 +137,17 @@ def plan(
         raise typer.Exit(1)
 
 
+def _granted(job: JobConfig) -> float:
+    """Return the ε that every site grants: the job's, or less."""
+    caps = {min(site.epsilon or math.inf, job.privacy.epsilon) for site in job.sites}
+    if len(caps) > 1:
+        fix = "Plan for one of them, such as with --epsilon " + " or ".join(
+            f"{e:g}" for e in sorted(caps)
+        )
+        raise ConfigError("differs between sites", key="sites.epsilon", fix=f"{fix}.")
+    return next(iter(caps), job.privacy.epsilon)
+
+
 def _second(planned: Planned) -> dict[str, Any]:
     """Return what another accountant says of the same steps, or why it says nothing."""
     from fedpriv.privacy.accounting.opinion import name, opinion
@@ -151,7 +163,7 @@ def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[st
     """Estimate what denoising and PE-SGD can do for all sites of a job.
 
     Args:
-        size: units of all sites together, where the file does not say each one's.
+        size: units of all sites together, if the file does not say each one's.
     """
     from fedpriv.doctor.studies import DENOISING, PE_SGD
     from fedpriv.models.stored import adapter_shapes
@@ -162,8 +174,9 @@ def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[st
         problem = "needs to know the model and its adapter"
         raise ConfigError(problem, key="--methods", fix="Name a FILE.")
     sizes = [site.size for site in job.sites]
-    units = size if size is not None else sum(one for one in sizes if one is not None)
-    if size is None and None in sizes:
+    known = [one for one in sizes if one is not None]
+    units = sum(known) if len(known) == len(sizes) else size
+    if units is None:
         problem = "is missing, and the file does not say how many units each site has"
         fix = "Say how many units all sites have together."
         raise ConfigError(problem, key="--size", fix=fix)

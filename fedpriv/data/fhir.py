@@ -61,6 +61,10 @@ def _files(path: Path) -> list[Path]:
     found = [path] if path.is_file() else []
     if path.is_dir():
         found = sorted(one for one in path.iterdir() if one.name.lower().endswith(NAMES))
+        if missed := sorted(one for one in path.rglob("*.ndjson*") if one not in found):
+            fix = "Put all files into one folder, as .ndjson or .ndjson.gz."
+            problem = f"holds files that would not be read, such as {missed[0].relative_to(path)}"
+            raise DataError(problem, key=".path", fix=fix)
     if found and all(one.name.lower().endswith(NAMES) for one in found):
         return found
     problem = "no file of FHIR resources, one a line" if path.exists() else "no such file"

@@ -180,6 +180,12 @@ def columns_of(records: Records) -> dict[str, str]:
     found: set[str] | None = None
     for number, row in enumerate(rows, 1):
         fields = next((fields for fields in _FIELDS if fields <= set(row)), None)
+        if fields == {"messages"} and (more := {"tools", "chat_template_kwargs"} & set(row)):
+            fix = 'Leave them out, or say columns={"messages": "messages"} to read no tools.'
+            problem = (
+                f"has {' and '.join(sorted(more))} beside messages, which no template is given"
+            )
+            raise DataError(problem, key=KEY, fix=fix)
         if fields is None:
             fix = "Columns are text; prompt and completion; messages; or text and label. Name"
             fix += ' yours with columns, such as columns={"text": "note"}.'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -76,9 +77,9 @@ class PrivateTrainer(Trainer):
     Privacy:
         As of `PrivateStep`: the trained model, checkpoints, and all that is logged are made of
         releases and public settings. No training loss is logged, because nobody paid for one; in
-        its place is ``epsilon``, of the steps so far. Samples are drawn inside the steps: the
-        Trainer's own data loader counts, and holds no record. A run goes on from a checkpoint only
-        with a ledger, which knows what was paid before.
+        its place are ``epsilon``, of the steps so far, and ``epsilon_planned``, the claim. Samples
+        are drawn inside the steps: the Trainer's own data loader counts, and holds no record. A run
+        goes on from a checkpoint only with a ledger, which knows what was paid before.
     """
 
     args: PrivateConfig
@@ -109,6 +110,7 @@ class PrivateTrainer(Trainer):
         columns = _columns(train_dataset, args)
         size = declared_size(args.size, args.ledger)
         rate, args.max_steps = args.steps_of(size)
+        self._epoch = range(math.ceil(1 / rate))  # the steps in which each unit is drawn once
         with of_transformers("model"):
             model = _with_adapter(model, peft_config, args, quantization_config)
         tokenizer = _tokenizer_of(model, args) if processing_class is None else processing_class
@@ -124,7 +126,7 @@ class PrivateTrainer(Trainer):
             super().__init__(
                 model=model,
                 args=args,
-                train_dataset=range(args.max_steps),
+                train_dataset=self._epoch,
                 eval_dataset=eval_dataset,
                 processing_class=tokenizer,
                 callbacks=[*(callbacks or [])],
@@ -149,7 +151,7 @@ class PrivateTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Count the steps; records are sampled within them."""
-        steps: Any = range(self.args.max_steps)
+        steps: Any = self._epoch
         return DataLoader(steps, batch_size=1, collate_fn=lambda _: {})
 
     def train(
@@ -161,7 +163,8 @@ class PrivateTrainer(Trainer):
         """Train as `Trainer.train` does.
 
         Raises:
-            ConfigError: there is no ledger that knows what was paid before the checkpoint.
+            ConfigError: there is no ledger that knows what was paid before the checkpoint, or
+                steps of the plan were taken and no checkpoint is named.
             SlotError: all steps of the plan were taken.
         """
         if resume_from_checkpoint and self.args.ledger is None:
@@ -171,6 +174,12 @@ class PrivateTrainer(Trainer):
                 value=resume_from_checkpoint,
                 fix="Train with a ledger (fedpriv ledger init) and a name for the plan (job).",
             )
+        if not resume_from_checkpoint and self.private.taken and self.private.left:
+            raise ConfigError(
+                f"is missing, and {self.private.taken} of {self.args.max_steps} steps were taken",
+                key="resume_from_checkpoint",
+                fix="Name a checkpoint, or begin a plan of another name (job).",
+            )
         for callback in self.callback_handler.callbacks:
             _refuse_tools(callback)
         found = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
@@ -178,6 +187,12 @@ class PrivateTrainer(Trainer):
         losses = {row["step"]: row["eval_loss"] for row in log if "eval_loss" in row}
         best = self.args.load_best_model_at_end and self.state.best_model_checkpoint
         step = int(best.rpartition("-")[2]) if best else self.state.global_step
+        if self.state.global_step < self.args.max_steps:
+            planned = self.private.epsilon_planned
+            logger.warning(
+                "The model has %d of the %d steps of its plan. The claim is the plan's, ε = %.3f.",
+                *(self.state.global_step, self.args.max_steps, planned),
+            )
         if said := worse(losses.get(0), losses.get(step)):  # 0: with eval_on_start
             logger.warning("%s", said)
         return found._replace(metrics=_shown(found.metrics))
@@ -213,8 +228,9 @@ class PrivateTrainer(Trainer):
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what is public, with ε of the steps so far."""
-        super().log({**_shown(logs), "epsilon": self.private.epsilon})
+        """Log what is public, with ε of the steps so far and that of the plan, the claim."""
+        spent, planned = self.private.epsilon, self.private.epsilon_planned
+        super().log({**_shown(logs), "epsilon": spent, "epsilon_planned": planned})
 
     def evaluate(
         self,

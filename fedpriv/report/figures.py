@@ -94,7 +94,7 @@ def look_line(look: Mapping[str, Any] | None) -> str:
         return "too few sites answered a look at their held-out records"
     shown = (f"{key} {give_or_take(**look[key])}" for key in ("loss", "accuracy"))
     sites = "1 site" if look["counted"] == 1 else f"{look['counted']} sites"
-    return f"on held-out records of {sites}, {', '.join(shown)} (noise alone)"
+    return f"on held-out records of {sites}, {', '.join(shown)} (noise alone; mean over units)"
 
 
 def amount(count: float) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from fedpriv.data.encode import conversation
 from fedpriv.synthetic.chat import asked
 from fedpriv.synthetic.language_model import beginning, room, texts_after, tokens_of, window
+
+log = logging.getLogger(__name__)
 
 
 def continue_prompts(
@@ -32,7 +35,10 @@ def continue_prompts(
         temperature: at which tokens are drawn; 0 takes the likeliest each time.
         seed: of what is drawn.
     """
-    starts = [window(model, _start(tokenizer, one, chat=chat), longest) for one in prompts]
+    whole = [_start(tokenizer, one, chat=chat) for one in prompts]
+    starts = [window(model, one, longest) for one in whole]
+    if cut := sum(len(one) > len(start) for one, start in zip(whole, starts, strict=True)):
+        log.warning("%d of %d prompts are too long: only their ends are read.", cut, len(whole))
     rooms = [new or room(len(start), longest) for start in starts]
     return texts_after(model, tokenizer, starts, rooms, temperature=temperature, seed=seed)
 

@@ -15,7 +15,7 @@ from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
 from fedpriv.models.vector import Vector
-from fedpriv.personal.held_out_checks import check_held_out
+from fedpriv.personal.held_out_checks import check_copies, check_held_out
 from fedpriv.personal.records import OwnParts, to_train_on
 from fedpriv.personal.records import own_examples as records_of
 from fedpriv.personal.together import Model
@@ -79,12 +79,14 @@ def check_records(config: JobConfig, worker: Worker) -> None:
             data set; or as `own_examples`.
     """
     tokenizer = worker.base.tokenizer
+    populations, reported, tuning = load(config, worker)
+    trained = [e for population in populations.values() for unit in population.units for e in unit]
+    everywhere = [str(example.input_ids) for example in trained]
     for name, own in own_examples(config, worker).items():
         held_out = [*own.reported, *own.tuning]
         key = f"sites.{name}.held_out"
         check_held_out(own.training.everything, held_out, tokenizer, key=key)
-    populations, reported, tuning = load(config, worker)
-    trained = [e for population in populations.values() for unit in population.units for e in unit]
+        check_copies(everywhere, [str(example.input_ids) for example in held_out], key=key)
     check_held_out(trained, [*reported, *tuning], tokenizer, key="evaluation.data")
 
 

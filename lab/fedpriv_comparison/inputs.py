@@ -28,14 +28,17 @@ def add_digests(known: dict[str, str], config: JobConfig) -> None:
         if str(path) in known:
             continue
         try:
-            known[str(path)] = _digest(path)
+            beside = key.endswith("fhir") and path.is_file()  # are attachments
+            known[str(path)] = _digest(path.parent if beside else path)
         except OSError as error:
             problem = f"can't be read: {error.strerror}"
             raise ConfigError(problem, key=key, value=str(path)) from None
     for site in config.everybody:
         if (name := site.transform) is not None:
             module = getmodule(find_transform(name, f"{site.table}.{site.name}.transform"))
-            known[name] = f"{name} {_digest(Path(getattr(module, '__file__', __file__)))}"
+            file = Path(getattr(module, "__file__", __file__))
+            beside = sorted(file.parent.glob("*.py"))  # which it may import
+            known[name] = " ".join([name, *map(_digest, beside)])
     made_by = config.synthetic and config.synthetic.generator
     local = made_by.model if made_by and made_by.kind == "local" else None
     for name in (config.model.name, local):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fedpriv.config.job import JobConfig
 from fedpriv.config.sources import Source, where
 from fedpriv.data.encode import Example, check_chat_template, encode_record
+from fedpriv.data.identity import whole_record
 from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
@@ -83,9 +84,11 @@ def load_examples(
         # Drawn by a generator of their own: the numbers, from 1, of a share of public rows.
         rows, share = range(1, len(records) + 1), math.ceil(tuning_share * len(records))
         apart = set(random.Random(len(records)).sample(rows, share))
+        first: dict[bytes, int] = {}  # copies of a text go where the first of them goes
         for row, record in enumerate(records, 1):
             examples = encode_record(record, spec, tokenizer, row=row, source=where(source))
-            (tuning if row in apart else reported).extend(examples)
+            is_apart = first.setdefault(whole_record(record), row) in apart
+            (tuning if is_apart else reported).extend(examples)
     if not reported or (tuning_share and not tuning):
         raise DataError(
             "has nothing to evaluate: no record has a token to predict",

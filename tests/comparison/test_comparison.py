@@ -20,6 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.config.load import load_job
+from fedpriv.config.sites import SiteSection
 from fedpriv.errors import ConfigError, DataError, RunError, RunningError
 from fedpriv.models.stored import digest_of
 from fedpriv.privacy.mechanism import execution
@@ -284,9 +285,31 @@ def test_a_run_is_known_by_the_code_that_changes_its_texts(
     code.write_text(code.read_text().replace("return text", "return text.lower()"))
     asked = comparison(file, "dp-lora")
     assert len({before, other, asked.trial(asked.variants[0], (), 1).key}) == 3
+    (tmp_path / "rules.py").write_text("LOWER = True\n")  # which that code may import
+    keys = {before, other, asked.trial(asked.variants[0], (), 1).key}
+    asked = comparison(file, "dp-lora")
+    assert asked.trial(asked.variants[0], (), 1).key not in keys
     file.write_text(file.read_text().replace("own_names", "nowhere"))
     with pytest.raises(DataError, match=r"sites\.site-1\.transform"):
         comparison(file, "dp-lora")
+
+
+def test_documents_are_known_with_the_texts_beside_them(federation: Make) -> None:
+    file = federation()
+    documents, beside = file.parent / "d" / "a.ndjson", file.parent / "d" / "1.txt"
+    documents.parent.mkdir()
+    documents.write_text("{}\n")
+    sites = [{"name": "a", "fhir": {"path": str(documents)}, "size": 9}, {"name": "b", "data": "b"}]
+    config = load_job(file).model_copy(
+        update={"sites": [SiteSection.model_validate(s) for s in sites]}
+    )
+    keys = set()
+    for text in ("one", "another"):
+        beside.write_text(text)
+        found = {"b": ""}
+        add_digests(found, config)
+        keys.add(found[str(documents)])
+    assert len(keys) == 2
 
 
 def test_no_run_of_a_comparison_ends_early(federation: Make) -> None:

@@ -259,4 +259,10 @@ def test_records_by_which_nothing_can_be_judged_are_refused(
     with pytest.raises(DataError, match="are copies of records that train") as caught:
         check_records(config, worker)
     assert caught.value.key == "evaluation.data"
-    check_records(load_job(file), worker)
+    check_records(load_job(file, ["sites.0.held_out=0.5"]), worker)
+    site = file.parent / "site-1.jsonl"
+    rows = [{"note": note, "patient": f"other {i}"} for i, note in enumerate(records(file, 0))]
+    site.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match="are copies of records that train") as caught:
+        check_records(load_job(file, ["sites.0.held_out=0.5"]), worker)
+    assert caught.value.key == "sites.site-0.held_out"

@@ -20,6 +20,14 @@ def test_the_formats_of_trl_are_known(row: dict[str, Any]) -> None:
     assert columns_of([row, {**row, "mrn": 7}]) == columns_of(Dataset.from_list([row])) == expected
 
 
+def test_tools_that_no_template_would_be_given_are_refused() -> None:
+    """trl renders them; without them a model learns calls of tools that nobody described."""
+    row: dict[str, Any] = {"messages": [], "tools": []}
+    for rows in ([row], Dataset.from_dict({"messages": [[]], "chat_template_kwargs": [{"a": 1}]})):
+        with pytest.raises(DataError, match="beside messages, which no template is given"):
+            columns_of(rows)
+
+
 @pytest.mark.parametrize("odd", [0, 20, 39])
 def test_no_row_decides_how_others_are_read(odd: int) -> None:
     rows = [TEXT] * 40

@@ -79,6 +79,16 @@ def test_a_folder_is_all_of_its_files_in_the_order_of_their_names(tmp_path: Path
     assert read(FhirSection(path=folder), tmp_path)["text"][:] == ["text 1", "text 2", "text 3"]
 
 
+@pytest.mark.parametrize("name", ["2024/DocumentReference.ndjson", "more.ndjson.bz2"])
+def test_a_file_of_a_folder_that_would_not_be_read_is_named(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    write(folder / "DocumentReference.1.ndjson", document(1))
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(b"")
+    with pytest.raises(DataError, match=f"would not be read, such as {name}"):
+        read(FhirSection(path=folder), tmp_path)
+
+
 @pytest.mark.parametrize(
     "reference",
     ["Patient/a-1", "https://ehr.example.org/fhir/Patient/a-1", "Patient/a-1/_history/2"],

@@ -196,11 +196,11 @@ def test_the_records_go_nowhere_but_into_the_steps(
     """Neither the data loader nor a batch of the Trainer holds one, and no loss is told."""
     made = trainer()
     batches = list(made.get_train_dataloader())
-    assert batches == [{}] * 4
+    assert batches == [{}] * 5  # as many as draw each unit once
     result = made.train()
     assert math.isnan(result.training_loss)
     told = {key for row in made.state.log_history for key in row}
-    assert told == {"epoch", "epsilon", "grad_norm", "learning_rate", "step"}
+    assert told == {"epoch", "epsilon", "epsilon_planned", "grad_norm", "learning_rate", "step"}
     assert [row["epsilon"] for row in made.state.log_history][3] == made.private.epsilon
     assert made.private.epsilon == made.private.epsilon_planned
 
@@ -247,6 +247,42 @@ def test_no_tool_is_told_of_steps(trainer: Make) -> None:
 def test_steps_are_those_of_the_epochs_in_expectation(trainer: Make) -> None:
     made = trainer(max_steps=-1, num_train_epochs=2)
     assert (made.private.plan.sample_rate, made.private.plan.steps) == (0.2, 10)
+
+
+@pytest.mark.parametrize("epochs", [2, 2.3])
+def test_an_epoch_is_as_many_steps_as_draw_each_unit_once(
+    trainer: Make, notes: Any, tmp_path: Path, epochs: float
+) -> None:
+    said: Any = {"eval_data_is_public": True, "eval_strategy": "epoch", "save_strategy": "epoch"}
+    public = pandas.DataFrame({"text": ["a public note about fever"]})
+    steps = {"max_steps": -1, "num_train_epochs": epochs, "save_total_limit": 5}
+    made = trainer(pandas.DataFrame(notes), eval_dataset=public, **said, **steps)
+    made.train()
+    found = [(row["step"], row["epoch"]) for row in made.state.log_history if "eval_loss" in row]
+    ends = [5, 10, 12][: math.ceil(epochs)]
+    assert found == [(step, step / 5) for step in ends]
+    assert {int(p.name[11:]) for p in (tmp_path / "out").glob("checkpoint-*")} == {*ends}
+
+
+class StopSoon(TrainerCallback):
+    """Ends a training early, as by a loss on public records."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop = state.global_step == 2
+
+
+def test_one_that_ends_early_claims_what_was_planned(
+    trainer: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = trainer(callbacks=[StopSoon])
+    made.train()
+    last, planned = made.state.log_history[-1], made.private.epsilon_planned
+    assert last["epsilon"] < last["epsilon_planned"] == planned
+    assert f"has 2 of the 4 steps of its plan. The claim is the plan's, ε = {planned:.3f}" in (
+        caplog.text
+    )
+    with pytest.raises(ConfigError, match="2 of 4 steps were taken"):
+        made.train()
 
 
 @pytest.mark.parametrize(
@@ -361,7 +397,7 @@ def test_mixed_precision_of_the_environment_is_refused(
     AcceleratorState._reset_state(True)  # one of a process before
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     try:
-        with pytest.raises(ConfigError, match="mixed_precision = 'bf16': is not used"):
+        with pytest.raises(ConfigError, match=r"mixed_precision: is not used \(got 'bf16'\)"):
             trainer()
     finally:
         AcceleratorState._reset_state(True)
