@@ -1,4 +1,4 @@
-"""What all controllers share: how they begin, divide noise, take in a round and are kept.
+"""Define what all controllers share: how they begin, divide noise, take in a round, are kept.
 
 With clip norms C_k, weights w_k and the plan's σ, the noise in a coordinate of group k is
 σC_k/√w_k (Gaussian noise σC on values that were scaled by C√w_k/C_k). Over all coordinates its
@@ -37,7 +37,7 @@ from fedpriv.privacy.mechanism.privatised import (
     require_privatised,
 )
 
-MAX_VALUE = 1e15  # of a noisy share; more is noise
+MAX_VALUE = 1e15  # limit of a noisy share; more is noise
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 State = dict[str, np.ndarray[Any, Any]]
@@ -77,7 +77,7 @@ class Setting:
 
 
 class Controller:
-    """Decides before each round; lets nothing raw in, and keeps what its state rests on.
+    """Decide before each round. Let nothing raw in, and keep what the state rests on.
 
     A controller says what it decides, and what it learns from a round (`_learn`). Its state is the
     float64 arrays in `_kept`.
@@ -102,7 +102,7 @@ class Controller:
     def decide(self) -> Decision:
         """Decide for the next round. Asked twice, it says the same: it changes nothing.
 
-        Of itself, a controller decides the same in every round.
+        By default, a controller decides the same in every round.
         """
         return self._decision
 
@@ -110,7 +110,7 @@ class Controller:
         """Take in a round, once, after it.
 
         Args:
-            within: of each group (K,), the noisy share of units within its clip norm.
+            within: for each group (K,), the noisy share of units within its clip norm.
 
         Raises:
             RawValueError: the value is raw; nothing was changed.
@@ -181,7 +181,7 @@ def _check_state(state: State, expected: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse a state that is not of these names, shapes and finite values.
 
     Raises:
-        RunError: says which it is.
+        RunError: it is not. The error says why.
     """
     if state.keys() != expected.keys():
         raise RunError(

@@ -87,7 +87,7 @@ class ControllerSection(Section):
             sync, denoise: as in the job.
 
         Raises:
-            ValueError: names the key.
+            ValueError: one does not hold. The error names the key.
         """
         if sync > 1:
             raise ValueError(

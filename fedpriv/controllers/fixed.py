@@ -5,12 +5,12 @@ clipped by itself, and every coordinate has the noise σC that it has without a 
 group that is exactly the job without a controller.
 
 *Normalise.* Every unit's part in a group gets the same length, whatever it was: only the direction
-of what a unit says is left, and how long gradients are no longer matters to what clip norm is
-right. The clip norms are s times the fixed ones (s is `SHRINK`). After the
-server has divided by the scales, a unit's part in a group has the length s·C_k, and so has its
-noise: both are 1/s times too small. The server multiplies by `lift` = 1/s, and an update has the
-size that it would have under `fixed` were every unit clipped there; the learning rate means the
-same. Without that, adamw would move the same (it knows no size), and sgd 1/s times too little.
+of what a unit says is left, and the right clip norm no longer depends on how long gradients are.
+The clip norms are s times the fixed ones (s is `SHRINK`). After the server has divided by the
+scales, a unit's part in a group has the length s·C_k, and so has its noise: both are 1/s times too
+small. The server multiplies by `lift` = 1/s. So an update has the size that it would have under
+`fixed` if every unit were clipped there, and the learning rate means the same. Without that, adamw
+would move the same (it knows no size), and sgd 1/s times too little.
 
 Source:
     Bu, Wang, Zha and Karypis 2023, "Automatic Clipping: Differentially Private Deep Learning Made
@@ -24,7 +24,7 @@ from fedpriv.controllers.config import FixedSection
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.usual import MIN_CLIP
 
-SHRINK = 1e-3  # of clip norms under normalise: small, so that every unit is clipped
+SHRINK = 1e-3  # factor of clip norms under normalise: small, so that every unit is clipped
 
 
 class FixedController(Controller):

@@ -47,7 +47,7 @@ class QuantileController(Controller):
         self._settings = settings
         self.bits = settings.bits
         self._start = start_clip_norms(setting)
-        self._kept = {"log": np.zeros(setting.count)}  # of the clip norms, relative to the start
+        self._kept = {"log": np.zeros(setting.count)}  # logs of clip norms over their start
 
     def decide(self) -> Decision:
         """Return the clip norms that the rounds so far have led to."""

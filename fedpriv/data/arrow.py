@@ -1,6 +1,6 @@
-"""What is stored as Arrow has it: Parquet and Arrow files, and data sets of `datasets`.
+"""Read the rows of Parquet and Arrow files, and of data sets of `datasets`.
 
-As `fedpriv.data.formats` has the rows of text files.
+`fedpriv.data.formats` does the same for text files.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ def file_rows(path: Path, wanted: Sequence[str]) -> Iterator[Row]:
 
 
 def _read_of(names: Sequence[str], wanted: Sequence[str]) -> list[str] | None:
-    """Return the columns to read: those that are wanted, or None for all if one of them lacks."""
+    """Return the columns to read: those that are wanted, or None for all if one is missing."""
     check_once(names, wanted)
     return list(wanted) if set(wanted) <= set(names) else None
 
 
 def arrow_rows(batches: Iterable[Any], classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """Yield the rows of batches or tables of Arrow; a number of no class counts as missing.
+    """Yield the rows of Arrow batches or tables. A number that no class has counts as missing.
 
     Args:
-        classes: column → names, of the columns that hold numbers of classes.
+        classes: column → class names, for the columns that hold numbers of classes.
     """
     numbers = itertools.count(1)
     for batch in batches:
@@ -76,15 +76,15 @@ def _classes(schema: Any) -> dict[str, list[str]]:
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
         return {c: f["names"] for c, f in features.items() if f.get("_type") == "ClassLabel"}
-    except (TypeError, ValueError, KeyError, AttributeError):  # nobody wrote any
+    except (TypeError, ValueError, KeyError, AttributeError):  # there are no class names
         return {}
 
 
 def _values(column: Any) -> Iterable[Any]:
-    """Return a column's values; short floats as numpy has them, and text that is no UTF-8 as bytes.
+    """Return a column's values: short floats as numpy has them, text that is not UTF-8 as bytes.
 
     Raises:
-        pyarrow.ArrowInvalid: it is damaged, which Arrow would read from anywhere in memory.
+        pyarrow.ArrowInvalid: the column is damaged. Arrow would read it from anywhere in memory.
     """
     import pyarrow
 
@@ -101,7 +101,7 @@ def _values(column: Any) -> Iterable[Any]:
 
 
 def load_dataset_of(source: Path | str, wanted: Sequence[str], cache_dir: Path) -> Opened:
-    """Return what starts the rows of a folder or a hub's data set, and a digest of them.
+    """Return a function that yields the rows of a folder or a hub's data set, and their digest.
 
     Raises:
         DataError: it can't be loaded, or holds several splits and none is called train.
@@ -122,9 +122,9 @@ def _load_folder(path: Path) -> Any:
 
     try:
         return load_from_disk(str(path))
-    except Exception:  # of a folder that may hold anything
+    except Exception:  # the folder may hold anything
         if (path / "state.json").is_file() and not any(path.glob("*.arrow")):
-            raise no_records() from None  # saved empty, which datasets can't load
+            raise no_records() from None  # saved empty: datasets can't load it
         problem = "is a folder that was not written by save_to_disk, or is damaged"
         fix = "Name a data file inside it, or save it again."
         raise DataError(problem, fix=fix) from None
@@ -135,14 +135,14 @@ def _load_hub(name: str, cache_dir: Path) -> Any:
 
     try:
         return load_dataset(name, cache_dir=str(cache_dir))
-    except Exception as error:  # of the network, the hub or the files there
+    except Exception as error:  # from the network, the hub or its files
         problem = f"can't be loaded from the hub{through_hub()} ({reason_of(error)})"
         fix = "Check the path, or the name and the network."
         raise DataError(f"is no file here, and {problem}", fix=fix) from None
 
 
 def opening_of(dataset: datasets.Dataset, wanted: Sequence[str]) -> Opened:
-    """Return what starts its rows, and their digest; with all columns if a wanted one lacks."""
+    """Return what yields the rows, and their digest. If a wanted column is missing, all come."""
     columns = _read_of(dataset.column_names, wanted)
     chosen = dataset.with_format(None)
     chosen = chosen if columns is None else chosen.select_columns(columns)
@@ -151,7 +151,7 @@ def opening_of(dataset: datasets.Dataset, wanted: Sequence[str]) -> Opened:
 
 
 def dataset_rows(dataset: datasets.Dataset) -> Iterator[Row]:
-    """Yield its rows, whatever format it was set to, with the names of its classes."""
+    """Yield the rows of a data set, whatever format it was set to, with names for its classes."""
     from datasets import ClassLabel
 
     features = dataset.features.items()

@@ -1,4 +1,4 @@
-"""Examples to tensors. A row's padded length is a function of that row and public settings."""
+"""Turn examples into tensors. A row's padded length depends on that row and public settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedpriv.data.encode import NO_LOSS, Example
 
-STEP = 8  # of short records; longer ones are padded by an eighth at most
+STEP = 8  # tokens, for short records; longer ones are padded by an eighth at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Batch:
         return len(self.input_ids)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the same batch on `device`; a GPU fetches it by itself, while Python goes on."""
+        """Return the same batch on `device`. A GPU copies it while Python goes on."""
         parts = (self.input_ids, self.attention_mask, self.labels)
         if torch.device(device).type == "cuda":
             return Batch(*(part.pin_memory().to(device, non_blocking=True) for part in parts))
@@ -46,8 +46,8 @@ class Batch:
 def padded_length(length: int, max_length: int) -> int:
     """Return the next of 8, 16, …, 128, 144, …, 256, 288, …, at most `max_length`.
 
-    It is not the longest of a batch: a row's shape, and so its rounding, must not depend on who
-    else was sampled.
+    It is not the length of the batch's longest row: a row's shape, and so its rounding, must not
+    depend on who else was sampled.
 
     Raises:
         ValueError: `length` is not in 1…max_length.

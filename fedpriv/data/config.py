@@ -45,7 +45,7 @@ class DataSection(Section):
         """Check that the fields are those of a task.
 
         Raises:
-            ValueError: they aren't; names the key.
+            ValueError: they aren't. The error names the key.
         """
         if set(self.columns) not in SHAPES[task]:
             shapes = " or ".join(" + ".join(sorted(shape)) for shape in SHAPES[task])

@@ -9,8 +9,8 @@ from typing import Any
 
 _EPOCH = date(1970, 1, 1)
 _DAY = 86_400  # seconds
-_FIRST_DAY = 1461  # of 1974
-_LAST_DAY = 25_568  # in 2040: a larger number of days may be one of a spreadsheet, from 1900 on
+_FIRST_DAY = 1461  # 1 January 1974
+_LAST_DAY = 25_568  # in 2040; a larger number may be a spreadsheet's days since 1900
 _FIRST_SECOND, _LAST_SECOND = 10**8, 41 * 10**8  # 1973, 2099
 _ISO = re.compile(r"([0-9]{4})([-/]?)([0-9]{2})\2([0-9]{2})(?:[T ].*)?", re.S)
 _NUMBER = re.compile(r"[0-9]{1,13}(?:\.0*)?")
@@ -27,7 +27,7 @@ def day_of(value: Any) -> date | None:
         None where there is no date.
 
     Raises:
-        ValueError: it can't be told which day it is, such as of 06/01/2015. It quotes nothing.
+        ValueError: the day can't be told, such as that of 06/01/2015. The error quotes nothing.
     """
     if isinstance(value, datetime):
         return value.date()
@@ -45,7 +45,7 @@ def day_of(value: Any) -> date | None:
             pass
     if _NUMBER.fullmatch(text):
         number = int(Decimal(text))
-        if _FIRST_DAY <= number <= _LAST_DAY and not 1900 <= number < 2100:  # which may be a year
+        if _FIRST_DAY <= number <= _LAST_DAY and not 1900 <= number < 2100:  # could be a year
             return _EPOCH + timedelta(number)
         seconds, rest = divmod(number, 1000) if number >= 1000 * _FIRST_SECOND else (number, 0)
         if _FIRST_SECOND <= seconds <= _LAST_SECOND and not seconds % _DAY and not rest:

@@ -1,4 +1,4 @@
-"""One record to the examples a model is trained on, by itself and by public settings.
+"""Turn one record into training examples, by itself and by public settings.
 
 What a record becomes depends on that record, the `DataSpec` and the tokenizer: no packing
 of several records into a window, no de-duplication. Every example of a language model has
@@ -39,7 +39,7 @@ class Example:
         input_ids: T token ids, 1 ≤ T ≤ max_length; at least 2 for causal-lm.
         labels: for causal-lm T token ids, -100 where there is no loss, not shifted; for
             classification the index of the class.
-        cut: tokens of the record are in none of its examples, for want of room.
+        cut: whether some of the record's tokens are in none of its examples, for want of room.
     """
 
     input_ids: list[int]
@@ -92,7 +92,7 @@ def check_label(
     A missing label is none of the classes, also where one of them is called "None".
 
     Raises:
-        DataError: names the row, not what it holds.
+        DataError: it is such a record. The error names the row, not what it holds.
     """
     label = record["label"]
     if label is None or str(label) not in labels:
@@ -106,7 +106,7 @@ def encode_text(
 ) -> list[Example]:
     """Encode plain text, ended by eos where the tokenizer has one, in consecutive windows.
 
-    The chat template writes a list of messages that comes as JSON text. The first `max_windows`
+    If the text is a list of messages as JSON, the chat template writes it. The first `max_windows`
     windows of `max_length` tokens are used. A last window of a single token has no target and is
     left out.
     """
@@ -157,18 +157,19 @@ def encode_messages(
 ) -> list[Example]:
     """Encode a conversation by the tokenizer's chat template, with loss on the assistant's tokens.
 
-    Where the template marks them (``{% generation %}``) its marks are used. Elsewhere a turn's
-    tokens are those that rendering the conversation up to and including it adds to rendering it up
-    to the turn's header; a turn that later turns rewrite (templates that drop past reasoning), or
-    that has nothing before it, has no loss. The result is cut at `max_length`; see `_window`.
+    Where the template marks them (``{% generation %}``) its marks are used. Elsewhere the
+    conversation is rendered up to a turn's header, and again up to the turn's end. What the second
+    text adds are the turn's tokens. A turn has no loss if later turns rewrite it (templates that
+    drop past reasoning), or if nothing is before it. The result is cut at `max_length`; see
+    `_window`.
 
     Args:
         messages: a list of ``{"role": …, "content": …}``, or the same as JSON text.
             Anything else contributes no example, and neither does what the template refuses.
 
     Raises:
-        DataError: the tokenizer has no chat template, or one whose assistant tokens can't
-            be told, which is tried on a fixed conversation and never on this one.
+        DataError: the tokenizer has no chat template, or one whose assistant tokens can't be told.
+            This is tried on a fixed conversation, never on this one.
     """
     talk = conversation(messages)
     if talk is None:
@@ -185,9 +186,9 @@ def encode_messages(
 def encode_labelled(
     text: str | None, label: int, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> list[Example]:
-    """Encode a text with its class, cut at `max_length`, where the tokenizer keeps special tokens.
+    """Encode a text with its class, cut at `max_length`. Special tokens stay if the tokenizer cuts.
 
-    If the tokenizer does not cut, or not enough, the text is cut short all the same.
+    If the tokenizer does not cut, or not enough, the tokens are cut all the same.
     """
     if _is_blank(text):
         return []
@@ -199,7 +200,7 @@ def encode_labelled(
 
 
 def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer whose assistant tokens can't be told, by a fixed conversation.
+    """Refuse a tokenizer whose assistant tokens can't be told. It is tried on a fixed conversation.
 
     Raises:
         DataError: it has no chat template, or none that this can use.
@@ -217,29 +218,29 @@ def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def template_of(tokenizer: Any) -> str:
-    """Return the chat template, with one date for today: tomorrow a record has the same tokens.
+    """Return the chat template, with a fixed date for today: a record's tokens stay the same.
 
-    One that asks for the time in other ways than by a plain format fails.
+    A template that asks for the time in other ways than by a plain format fails.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no template.
     """
     dated = _CLOCK.sub(lambda asked: repr(_TODAY.strftime(asked[2])), tokenizer.get_chat_template())
-    return re.sub(r"strftime_now(?!\s+is\b)", "no_clock", dated)  # which is not defined
+    return re.sub(r"strftime_now(?!\s+is\b)", "no_clock", dated)  # no_clock is not defined
 
 
 def conversation(messages: Any) -> list[dict[str, Any]] | None:
-    """Return the messages if they are well formed.
+    """Return the messages if they are well formed, else None.
 
-    A content in parts (``[{"type": "text", "text": …}, …]``) is the text of its parts, one after
-    the other. A content with a part that is no text, such as an image, is not well formed.
+    Content in parts (``[{"type": "text", "text": …}, …]``) becomes the text of its parts, one after
+    the other. Content with a part that is no text, such as an image, is not well formed.
     """
     talk = [{**one, "content": _content(one.get("content"))} for one in _turns(messages)]
     return None if not talk or any(one["content"] is None for one in talk) else talk
 
 
 def _turns(messages: Any) -> list[dict[str, Any]]:
-    """Return the messages, if each has a role."""
+    """Return the messages if each has a role, else an empty list."""
     if isinstance(messages, str):
         with suppress(ValueError, RecursionError):
             messages = json.loads(messages)
@@ -426,7 +427,7 @@ def _window(ids: list[int], labels: list[int], max_length: int) -> list[Example]
 def _with_target(ids: list[int], labels: list[int], *, cut: bool = False) -> list[Example]:
     """Make the example, unless its loss would be over no token.
 
-    Nothing predicts the first token; with padding on the left, padding would.
+    Nothing predicts the first token. With padding on the left, padding would predict it.
     """
     labels = [NO_LOSS, *labels[1:]]
     return [Example(ids, labels, cut)] if any(label != NO_LOSS for label in labels) else []

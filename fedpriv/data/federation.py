@@ -1,4 +1,4 @@
-"""From data sets in memory to the folder of a federation that is simulated."""
+"""Write data sets in memory as the folder of a federation to simulate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpriv.files import canonical_json, replacing_folder
 Values = Mapping[str, Any]
 FILE, EVALUATION = "federation.toml", "evaluation.jsonl"
 MAX_SITES = 100_000
-WRITTEN = ("name", "data")  # keys of a site that are made of the records
+WRITTEN = ("name", "data")  # keys of a site that come from the records
 
 
 @checked
@@ -43,28 +43,29 @@ def write_federation(
     """Write a federation file and the records of its sites, as `fedpriv simulate` reads them.
 
     Args:
-        folder: new; only its owner may read it, as the records are there in clear.
+        folder: a new folder. Only its owner may read it, because it holds the records in clear.
         records: a data set for each site, by its name; or one, which is divided among `sites`.
             All records of a unit go to one site, chosen by a hash of the unit alone. A data set is
             whatever `PrivateStep` takes: rows, columns, a data frame, one of `datasets`.
         public: public records, or the coordinator's own, by which models are measured.
-        sites: how many, or their names, where `records` is one data set; or the further keys of
-            each, such as ``sites={"north": {"epsilon": 2}}``.
+        sites: the number of sites or their names, if `records` is one data set; or the further keys
+            of each, such as ``sites={"north": {"epsilon": 2}}``.
         size: declared number of units of each site, which is public and so never counted, unless
             ``job={"data_is_public": True}`` says that everything is.
         columns: from text, label, prompt, completion, messages to the names of your columns.
         evaluation: the table of that name, such as ``evaluation={"every": 5}``; or, without
             `public`, these records.
         outside: a data set for each site that takes no part, by its name.
-        tables: of the federation file, such as ``job={"rounds": 20}``, ``privacy={"epsilon": 4}``.
-            A `Path` in one is relative to where you are, a text to the new folder.
+        tables: those of the federation file, such as ``job={"rounds": 20}``,
+            ``privacy={"epsilon": 4}``. A `Path` in one is relative to where you are, a text to the
+            new folder.
 
     Returns:
         The path of the file.
 
     Raises:
-        ConfigError: a table that can't be; names key and value. Nothing was written.
-        DataError: records that can't be used; never quotes one.
+        ConfigError: a table is not valid. The error names key and value. Nothing was written.
+        DataError: records can't be used. The error never quotes one.
         RunError: the folder is not empty, or can't be written.
 
     Privacy:
@@ -121,7 +122,7 @@ def write_federation(
     try:
         with replacing_folder(folder) as made:
             (made / FILE).write_text(text, encoding="utf-8")
-            try:  # before a file is named by a site
+            try:  # check before files are named after sites
                 load_job(made / FILE)
             except ConfigError as error:
                 raise error.but(file=folder / FILE) from None
@@ -134,7 +135,7 @@ def write_federation(
 
 
 def _toml(tree: Mapping[str, Any]) -> str:
-    """Write the text of a file; what is None is left out.
+    """Return the text of a TOML file. Keys whose value is None are left out.
 
     Raises:
         ConfigError: a value is of a type that TOML does not have.
@@ -157,13 +158,14 @@ def _plain(value: Any) -> Any:
 
 
 def _check_sites(named: Any, sites: Any) -> None:
-    """Check that it is said once among whom the records are divided.
+    """Check that the sites are said exactly once, by the records or by `sites`.
 
     Args:
-        named: the records of each site by its name, if they are given so.
+        named: each site's records by its name, if the records are given so.
 
     Raises:
-        ConfigError: nobody said how many sites there are, or somebody did who named them, too.
+        ConfigError: neither says which sites there are, or both do, or a name has no records or
+            comes twice.
     """
     if named is not None:
         if hasattr(named, "column_names"):
@@ -199,7 +201,7 @@ def _divided(
 
 
 def _rows(records: Records, wanted: Sequence[str], unit: str) -> list[Values]:
-    """Return the columns that are used, as JSON has them.
+    """Return the rows with the columns that are used, as JSON values.
 
     Raises:
         DataError: one is missing, or holds what readers of files refuse.
@@ -224,7 +226,7 @@ def _rows(records: Records, wanted: Sequence[str], unit: str) -> list[Values]:
 
 
 def _json(value: Any) -> Any:
-    """Return a value as JSON has it; None for what is no number."""
+    """Return a value as JSON has it. NaN and infinity become None."""
     return json.loads(as_json(value), parse_constant=lambda _: None)
 
 
@@ -247,5 +249,5 @@ def _declared(
 
 
 def _write(path: Path, rows: Iterable[Values]) -> None:
-    with path.open("w", encoding="utf-8", errors="replace") as stream:  # of half a surrogate
+    with path.open("w", encoding="utf-8", errors="replace") as stream:  # for half a surrogate
         stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

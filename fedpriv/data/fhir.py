@@ -1,6 +1,6 @@
-"""The documents of a FHIR R4 export, one by one, with the column names of OMOP's table NOTE.
+"""Read a FHIR R4 export's documents one by one, with the column names of OMOP's table NOTE.
 
-So that sites with either, or with a table of such columns in a file, can take part in one job.
+So sites with FHIR, with OMOP, or with a file of such columns can take part in one job.
 Source: https://hl7.org/fhir/R4/documentreference.html
 """
 
@@ -33,17 +33,16 @@ _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9.-]{1,64})(?:/_history/[A-Za-
 def document_rows(section: FhirSection, wanted: Sequence[str]) -> Iterator[Row]:
     """Yield the documents that pass the section's filters, in file order.
 
-    A row has ``note_id``, ``person_id`` (the id of the patient; None if the subject is none, which
-    is refused if it is wanted), ``note_date``, ``note_title``, ``note_text`` (None if no attachment
-    is text) and ``language``. Documents entered in error are never read. A document with several
-    attachments is the same text in several formats. One is read: the first in plain text, or else
-    the first page of HTML, without its tags.
+    A row has ``note_id``, ``person_id`` (the id of the patient; None if the subject is no patient,
+    which is refused if the column is wanted), ``note_date``, ``note_title``, ``note_text`` (None if
+    no attachment is text) and ``language``. Documents entered in error are never read. A document
+    with several attachments is the same text in several formats. One is read: the first in plain
+    text, or else the first page of HTML, without its tags.
 
     Raises:
         DataError: a file is missing or not NDJSON; a resource is no DocumentReference, or of no
             patient; its status or date is not known; a text is not in base64 or its character
-            set, or is somewhere else than beside the file. It names file and record, and quotes
-            neither.
+            set, or is not beside the file. The error names file and record, and quotes neither.
 
     Privacy:
         Reads private records, one by one, and nothing over the network.
@@ -73,7 +72,7 @@ def _files(path: Path) -> list[Path]:
 
 
 class _Document:
-    """One resource of a file in a folder; errors name it by its number."""
+    """One resource of a file, with its folder. Errors name it by its number."""
 
     def __init__(self, resource: Table, number: int, folder: Path) -> None:
         self.resource, self.number, self.folder = resource, number, folder
@@ -86,7 +85,7 @@ class _Document:
             raise self._error("is no DocumentReference", "resourceType", fix)
 
     def row(self, section: FhirSection, *, needs_patient: bool = True) -> Table | None:
-        """Return what is read of it; None if it is left out."""
+        """Return the row of this document; None if it is left out."""
         resource = self.resource
         status = resource.get("status")
         if status not in STATUS:
@@ -121,7 +120,7 @@ class _Document:
         }
 
     def _within(self, section: FhirSection) -> bool:
-        """Tell whether its date is between two days; without a date, it is not."""
+        """Tell whether the date is within the section's days, if any. A missing date is not."""
         first, last = section.first_date, section.last_date
         if first is None and last is None:
             return True
@@ -195,7 +194,8 @@ def _beside(folder: Path, address: str) -> Path | None:
     """Return the file in a folder that a relative address leads to; None if it leads out.
 
     Links are followed. The author of the records must not choose which other files of this machine
-    are read. It is no file of resources: a person's text would be made of what others' records say.
+    are read. A file of resources is refused: one person's text would then hold what others' records
+    say.
     """
     try:
         url = urlsplit(address)
@@ -224,8 +224,8 @@ def _kind(attachment: Table) -> Message:
 def _patient(subject: Any) -> str | None:
     """Return the id of a patient, whichever way the reference is written.
 
-    An address or a version before or behind it is left out: else one person whose records name it
-    in two ways would be two, each protected separately.
+    An address before it and a version behind it are left out. Otherwise one person, named in two
+    ways, would count as two, each protected separately.
     """
     found = _PATIENT.fullmatch(str(_table(subject).get("reference") or ""))
     return None if found is None else found[1]

@@ -1,9 +1,9 @@
-"""The rows of a local file, one by one, with each value as the file has it.
+"""Read the rows of a local file, one by one, with each value as the file has it.
 
-A reader takes the path and the columns that are wanted (of a table without one of them a row comes
-that has all of its columns, so that they can be named). Its errors say neither which file it read
-nor who named that: whoever calls it does (`of_source`). What a value becomes, and what is refused,
-is for `fedpriv.data.values`.
+A reader takes the path and the wanted columns. If a table lacks one of them, a row comes that has
+all columns of the table, so that an error can name them. A reader's errors say neither which file
+it read nor which setting named the file: the caller adds that (`of_source`). What a value becomes,
+and what is refused, is decided by `fedpriv.data.values`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Reader = Callable[[Path, Sequence[str]], Iterator[Row]]
 MAX_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
 DELIMITERS = ",;\t|"
 UTF8 = "Save it as UTF-8."
-MAGIC = (  # what files begin with, of which some have another name
+MAGIC = (  # how files begin that may have the wrong name
     (b"\xff\xfe", "text in UTF-16 or UTF-32, not in UTF-8", UTF8),
     (b"\xfe\xff", "text in UTF-16, not in UTF-8", UTF8),
     (b"\x1f\x8b", "packed by gzip", "End its name in .gz."),
@@ -60,7 +60,7 @@ def of_source(file: Path | str, key: str = "") -> Iterator[None]:
     """Say in a reader's error which file it is about, and which setting named the source.
 
     Args:
-        key: the setting; an error about a key of it, such as ``.url``, has that behind it.
+        key: the setting. If the error is about a key of it, such as ``.url``, that is appended.
     """
     try:
         yield
@@ -84,7 +84,7 @@ def json_rows(path: Path, wanted: Sequence[str]) -> Iterator[Row]:
 
 
 def _parsed(text: str, line: int | None) -> Any:
-    """Parse a line, or all of a file if there is no number."""
+    """Parse one line, or a whole file if there is no line number."""
     try:
         return json.loads(text, object_pairs_hook=each_once)
     except json.JSONDecodeError as error:
@@ -92,7 +92,7 @@ def _parsed(text: str, line: int | None) -> Any:
         problem = f"line {line} is not JSON" if line else problem
     except RecursionError:
         problem = f"{'an array' if line is None else f'line {line}'} is nested too deeply"
-    except ValueError as error:  # of `each_once`, or a number of thousands of digits
+    except ValueError as error:  # from `each_once`, or a number of thousands of digits
         said = "a key twice" if "twice" in str(error) else "a number of too many digits"
         problem = f"{'an object' if line is None else f'line {line}'} has {said}"
     fix = "Expected one object per line, or one array of objects and nothing around it."
@@ -109,12 +109,12 @@ def _row(value: Any, place: str) -> Row:
 def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterator[Row]:
     """Read separated values with a header; every value is the text that was written.
 
-    The header decides what separates them: it is public, and no record.
+    The header decides which delimiter separates them: it is public, and no record.
     """
     csv.field_size_limit(MAX_FIELD)
     with legible(path), _text(path) as stream:
         before, first = 0, ""
-        for first in stream:  # Excel may say in a line before it what separates values
+        for first in stream:  # Excel may name the delimiter in a line before the header
             if first.strip(f'\r\n "{DELIMITERS}') and not re.match(r'"?sep=.', first, re.I):
                 break
             before, first = before + 1, ""
@@ -127,7 +127,7 @@ def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterat
             if "\0" in first:
                 raise DataError("begins with a NUL", fix=f"It may be UTF-16. {UTF8}")
             if not set(wanted) <= set(header):
-                yield Row(dict.fromkeys(header), "the header")  # to be told what is missing
+                yield Row(dict.fromkeys(header), "the header")  # so errors can name its columns
                 return
             quotes = '"' in first
             for number, row in enumerate(filter(None, rows), 1):
@@ -155,21 +155,21 @@ def _csv_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterat
 def _holds_rows(row: Sequence[str], delimiter: str) -> bool:
     """Tell whether each line of a record could be a row, in a file that quotes nothing.
 
-    There a text that begins with a quote swallows the rows up to a text that ends with one. Prose
-    has no delimiter in some line, or a space after it, or before a comma.
+    In such a file a text that begins with a quote swallows the rows up to a text that ends with
+    one. Prose is no such case: some line has no delimiter, or a space after it, or before a comma.
     """
-    broken = [value for value in row if "\n" in value or "\r" in value]  # over lines
+    broken = [value for value in row if "\n" in value or "\r" in value]  # values of several lines
     if not broken or len(row) == 1 or any('"' in value for value in broken):
-        return False  # who doubles a quote knows how to quote
+        return False  # a program that doubles quotes knows how to quote
     mark = re.escape(delimiter)
-    space = " " if delimiter == "," and " " not in row[0] else ""  # as an id has none
+    space = " " if delimiter == "," and " " not in row[0] else ""  # an id has no space
     start = rf"[^{mark}\r\n{space}]*{mark}" + ("" if delimiter == "\t" else "(?! )")
     line = rf"{start}(?:[^{mark}\r\n]*{mark}){{{len(row) - 2}}}[^\r\n]*"
     return bool(re.fullmatch(rf"{line}(?:(?:\r\n?|\n){line})+", delimiter.join(row)))
 
 
 def _fits(header: str, wanted: frozenset[str], delimiter: str) -> tuple[bool, int]:
-    """Rate how well a delimiter splits a header: it has what is wanted, and many columns."""
+    """Rate a delimiter for a header: whether it gives all wanted columns, and how many columns."""
     try:
         names = next(csv.reader([header], delimiter=delimiter), [])
     except csv.Error:
@@ -185,7 +185,7 @@ def check_once(names: Sequence[str], wanted: Sequence[str]) -> None:
 
 
 def text_or_bytes(content: bytes) -> str | bytes:
-    """Return text of UTF-8, or the bytes as they are, to be refused with their row."""
+    """Return UTF-8 as text, or other bytes as they are. Those are refused later, with their row."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -194,12 +194,12 @@ def text_or_bytes(content: bytes) -> str | bytes:
 
 @contextmanager
 def legible(path: Path) -> Iterator[None]:
-    """Say what a file is that is not what its name says."""
+    """Turn a failure to read into an error that says what the file is, or what is wrong."""
     try:
         yield
     except (ValueError, EOFError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the disk
+            raise  # the disk's own error
         with path.open("rb") as stream:
             start = stream.read(16)
         packed = path.suffix.lower() == ".gz"
@@ -247,7 +247,7 @@ READERS: dict[str, Reader] = {
     ".csv": _csv_rows,
     ".tsv": partial(_csv_rows, delimiter="\t"),
 }
-LOADED = (".parquet", ".arrow")  # by name, where a site has such a file
+LOADED = (".parquet", ".arrow")  # readers that are loaded when a site has such a file
 COMPRESSED = (".jsonl", ".json", ".csv", ".tsv")
 
 

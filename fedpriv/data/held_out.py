@@ -1,4 +1,4 @@
-"""Which units a site keeps apart from training: a map of each unit alone, the same every time."""
+"""Choose which units a site keeps apart from training: by each unit alone, the same every time."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from fedpriv.plugins import load_part
 if TYPE_CHECKING:
     import datasets
 
-HELD_OUT, VALIDATION = "held-out", "validation"  # what a share may be kept apart for
+HELD_OUT, VALIDATION = "held-out", "validation"  # purposes for which a share may be kept apart
 
 
 def is_apart(record: Mapping[str, Any], unit: str, share: float, purpose: str) -> bool:
     """Tell whether a record's unit belongs to the share that is kept apart for a purpose.
 
-    All records of a patient fall on one side, copies of a text too, and no unit moves another. An
+    All records of a patient fall on one side, and so do copies of a text. No unit moves another. An
     empty record trains.
 
     Args:
         record: a row of `read_records`.
         unit: ``record``, or the id column that the row's ``unit`` was read from.
-        share: of the units, about, from 0 to 1.
+        share: roughly what share of the units is kept apart, from 0 to 1.
         purpose: draws of several purposes are independent of each other.
 
     Privacy:
@@ -57,7 +57,7 @@ def drawn_for(record: Mapping[str, Any], unit: str, purpose: str) -> float:
 
 
 def _owner(record: Mapping[str, Any], unit: str) -> bytes:
-    """Return what tells a record's unit from others; nothing for an empty record without an id."""
+    """Return bytes that tell a record's unit from others; empty if there is neither text nor id."""
     return whole_record(record) if unit == "record" else canonical_json([record[UNIT]])
 
 

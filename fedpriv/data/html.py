@@ -15,7 +15,7 @@ _CELLS = {"td", "th"}
 def text_of(page: str) -> str:
     """Return the text of a page: blocks are lines, and a space parts the cells of a table.
 
-    What is not well formed is read as browsers do, as far as it goes; nothing is refused.
+    HTML that is not well formed is read much as browsers do. Nothing is refused.
     """
     reader = _Reader()
     reader.feed(page)
@@ -28,8 +28,8 @@ class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.found: list[str] = []
-        self._open: list[str] = []  # blocks, and what is not seen
-        self._kept = 0  # how deep in text whose lines count as they are
+        self._open: list[str] = []  # open blocks and unseen elements
+        self._kept = 0  # depth of elements whose line breaks count
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         if tag in _UNSEEN or tag not in _INLINE:
@@ -43,7 +43,7 @@ class _Reader(HTMLParser):
         self._part(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in self._open:  # a block ends what was struck in it, too
+        if tag in self._open:  # a block also ends what was struck in it
             del self._open[len(self._open) - 1 - self._open[::-1].index(tag) :]
         self._kept -= tag == "pre" and self._kept > 0
         self._part(tag)

@@ -1,4 +1,4 @@
-"""What tells a record's unit from others; for the site alone.
+"""Say what tells a record's unit from others. This is for the site alone.
 
 See `fedpriv.privacy.ledger.unit_index`.
 """
@@ -19,11 +19,12 @@ from fedpriv.privacy.ledger.unit_index import ID, Identity
 def identities(record: Mapping[str, Any], unit: str) -> list[Identity]:
     """Return what one record's unit is known by; nothing for an empty record.
 
-    Each text of the record is one, and each message of a conversation. So the same notes are
-    recognised by record and by patient, and whatever field they are read into. Labels are none: too
-    many people share them. Texts are compared as people read them, white space as a single space.
-    Under an id column the id comes before the texts. Neither the name of a column nor that of a
-    field is part of it: the same people may be ``mrn`` in one file and ``patient_nbr`` in another.
+    Each text of the record is one identity, and so is each message of a conversation. So the same
+    notes are recognised by record and by patient, and whatever field they are read into. Labels are
+    no identities: too many people share them. Texts are compared as people read them, white space
+    as a single space. Under an id column the id comes before the texts. Neither the name of a
+    column nor that of a field is part of an identity: the same people may be ``mrn`` in one file
+    and ``patient_nbr`` in another.
 
     Args:
         record: a row of `read_records`.
@@ -39,9 +40,9 @@ def identities(record: Mapping[str, Any], unit: str) -> list[Identity]:
 
 
 def whole_record(record: Mapping[str, Any]) -> bytes:
-    """Return what tells a record from all but its copies; nothing for an empty record.
+    """Return bytes that tell a record from all but its copies; empty for an empty record.
 
-    It is all of its texts by their fields, without labels, ids and white space.
+    They hold its texts by field, with white space as a single space, without labels and ids.
 
     Privacy:
         Private as the record itself.

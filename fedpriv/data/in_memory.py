@@ -1,4 +1,4 @@
-"""Records that are in memory already, as `fedpriv.data.read` has those of a file."""
+"""Read records that are in memory already, as `fedpriv.data.read` reads those of a file."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def take_records(
         columns, unit, cache_dir, key: see `read_records`.
 
     Raises:
-        DataError: see `read_records`; never quotes a record. Or it is a data set whose texts are
-            to go through a function that sees several rows at once.
+        DataError: see `read_records`; never quotes a record. Or the records are a data set with a
+            transform that sees several rows at once.
 
     Privacy:
-        As `read_records`.
+        See `read_records`.
     """
     fields = fields_of(columns, unit)
     records = _opened(records, key)
@@ -60,7 +60,7 @@ def take_records(
 def rows_of(records: Any, key: str) -> Iterator[Row]:
     """Yield the rows of records in memory, each a mapping from column to value.
 
-    The classes of a data set have their names.
+    The classes of a data set come as names.
 
     Raises:
         DataError: they are no rows.
@@ -82,16 +82,16 @@ def rows_of(records: Any, key: str) -> Iterator[Row]:
 
 
 def names_of(records: Any) -> list[Any] | None:
-    """Return the columns of records that have them in common; None of rows with their own."""
+    """Return the columns that all records share; None if each row has its own."""
     columns = getattr(records, "column_names", getattr(records, "columns", None))
     return None if columns is None else list(columns)
 
 
 def check_records(records: Any, key: str) -> None:
-    """Refuse what does not iterate over rows, or only once.
+    """Refuse what can't be iterated over by rows, or only once.
 
     Raises:
-        DataError: says what it is.
+        DataError: it is refused. The error says what it is.
     """
     if isinstance(records, str | bytes | Path | type):
         fix = "Give the rows themselves, such as datasets.load_dataset(…) reads them."
@@ -110,7 +110,7 @@ def check_records(records: Any, key: str) -> None:
 
 
 def _opened(records: Any, key: str) -> Any:
-    """Return a data set, or rows; each value of a column by itself, as in a list of rows.
+    """Return a data set or rows. A data frame of pandas becomes a list of rows, a table a data set.
 
     Raises:
         DataError: as `check_records`.
@@ -123,7 +123,7 @@ def _opened(records: Any, key: str) -> Any:
         from datasets import Dataset
 
         return Dataset(pyarrow.table(records))
-    columns = {name: _values(records[name]) for name in records.columns}  # of pandas
+    columns = {name: _values(records[name]) for name in records.columns}  # a data frame of pandas
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return [
         {k: v.tolist() if getattr(v, "shape", ()) else v for k, v in row.items()} for row in rows
@@ -131,7 +131,7 @@ def _opened(records: Any, key: str) -> Any:
 
 
 def _values(column: Any) -> Any:
-    """Return a column of pandas as it is: one that lacks a value is no column of other numbers."""
+    """Return a column of pandas as it is: a missing value must not change the column's numbers."""
     if getattr(column.dtype, "na_value", None) is None:
         return column.to_numpy()
     return column.to_numpy(dtype=object, na_value=None)
@@ -143,7 +143,7 @@ def _no_rows(records: Any, key: str, fix: str) -> DataError:
 
 
 def _check_dataset(records: Any, key: str) -> None:
-    """Refuse what `set_transform` makes of rows: it is left out here, and may not be noticed."""
+    """Refuse splits, streams, and a `set_transform`, which would be left out here unnoticed."""
     from datasets import Dataset
 
     if isinstance(records, Mapping):
@@ -158,7 +158,7 @@ def _check_dataset(records: Any, key: str) -> None:
         raise DataError(f"has a transform, which is {how}", file=IN_MEMORY, key=key, fix=fix)
 
 
-KEY = "records"  # how errors call them
+KEY = "records"  # what errors call them
 # In the order in which they are looked for: a table of conversations may have a text, too.
 _FIELDS = ({"messages"}, {"prompt", "completion"}, {"text", "label"}, {"text"})
 

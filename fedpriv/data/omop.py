@@ -1,4 +1,4 @@
-"""The notes of an OMOP common data model, one by one, from any database that SQLAlchemy reads.
+"""Read the notes of an OMOP common data model one by one, from any database that SQLAlchemy reads.
 
 Source: OMOP CDM 5.4, table NOTE, https://ohdsi.github.io/CommonDataModel/cdm54.html#note
 """
@@ -41,25 +41,25 @@ DRIVERS = {
 def note_rows(section: OmopSection, wanted: Sequence[str]) -> Iterator[Row]:
     """Yield the notes that pass the section's filters, ordered by their ids.
 
-    All are of one moment: they come from one query, and on PostgreSQL from one transaction that may
-    only read. The order matters: of a person with many notes the first ones are used, and without
-    an order it could depend on other people's notes which ones those are. Each note is held against
-    the filters here, whatever a database makes of a comparison: SQLite keeps dates as text or
-    numbers, and has every number before every text.
+    All show the table at one moment: they come from one query, and on PostgreSQL from one
+    transaction that may only read. The order matters: of a person with many notes the first ones
+    are used. Without an order, other people's notes could decide which ones those are. Each note is
+    checked against the filters here, too, because databases compare in different ways: SQLite keeps
+    dates as text or numbers, and puts every number before every text.
 
     Args:
         wanted: columns of the table, in small letters or as the table has them. If one is
-            missing, a single row comes that has all columns of the table, and nothing in them.
+            missing, a single row comes that has all columns of the table, without values.
 
     Raises:
-        DataError: a library or driver is not installed; the database, the table, or a column of
-            a filter is not there; no password is; a date or a kind can't be told; or two notes
-            have one id.
+        DataError: a library or driver is not installed; the database, the table, a column of a
+            filter, or the password is not there; a date or a kind can't be told; or two notes have
+            one id.
 
     Privacy:
-        Reads private records, one by one. What a database says of an error while it reads could
-        quote a record, so its class alone is shown; what it says before anything is read is
-        shown, without the password.
+        Reads private records, one by one. While it reads, a database's error text could quote a
+        record, so only the error's class is shown. Before anything is read its text is shown,
+        without the password.
     """
     try:
         import sqlalchemy
@@ -89,13 +89,13 @@ def note_rows(section: OmopSection, wanted: Sequence[str]) -> Iterator[Row]:
 
 
 def _filters(section: OmopSection) -> dict[str, str]:
-    """Return the columns that filters look at, and the settings that say so."""
+    """Return the columns that filters look at, each with the setting that asks for it."""
     asked = [name for name in (*CONCEPTS, "last_date", "first_date") if getattr(section, name)]
     return {DATE if name.endswith("_date") else name: name for name in asked}
 
 
 def _passes(section: OmopSection, note: Row) -> bool:
-    """Tell whether a note is one of those that are read; refuse one that can't be told."""
+    """Tell whether a note passes the filters. Refuse a note for which that can't be told."""
     for name, setting in _filters(section).items():
         value = note.values[name]
         try:
@@ -133,7 +133,7 @@ def _query(section: OmopSection, named: Mapping[str, str], known: Mapping[str, A
         return query
     if section.first_date is not None:
         query = query.where(held[DATE] >= section.first_date)
-    if section.last_date is not None:  # some have a time of the day in it
+    if section.last_date is not None:  # some dates hold a time of day
         query = query.where(held[DATE] < section.last_date + timedelta(days=1))
     return query
 
@@ -190,7 +190,7 @@ def _connected(section: OmopSection) -> Iterator[Connection]:
             fix = "Check the address, the user and the password, and that the server runs."
             raise DataError(problem, key=".url", fix=fix) from None
         with connection:
-            if section.file is not None:  # what is no text is refused with its number
+            if section.file is not None:  # what is not UTF-8 is refused with its note's number
                 driver: Any = connection.connection.driver_connection
                 driver.text_factory = text_or_bytes
             options: dict[str, Any] = {"stream_results": True}
@@ -208,7 +208,7 @@ def _url(section: OmopSection) -> tuple[URL, str]:
 
     try:
         url = make_url(section.url)
-    except (ArgumentError, ValueError):  # whose text holds the URL
+    except (ArgumentError, ValueError):  # their text holds the URL
         fix = "Expected dialect+driver://user@host/database, or sqlite:///file."
         raise DataError("is no URL of a database", key=".url", fix=fix) from None
     file = section.file
@@ -227,7 +227,7 @@ def _url(section: OmopSection) -> tuple[URL, str]:
 
 
 def _password(section: OmopSection) -> str:
-    """Return the password; empty where none is named, as the server may know its user otherwise."""
+    """Return the password; empty if none is named: the server may know its user another way."""
     if (name := section.password_env) is not None:
         if not os.environ.get(name):
             problem = "no such environment variable, or it is empty"

@@ -1,4 +1,4 @@
-"""A site's examples, grouped by whom they belong to."""
+"""Group a site's examples by the unit that they belong to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tally:
-    """What became of records when they were encoded.
+    """Count what became of records when they were encoded.
 
     Attributes:
         empty: the numbers of the records that gave no example, by cause.
@@ -85,12 +85,12 @@ class Tally:
         """Refuse to spend a budget on records of which too few give an example.
 
         Args:
-            most: the largest share of them that may give none.
+            most: the largest share of the records that may give no example.
             key: the setting that named the records, for the message.
             limit: the setting that says `most`.
 
         Raises:
-            DataError: there are more, or none gives an example.
+            DataError: a larger share gives none, or no record gives an example.
         """
         are_left = self.without < self.records
         if not self.without or (are_left and self.without <= most * self.records):
@@ -111,11 +111,11 @@ class Population:
     """The units of one site: what Poisson sampling draws from.
 
     Args:
-        units: the examples of each unit; none for a unit whose records give none,
-            which stays in the population and contributes 0. They are read when asked for.
+        units: the examples of each unit, read when asked for. A unit whose records give no example
+            stays in the population and contributes 0.
         tally: what became of the records.
-        problem: why records could not be kept and were left out. The others decide which, so a
-            caller that answers no server refuses to continue.
+        problem: why records could not be kept and were left out. Which ones were depends on the
+            other records, so a caller that answers no server refuses to continue.
 
     Privacy:
         Private throughout, its length and `tally` too: for the site's own screen and
@@ -132,18 +132,18 @@ class Population:
 
 
 def read_labelled(source: Source, spec: DataSpec, *, cache_dir: Path, key: str) -> datasets.Dataset:
-    """Read a site's records; in those with a label column, an unknown label is refused.
+    """Read a site's records. If they have a label column, an unknown label is refused.
 
     Args:
         source, cache_dir, key: see `read_records`.
         spec: says the columns, the unit and the labels.
 
     Raises:
-        DataError: see `read_records`; of a label it names the row, not the label.
+        DataError: see `read_records`. For an unknown label it names the row, not the label.
 
     Privacy:
-        For the site's own administrator, at its start. A site that refused a *job* for it would
-        tell the server whose labels its records hold.
+        For the site's own administrator, at its start. A site that refused a *job* because of a
+        label would tell the server something about its records' labels.
     """
     records = read_records(source, spec.columns, unit=spec.unit, cache_dir=cache_dir, key=key)
     if "label" in spec.columns:
@@ -160,9 +160,9 @@ def encode_population(
     *,
     rows: Iterable[int] | None = None,
 ) -> Population:
-    """Encode records that were read as units of examples, whatever they hold.
+    """Encode records as units of examples, whatever the records hold.
 
-    Each is tokenised once, into `file`; what that held before can't be read any more.
+    Each record is tokenised once, into `file`. What the file held before can't be read any more.
 
     With ``spec.unit = "record"`` each row is a unit. With an id column the rows of an id are one,
     in file order, and its first ``spec.max_records_per_unit`` examples are kept. That unit's rows
@@ -186,14 +186,14 @@ def encode_population(
         entry of `Population.units`. Nothing leaves.
     """
     store = file.store()
-    places: dict[str | None, int] = {}  # of units, by their ids
+    places: dict[str | None, int] = {}  # the places of units, by their ids
     tally, problem = Tally(max_length=spec.max_length), None
     for row, record, examples in _encoded(records, rows, spec, tokenizer, tally):
         owner = None if spec.unit == "record" else record[UNIT]
         place = store.add_unit() if owner is None or owner not in places else places[owner]
         places[owner] = place
         room = spec.max_records_per_unit - store.examples_of(place)
-        tally.cut += len(examples) > room and not examples[0].cut  # which is counted
+        tally.cut += len(examples) > room and not examples[0].cut  # a cut one is counted already
         try:
             for example in examples[:room]:
                 store.append(place, example)
@@ -233,7 +233,7 @@ def _encoded(
     tokenizer: PreTrainedTokenizerBase,
     tally: Tally,
 ) -> Iterator[tuple[int, Mapping[str, Any], list[Example]]]:
-    """Yield each record with its number and its examples; `tally` is kept."""
+    """Yield each record with its number and its examples, and count it in `tally`."""
     if "messages" in spec.columns:
         check_chat_template(tokenizer)
     for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import datasets  # type: ignore[import-untyped, unused-ignore]
 
 UNIT = "unit"
-READING = 4  # another whenever the same file is read in another way: results are kept
+READING = 4  # change it when the same file is read in another way: results are kept
 
 
-# What starts the rows from the first, and a digest of what they hold.
+# A function that yields the rows from the first, and a digest of what they hold.
 Opened = tuple[Callable[[], Iterator[Row]], str]
 
 
@@ -42,8 +42,8 @@ def read_records(
 ) -> datasets.Dataset:
     """Read the records of a file, a `save_to_disk` folder, a hub dataset, a database or FHIR.
 
-    A database, and files of FHIR, are read anew at each call. What is read stays as it is, whatever
-    becomes of them meanwhile.
+    A database, and files of FHIR, are read anew at each call. What was read stays as it is, even if
+    they change meanwhile.
 
     Args:
         source: a .jsonl, .json, .csv or .tsv file (plain or .gz), a .parquet or .arrow file,
@@ -52,8 +52,8 @@ def read_records(
         columns: field → column; the result's columns are named by the fields.
         unit: ``record``, or an id column, which becomes the column ``unit``.
         cache_dir: where `datasets` may write; it is made 0700.
-        key: the setting that named the file, for error messages; a table beside it has the
-            name of its kind.
+        key: the setting that named the file, for error messages. A table that describes another
+            source stands beside it, under the name of its kind.
 
     Returns:
         One row per record, in file order, or in that of the notes' ids. Every column is text, or
@@ -90,7 +90,7 @@ def read_rows(
     try:
         check_columns(rows(), fields, source, key)
         return _write(rows, fields, source, key, fingerprint, folder)
-    except DataError:  # given a name below, it would keep its frames, and a private row in them
+    except DataError:  # bound to a name below, it would keep its frames, and a private row in them
         raise
     except Exception as error:  # each format fails in its own way
         refused = _data_error(error)
@@ -102,7 +102,7 @@ def read_rows(
 
 
 def open_source(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
-    """Return what starts the source's rows from the first, and a digest of its content.
+    """Return a function that yields the source's rows from the first, and a digest of its content.
 
     A source that may have changed unnoticed has a new digest each time.
     """
@@ -117,7 +117,7 @@ def open_source(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: s
 
 
 def _opened(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
-    if isinstance(source, OtherSource):  # attachments may be in other files
+    if isinstance(source, OtherSource):  # a new digest each time: attachments may be in other files
         rows = load(SOURCES, source.kind, key=key, problem="nothing that reads it is installed")
         return lambda: rows(source, wanted), secrets.token_hex()
     path = Path(source)
@@ -134,7 +134,7 @@ def _opened(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) 
 def check_columns(
     rows: Iterable[Row], fields: Mapping[str, str], source: Path | str, key: str
 ) -> None:
-    """Refuse a source without rows, or without a column. A JSON record may lack keys."""
+    """Refuse a source without rows, or without a wanted column. A JSON record may lack keys."""
     available: dict[str, None] = {}
     for row in rows:
         available.update(dict.fromkeys(row.values))
@@ -182,7 +182,7 @@ def _write(
 
     features = {field: Value("string") for field in fields}
     if "messages" in fields:
-        from datasets import Json  # younger than the rest of what is used here
+        from datasets import Json  # newer than the rest of what is used here
 
         features["messages"] = Json()
 

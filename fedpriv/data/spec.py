@@ -1,4 +1,4 @@
-"""How records become examples: public settings only."""
+"""Define how records become examples, by public settings only."""
 
 from __future__ import annotations
 

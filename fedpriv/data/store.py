@@ -1,4 +1,4 @@
-"""Units of examples, in a file without a name: on disk while they are used, then gone."""
+"""Keep units of examples in a file without a name: on disk while they are used, then gone."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Unit = tuple[Example, ...]
 Units = Sequence[Unit]
-_PLACE = struct.Struct("<q")  # in the file
-_HEAD = struct.Struct("<qqqq")  # of an example; see `_Head`
+_PLACE = struct.Struct("<q")  # a place in the file
+_HEAD = struct.Struct("<qqqq")  # the header of an example; see `_Head`
 _NUMBER = np.dtype(np.int32).itemsize  # bytes of a token or a label
 _BLOCK = 4096  # units
 _NONE = -1
@@ -92,7 +92,7 @@ class TokenFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def read(self, start: int, count: int) -> bytes:
-        """Read `count` bytes from a place on, which were written."""
+        """Read `count` bytes that were written, from a place on."""
         return os.pread(self._file.fileno(), count, start)
 
     def check_newest(self, store: UnitStore) -> None:
@@ -122,11 +122,11 @@ class _OneByOne(Units):
         """Return a unit, by its place."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        return self._unit(range(len(self))[index])  # an IndexError, or counted from the end
+        return self._unit(range(len(self))[index])  # raises IndexError, or counts from the end
 
 
 class UnitStore(_OneByOne):
-    """Takes units and their examples, in any order, and gives each unit's back by its place.
+    """Store units and their examples, added in any order; return each unit's examples by its place.
 
     All that grows with their number is in the file, so memory does not grow. In the file each
     example says where the one before it of the same unit is. Blocks of 8 bytes for each unit,
@@ -145,8 +145,8 @@ class UnitStore(_OneByOne):
     def __init__(self, file: TokenFile) -> None:
         self._file = file
         self._units = 0
-        self._end = 0  # of what was written
-        self._blocks: list[int] = []  # where they are
+        self._end = 0  # where what was written ends
+        self._blocks: list[int] = []  # where the blocks are
 
     def __len__(self) -> int:
         """Return how many units there are."""
@@ -163,7 +163,7 @@ class UnitStore(_OneByOne):
         return 0 if last == _NONE else self._head(last).number + 1
 
     def append(self, place: int, example: Example) -> None:
-        """Let a unit have a further example.
+        """Add an example to a unit.
 
         Raises:
             OSError: the disk is full; what is there already is kept.
@@ -176,14 +176,14 @@ class UnitStore(_OneByOne):
         self._file.write(entry, _PLACE.pack(start))
 
     def _write(self, content: bytes) -> int:
-        """Put bytes at the end, over what the disk did not take, and return where they begin."""
+        """Write bytes at the end, over any write that failed, and return where they begin."""
         start = self._end
         self._file.write(start, content)
         self._end = start + len(content)
         return start
 
     def _entry(self, place: int) -> int:
-        """Return where the place of a unit's last example is written; in a new block if need be."""
+        """Return where the place of a unit's last example is written. Add a block if needed."""
         block, rest = divmod(place, _BLOCK)
         while len(self._blocks) <= block:
             self._blocks.append(self._write(_PLACE.pack(_NONE) * _BLOCK))
@@ -191,7 +191,7 @@ class UnitStore(_OneByOne):
 
     def _last(self, place: int) -> int:
         if place // _BLOCK >= len(self._blocks):
-            return _NONE  # no unit of that block has one
+            return _NONE  # no unit of that block has an example
         (start,) = _PLACE.unpack(self._file.read(self._entry(place), _PLACE.size))
         return int(start)
 
@@ -215,7 +215,7 @@ class UnitStore(_OneByOne):
 
 
 def bytes_needed(spec: DataSpec, units: int) -> int:
-    """Return the bytes of a `TokenFile` for `units` units, with most and longest examples."""
+    """Return the bytes that a `TokenFile` needs for `units` units of the longest examples."""
     label = _NONE if spec.task == "causal-lm" else 0
     example = _HEAD.size + _NUMBER * _Head(0, 0, spec.max_length, label).numbers
     blocks = -(-units // _BLOCK)
@@ -223,13 +223,13 @@ def bytes_needed(spec: DataSpec, units: int) -> int:
 
 
 class SomeUnits(_OneByOne):
-    """Units at some places of others, in that order."""
+    """Show the units at some places of a sequence, in the order of those places."""
 
     def __init__(self, units: Units, places: Sequence[int]) -> None:
         self._units, self._places = units, places
 
     def __len__(self) -> int:
-        """Return how many they are."""
+        """Return how many units are chosen."""
         return len(self._places)
 
     def _unit(self, place: int) -> Unit:

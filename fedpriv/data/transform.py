@@ -1,8 +1,8 @@
-"""What a site does to each text before it is used, such as taking names out: a function of its own.
+"""Apply a site's own function to each text before it is used, for example to take names out.
 
-A map of single texts (law 2): it is given a text and nothing else, and whatever it does to one, or
-fails to do, changes no other. A function that remembers texts, say to number the names in the order
-in which they come, would break that from within; `remembers` finds the usual ones.
+It is a map of single texts (law 2): the function gets one text and nothing else. Whatever it does
+to one, or fails to do, changes no other. A function that remembers texts, say to number the names
+in the order in which they come, would break that from within; `remembers` finds the usual ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def find_transform(name: str, key: str) -> Transform:
     module, _, function = name.partition(":")
     try:
         found: Transform | None = getattr(import_module(module), function, None)
-    except Exception as error:  # of a module that may do anything
+    except Exception as error:  # the module may do anything
         problem = f"can't be imported ({type(error).__name__})"
         fix = "Install its package in this environment, or put its folder into PYTHONPATH."
         raise DataError(problem, key=key, value=name, fix=fix) from None
@@ -59,7 +59,7 @@ def transformed(
 ) -> datasets.Dataset:
     """Return the records with every text as the function returns it; ids and labels stay.
 
-    Of a message only role and content are left.
+    Of each message only role and content are kept.
 
     If the function fails on a record, or returns no text for it, the record has no texts and so
     contributes nothing. It stays in its unit; the site's own log has the row and the error's class.
@@ -109,7 +109,7 @@ def transformed(
 
 
 def remembers(transform: Transform) -> bool:
-    """Tell whether made-up texts come out differently after others: by memory, or by chance.
+    """Tell whether made-up texts come out differently in another order: by memory, or by chance.
 
     Raises:
         Exception: whatever the function raises.
@@ -124,7 +124,7 @@ def as_seen(field: str, value: Any, transform: Transform) -> Any:
         return value
     if field != "messages":
         return _text(value, transform)
-    talk = conversation(value)  # of what is none nothing is made anyway
+    talk = conversation(value)  # if it is None, no example is made anyway
     return talk and [
         {"role": one["role"], "content": _text(one["content"], transform)} for one in talk
     ]

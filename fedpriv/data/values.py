@@ -1,7 +1,7 @@
-"""One value of a record, as a text or as the id of a person: what is read, what is refused.
+"""Read one value of a record, as a text or as the id of a person, or refuse it.
 
-Every reader gives values as its source has them. They become what a job uses here, and nowhere
-else, so that a person is the same one in every format. `TABLE` says how, docs/how-to/data.md
+Every reader gives values as its source has them. Here, and nowhere else, they become what a job
+uses, so that a person is the same one in every format. `TABLE` says how, and docs/how-to/data.md
 shows it.
 """
 
@@ -19,7 +19,7 @@ from uuid import UUID
 
 
 class Rule(NamedTuple):
-    """How a kind of value is read; people are shown the clause of a refused one.
+    """Say how a kind of value is read. For a refused value people are shown the clause in `id`.
 
     Attributes:
         kind: the kind of value, for the documents.
@@ -120,7 +120,7 @@ def as_json(value: Any) -> str:
         return json.dumps(value, default=as_text)
     except OddValueError:
         raise
-    except (TypeError, RecursionError, ValueError):  # a ValueError of a list that is in itself
+    except (TypeError, RecursionError, ValueError):  # ValueError: a list contains itself
         raise OddValueError(NO_TEXT, "a table with odd keys, or too many levels") from None
 
 
@@ -169,7 +169,7 @@ _SEPARATED = re.compile(
     r"[+-]?(?:[0-9]+(?:[,'\u2019 ][0-9]*)+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?"
     r"|[1-9][0-9]{0,2}(?:\.[0-9]{3})+)"
 )
-_QUOTED = re.compile(r"""=?(["'])(.*)\1""", re.S)  # as a spreadsheet is told that it is text
+_QUOTED = re.compile(r"""=?(["'])(.*)\1""", re.S)  # how a spreadsheet is told that it is text
 _TYPESET = ("Pd", "Pi", "Pf")  # dashes, and quotes that open or close
 # Minus, low quotes, accents and primes, some of which are others in `as_read`.
 _ALIKE = frozenset(
@@ -180,7 +180,7 @@ _UUID = re.compile(r"[{(]?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[)}]?", r
 
 
 def _number(text: str) -> str:
-    """Return an id that may be a number, in one way to write it."""
+    """Return an id. If it may be a number, it is written in one way."""
     if _SEPARATED.fullmatch(text):
         raise OddValueError(TWO_WAYS)
     if found := _POWER.fullmatch(text):
@@ -189,7 +189,7 @@ def _number(text: str) -> str:
         if len(first.lstrip("+-")) > 1:  # no program writes a float like that
             if abs(number) >= _EXACT:
                 return text  # a code such as 12e45
-            raise OddValueError(TWO_WAYS)  # a code, too, or so many thousands
+            raise OddValueError(TWO_WAYS)  # a code as well, or a number of thousands
         if abs(number) >= _EXACT or len(rest) < power:
             raise OddValueError(ROUNDED)  # its last digits are not known
         return _number(_digits(number))
@@ -217,7 +217,7 @@ def _plain(value: Any) -> Any:
     if numpy is None or not isinstance(value, numpy.generic) or isinstance(value, str | bytes):
         return value
     if isinstance(value, numpy.floating):
-        return float(str(value))  # the shortest that is this number
+        return float(str(value))  # the shortest text that gives this number
     if isinstance(value, numpy.datetime64):
         return value.astype("datetime64[us]").item()
     return value.item()
@@ -242,7 +242,7 @@ def _is_missing(value: Any) -> bool:
         return value != value
     if isinstance(value, Decimal):
         return value.is_nan()
-    return value is None or type(value).__name__ in ("NAType", "NaTType")  # of pandas
+    return value is None or type(value).__name__ in ("NAType", "NaTType")  # pandas' missing values
 
 
 def _says_nothing(text: str) -> bool:
@@ -251,12 +251,12 @@ def _says_nothing(text: str) -> bool:
     return (
         not squeezed
         or _NOTHING.fullmatch(squeezed) is not None
-        or text == r"\N"  # of MySQL and PostgreSQL
-        or re.fullmatch(r"#[A-Z0-9/]+[!?]", text) is not None  # of a spreadsheet's error
+        or text == r"\N"  # NULL in MySQL and PostgreSQL
+        or re.fullmatch(r"#[A-Z0-9/]+[!?]", text) is not None  # a spreadsheet's error
     )
 
 
-# What is not seen, and is no format character: joiners, fillers, variation selectors.
+# Invisible characters that are no format characters: joiners, fillers, variation selectors.
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
     "\U000e0000-\U000e0fff]"
@@ -265,7 +265,7 @@ _UNSEEN = re.compile(
 
 def as_read(text: str) -> str:
     """Return a text as people read it: two ids that look alike are one person's."""
-    if text.isascii():  # which none of this changes, and most text is
+    if text.isascii():  # most text is, and none of this changes it
         return text.strip()
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKC", text))
     return "".join(c for c in seen if unicodedata.category(c) != "Cf").strip()

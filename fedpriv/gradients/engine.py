@@ -1,4 +1,4 @@
-"""What any way to compute per-record gradients offers."""
+"""Define what every way to compute per-record gradients offers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Take = Callable[[int, Tensor], None]
 
 
 class GradientEngine(ABC):
-    """Per-record gradients of all that is trained in a model.
+    """Compute per-record gradients of all that is trained in a model.
 
     Attributes:
         size: P, the number of trained parameters.
@@ -59,10 +59,10 @@ class GradientEngine(ABC):
             losses: runs the model and returns one loss per record, (B,); record i's loss
                 must depend on record i alone.
             batch_size: B.
-            take: called with the first column of a block and a part of it, (B, columns), of
-                which the sum over all calls is the block: a layer that is used twice hands over
-                twice, and one that is not used, never. Columns are in the order of
-                `TrainableVector`; a part is a tensor of its own.
+            take: called with the first column of a block and a part of it, (B, columns). The sum of
+                a block's parts over all calls is the block: a layer that is used twice hands over
+                twice, and an unused one never. Columns are in the order of `TrainableVector`; a
+                part is a tensor of its own.
 
         Raises:
             NotPrivateError: a layer was fed something that is not the batch.
@@ -83,13 +83,14 @@ class GradientEngine(ABC):
 def backward(
     model: nn.Module, losses: Losses, batch_size: int, trained: Sequence[nn.Parameter]
 ) -> list[Tensor | None]:
-    """Run a model and go back from the sum of its records' losses, leaving every ``.grad`` alone.
+    """Run a model and backpropagate the sum of its records' losses, leaving every ``.grad`` alone.
 
     Args:
         trained: the parameters that the engine makes gradients of.
 
     Returns:
-        What autograd itself made of each, summed over the records; None where it made nothing.
+        The gradient of each parameter by autograd itself, summed over the records; None where it
+        made none.
 
     Raises:
         NotPrivateError: there is not one loss per record.

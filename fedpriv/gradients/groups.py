@@ -1,13 +1,13 @@
-"""Groups of trained parameters, each with a clip norm and a share of the noise of its own.
+"""Divide trained parameters into groups, each with its own clip norm and share of the noise.
 
 A decision gives each of K groups a clip norm C_k and a weight w_k, Σw_k = 1. A unit's vector is
-scaled in each group by a_k = C·√((1−f)·w_k) / C_k and clipped there to C·√((1−f)·w_k), so that all
-of it together is at most C long, K further values with a share f of the squared norm included.
-What is released then gets noise σC in every value, as ever; whoever divides it by a_k has noise of
+scaled in each group by a_k = C·√((1−f)·w_k) / C_k and clipped there to C·√((1−f)·w_k), so that the
+whole vector is at most C long, including K further values with a share f of the squared norm. What
+is released then gets noise σC in every value, as always. Divided by a_k, it has noise of
 σC_k / √((1−f)·w_k) in group k. So the decision says how noise is divided among groups, and nothing
 that it says can change what a release costs: the sum is clipped to C once more where it is made.
 
-The further values say of each group whether a unit was within its clip norm: (b_k − ½)·β with
+The further values say for each group whether a unit was within its clip norm: (b_k − ½)·β with
 β = 2C·√(f/K), b_k being 1 or 0.
 
 Source:
@@ -44,7 +44,8 @@ class Groups:
 
     Attributes:
         names: the groups' names, in the order of their first parameters.
-        segments: first column, the one after the last, and the group's number, in order.
+        segments: of each part the first column, the column after the last, and the group's number,
+            in order.
     """
 
     names: tuple[str, ...]
@@ -55,7 +56,7 @@ class Groups:
         """Make the groups of a trained vector.
 
         Args:
-            names, shapes: of its parameters, as `TrainableVector` has them.
+            names, shapes: those of its parameters, as `TrainableVector` has them.
             by: ``model`` is one group; ``layers`` one for each layer of the model, a head being
                 one; ``adapters`` A and B of a layer jointly, or what is trained whole; ``matrices``
                 every parameter by itself.
@@ -104,7 +105,7 @@ def _group_of(name: str, by: Grouping) -> str:
 
 
 class GroupScaling:
-    """How vectors are scaled and clipped in groups at a site, and scaled back at the server.
+    """Scale and clip vectors in groups at a site, and scale them back at the server.
 
     Args:
         clip_norm: C, the plan's clip norm.
@@ -137,7 +138,7 @@ class GroupScaling:
         self._bit = 2 * clip_norm * math.sqrt(terms.bits / count)  # β
 
     def vectors(self, means: Tensor) -> Tensor:
-        """Scale and clip vectors of units, and say which of their groups were within.
+        """Scale and clip vectors of units, and say which of their groups were within the clip norm.
 
         Args:
             means: (U, P), each unit's own.

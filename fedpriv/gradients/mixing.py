@@ -23,12 +23,12 @@ _QUANTISERS = (
     "eetq.",
     "transformers.integrations.",
 )
-_IN_FULL = (  # in a loop of somebody's own, and in a job
+_IN_FULL = (  # for a loop of somebody's own, and for a job
     'Load it in full, or in dtype="bfloat16" where less memory is needed, or with a'
     " BitsAndBytesConfig, of which the weights are read as numbers. A federation file has quantize"
     " in its table [model]."
 )
-# Rotary positions that are the same for a position whatever else was seen.
+# Rotary positions that depend on the position alone, whatever else was seen.
 _CONSTANT_ROPE = ("default", "linear", "llama3", "yarn", "proportional")
 # Architectures with a linear layer that is also fed something other than the batch.
 _SHARED_POSITIONS = ("deberta", "deberta-v2")
@@ -42,7 +42,7 @@ def refuse_mixing(model: nn.Module) -> None:
     """Refuse by name what is known to tie the records of a batch together.
 
     Raises:
-        NotPrivateError: names the layer and the way out.
+        NotPrivateError: something does. The error names the layer and the way out.
     """
     config = getattr(model, "config", None)
     kind = getattr(config, "model_type", "")
@@ -85,7 +85,7 @@ def _refuse_foreign_products(name: str, module: nn.Module) -> None:
     quantisation of a tensor, or LLM.int8.
 
     Raises:
-        NotPrivateError: names the layer.
+        NotPrivateError: there is such a layer. The error names it.
     """
     kinds = [type(module), *(type(p) for p in module.parameters(recurse=False))]
     for kind in kinds:

@@ -1,8 +1,8 @@
-"""Refuse by name whoever looks on while private records are computed.
+"""Refuse by name all that looks on while private records are computed.
 
 A hook, a mode or a profiler is shown what nobody paid for: activations and gradients of single
-records, or how many there are and how long. Whoever put it there meant no harm, such as a tracker
-that draws histograms, so it is told how to take it off.
+records, or how many there are and how long. It was put there without harm in mind, as by a tracker
+that draws histograms, so the error says how to take it off.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fedpriv.errors import NotPrivateError
 
 _OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-# Where hooks are defined that show nothing to anybody but the model: they let inputs have
-# gradients, collect hidden states that whoever calls the model asks for, or move to a device.
+# Modules whose hooks show nothing to anybody but the model: they let inputs have gradients,
+# collect hidden states that the model's caller asks for, or move to a device.
 _OF_THE_MODEL = (
     "accelerate.hooks",
     "peft.mixed_model",
@@ -36,7 +36,7 @@ _OF_THE_MODEL = (
     "transformers.utils.output_capturing",
 )
 
-# at::hasCallbacks(), of all that torch tells what it computes: profilers, traces of executions.
+# at::hasCallbacks(): whether torch tells anybody what it computes, such as profilers and traces.
 _has_callbacks = PyDLL(torch._C.__file__)._ZN2at12hasCallbacksEv
 _has_callbacks.restype = c_bool
 
@@ -48,7 +48,7 @@ def hooks_of(model: nn.Module) -> Iterator[tuple[str, Any]]:
         for kind in _OF_MODULES:
             for hook in held[kind].values():
                 yield f"{name or type(module).__name__} has a hook", hook
-        if "_hf_hook" in held:  # of accelerate, alone or several
+        if "_hf_hook" in held:  # hooks of accelerate, one or several
             for hook in getattr(held["_hf_hook"], "hooks", [held["_hf_hook"]]):
                 yield f"{name or type(module).__name__} has a hook", hook
         for key, parameter in held["_parameters"].items():
@@ -62,14 +62,14 @@ def hooks_of(model: nn.Module) -> Iterator[tuple[str, Any]]:
 def refuse_onlookers(model: nn.Module, own: Collection[Any] = ()) -> None:
     """Refuse hooks on a model and on all modules, and what looks on in this thread.
 
-    Not looked at are hooks of ``grad_fn`` on trained parameters: `torch.autograd.grad` runs none.
+    Hooks of ``grad_fn`` on trained parameters are not looked at: `torch.autograd.grad` runs none.
     Nor is the code of the model itself, such as a forward pass that somebody replaced.
 
     Args:
-        own: hooks of whatever makes the gradients.
+        own: hooks of the engine that makes the gradients.
 
     Raises:
-        NotPrivateError: names one, and says how to take it off.
+        NotPrivateError: there is one. The error names it, and says how to take it off.
     """
     found = next(_onlookers(model, own), None)
     if found is not None:
@@ -102,7 +102,7 @@ def _onlookers(model: nn.Module, own: Collection[Any]) -> Iterator[tuple[str, st
 
 
 def _profilers() -> Iterator[Any]:
-    """Yield what is told of each call of a function. Debuggers and coverage tell of lines."""
+    """Yield profilers, which are told of each function call. Debuggers and coverage watch lines."""
     monitoring: Any = getattr(sys, "monitoring", None)  # since Python 3.12
     own = monitoring and monitoring.get_tool(monitoring.PROFILER_ID)
     yield from filter(None, (sys.getprofile(), threading.getprofile(), own))

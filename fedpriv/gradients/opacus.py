@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.engine import GradientEngine, Losses, Take, backward
 
-# Of the summed gradient, that rounding may make between the records' and autograd's own sum.
+# How far rounding may move the rows' sum from autograd's own, as a share of the rows' norm.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
 class OpacusGradients(GradientEngine):
-    """By opacus' hooks: trained embeddings, norms and convolutions, too.
+    """Compute gradients by opacus' hooks, also of trained embeddings, norms and convolutions.
 
-    Slower than `PerSampleGradients`, and larger: the summed gradients are computed besides. Those
-    are compared with the sum of the rows at first use, since a weight that is shared by layers may
-    be counted wrongly.
+    It is slower than `PerSampleGradients` and needs more memory: the summed gradients are computed
+    besides. At first use they are compared with the sum of the rows, because a weight that layers
+    share may be counted wrongly.
 
     Raises:
         NotPrivateError: opacus has no exact rule for something that is trained, or a layer mixes
@@ -65,7 +65,7 @@ class OpacusGradients(GradientEngine):
                 gradients don't add up to the gradient of the sum.
         """
         for layer in self._layers:
-            layer.training = True  # opacus looks at no others; a layer of these has no dropout
+            layer.training = True  # opacus looks at no others; such a layer has no dropout
         self._at_work = True
         try:
             with _quiet():
@@ -81,7 +81,7 @@ class OpacusGradients(GradientEngine):
             take(start, part)
 
     def _refuse(self, _: Tensor) -> None:
-        """Let no batch go backwards outside of a private step."""
+        """Refuse to let a batch go backwards outside of a private step."""
         if not self._at_work:
             raise NotPrivateError(
                 "A batch went backwards outside of a private step. Its gradients would be those of"

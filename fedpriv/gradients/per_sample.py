@@ -1,11 +1,12 @@
-"""Exact per-record gradients of LoRA and plain linear layers, at the cost of the summed ones.
+"""Compute exact per-record gradients of LoRA and linear layers, at the cost of summed ones.
 
 With x (B, T, d_in) entering and g (B, T, d_out) leaving a linear layer, the gradient of one
 record's loss by the weight is gᵀx over that record's own positions. One `bmm` makes it for
 the whole batch, with exactly the multiplications of the summed weight gradient, which is not
 computed. Each layer's gradients are handed over as they are made, and no more than one layer's are
-held. They are made with the smaller of their two dimensions first and turned round where the weight
-lies the other way: a `bmm` writes that several times faster, for lora_B, and turning costs little.
+held. They are made with the smaller of their two dimensions first, and transposed where the weight
+has the other order: for lora_B a `bmm` writes that several times faster, and transposing costs
+little.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _Block:
 
 
 class PerSampleGradients(GradientEngine):
-    """Computes per-record gradients of all that is trainable in a model.
+    """Compute per-record gradients of all that is trainable in a model.
 
     Only `nn.Linear` layers may be trainable (the two matrices of LoRA are such layers, and
     so are classification heads). While attached, their forward pass goes through an
@@ -92,7 +93,7 @@ class PerSampleGradients(GradientEngine):
         return _Block(name, self._starts[f"{prefix}weight"], (rows, columns), bias)
 
     def _attach(self) -> None:
-        """Give every linear layer a forward pass of ours; of a LoRA layer, the outermost."""
+        """Give every linear layer our forward pass. Of a LoRA layer, only the outermost gets it."""
         within: set[nn.Module] = set()
         named = dict(self._model.named_modules())
         names = {module: name for name, module in named.items()}
@@ -134,7 +135,7 @@ class PerSampleGradients(GradientEngine):
             self._take = None
 
     def _recorder(self) -> Record[_Block]:
-        """Return what a forward pass hands over to; one of another thread is not of the batch."""
+        """Return what a pass hands over to. A pass of another thread is not of the batch."""
         computed_again = torch._C._current_graph_task_id() >= 0  # by autograd, in its own thread
         own = self._take is not None and (self._thread == get_ident() or computed_again)
         return partial(self._record, own)
@@ -164,7 +165,7 @@ class PerSampleGradients(GradientEngine):
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """Set aside as `GradientEngine.set_aside` does; short weights multiply as numbers."""
+        """Set aside as `GradientEngine.set_aside` does. Packed weights multiply as numbers."""
         self.detach()
         for module in self._model.modules():
             if type(module) in (nn.Linear, Conv1D):

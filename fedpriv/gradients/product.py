@@ -49,7 +49,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def weight_of(layer: Any) -> Weight:
-    """Return a linear layer's weight (out, in), also of one that keeps it the other way round."""
+    """Return a linear layer's weight as (out, in), also of one that keeps it as (in, out)."""
     weight: Weight = layer.weight
     if isinstance(weight, Packed):
         return weight
@@ -57,12 +57,12 @@ def weight_of(layer: Any) -> Weight:
 
 
 def plain(weight: Weight) -> Tensor:
-    """Return a frozen weight as numbers; of a packed one a new tensor, to let go of at once."""
+    """Return a frozen weight as numbers. A packed one gives a new tensor, to be dropped at once."""
     return weight.unpacked() if isinstance(weight, Packed) else weight
 
 
 class FrozenLinear(torch.autograd.Function):
-    """A linear layer that is not trained: what it needs again is its weight alone."""
+    """A linear layer that is not trained: its backward pass needs its weight alone."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:

@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from fedpriv.gradients.product import Weight, linear, plain
 
 Block = TypeVar("Block")
-Record = Callable[[Block, Tensor, Tensor], None]  # of a block: x and g
+Record = Callable[[Block, Tensor, Tensor], None]  # takes a block, x and g
 
 
 class RecordingLinear(torch.autograd.Function):
@@ -58,8 +58,8 @@ class Term(Generic[Block]):
 class RecordingLora(torch.autograd.Function):
     """W x + b + Σ scaling · B A x: a frozen layer and its adapters at once.
 
-    The adapters' parts are added to the large product where it lies, forward and backward, so
-    that no tensor of its size is made besides.
+    The adapters' parts are added to the large product in place, forward and backward, so that no
+    other tensor of its size is made.
     """
 
     @staticmethod
@@ -70,7 +70,7 @@ class RecordingLora(torch.autograd.Function):
         bias: Tensor | None,
         record: Record[Any],
         terms: list[Term[Any]],
-        *matrices: Tensor,  # of the terms: autograd looks at arguments alone
+        *matrices: Tensor,  # those of the terms: autograd looks at arguments alone
     ) -> Tensor:
         out = linear(x, plain(weight), bias)
         inner = []
@@ -111,11 +111,11 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, scaling: float) -> 
 
 
 def terms_of(module: nn.Module) -> list[Term[Any]] | None:
-    """Return the active adapters of a layer of peft's; None if it is not one plain LoRA layer.
+    """Return the active adapters of a layer of peft; None if it is not a plain LoRA layer.
 
-    What is not computed as `RecordingLora` does it, such as DoRA, is left as it is.
+    A layer that is not computed as in `RecordingLora`, such as DoRA, is left as it is.
     """
-    peft = sys.modules.get("peft.tuners.lora")  # else none of its layers is there
+    peft = sys.modules.get("peft.tuners.lora")  # without it, none of its layers exists
     if peft is None or type(module) is not peft.Linear or module.merged or module.disable_adapters:
         return None
     layer: Any = module

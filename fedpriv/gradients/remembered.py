@@ -1,7 +1,7 @@
-"""What a model keeps from one forward pass for the next one, or for whoever saves it.
+"""Find what a model keeps from one forward pass for the next one, or for a checkpoint.
 
-A forward pass may fill buffers, caches and counters. They are computed of records without noise,
-and a checkpoint holds them, or the next evaluation shows them.
+A forward pass may fill buffers, caches and counters. They are computed from records without noise.
+A checkpoint would hold them, or the next evaluation would show them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedpriv.models.packed import Packed
 
 log = logging.getLogger(__name__)
-_OF_TORCH = frozenset(vars(nn.Module())) | {"forward", "train"}  # which engines replace
+_OF_TORCH = frozenset(vars(nn.Module())) | {"forward", "train"}  # engines replace these two
 _CONTAINERS = (dict, list, set, deque)
 _NO_STATE = (FunctionType, MethodType, ModuleType, type, torch.Generator)
 _DESCRIBED = [property, classmethod, staticmethod]  # in a class
@@ -29,13 +29,13 @@ _OF_LIBRARIES = ("torch.", "builtins")
 
 
 class Remembered:
-    """All that the modules of a model hold, except what is trained.
+    """Remember all that the modules of a model hold, except what is trained.
 
     These are buffers, other tensors, and what is in attributes, slots and the modules' own classes:
-    numbers, texts, containers, modules that are none of the model's, and plain objects, which are
-    looked into. Nobody copies a base, so of frozen parameters only a sum of their bits is kept, and
-    of frozen weights in fewer bits nothing. Variables of functions and of Python modules are not
-    looked at, nor classes of other objects.
+    numbers, texts, containers, modules outside the model, and plain objects with their contents. A
+    base is not copied: only a sum of their bits is kept of frozen parameters, and nothing of frozen
+    weights in fewer bits. Variables of functions and of Python modules are not looked at, nor
+    classes of other objects.
 
     Args:
         frozen: whether to read frozen parameters, too.
@@ -45,7 +45,7 @@ class Remembered:
         self._seen = set[int]()
         self._held: list[tuple[str, Any, Any]] = []  # a holder, and a shallow copy of what is in it
         self._tensors: list[tuple[str, Tensor, Tensor]] = []  # a tensor, and a copy of it
-        self._roots: list[tuple[str, nn.Module]] = []  # the model, and modules that it has aside
+        self._roots: list[tuple[str, nn.Module]] = []  # the model, and modules that it keeps aside
         self._trained = {id(p) for p in model.parameters() if p.requires_grad}
         self._look_at_modules("", model)
         self._sums = dict(self._sums_now()) if frozen else {}
@@ -62,9 +62,9 @@ class Remembered:
         return found + [name for name, now in sums if self._sums.get(name) != now]
 
     def put_back(self) -> None:
-        """Let all but frozen parameters be as it was.
+        """Put all of it back as it was, except frozen parameters.
 
-        What can't be put back is named in the log alone: no error of a record may stop a sum.
+        What can't be put back is only named in the log: no error of a record may stop a sum.
         """
         kept = [(_fill, *held) for held in self._held]
         for fill, name, now, copy in [*kept, *((_copy, *held) for held in self._tensors)]:
@@ -74,7 +74,7 @@ class Remembered:
                 log.error("%s can't be put back: %s.", name, type(error).__name__)
 
     def _look_at_modules(self, name: str, root: nn.Module) -> None:
-        """Look at a module and those below it, which may be kept where its parent knows none."""
+        """Look at a module and those below it. Its parent may not know it as a child."""
         self._roots.append((name, root))
         named = [(n, m) for n, m in root.named_modules(prefix=name) if id(m) not in self._seen]
         self._seen.update(id(module) for _, module in named)
@@ -136,8 +136,8 @@ class _Slots:
 
 
 def _content(holder: Any) -> Any:
-    """Return a container, or the attributes of a class or in slots, by name."""
-    if isinstance(holder, type):  # whose annotations Python makes, empty, when somebody looks
+    """Return a container itself, or by name the attributes of a class or those in slots."""
+    if isinstance(holder, type):  # Python makes empty annotations when somebody looks
         return {k: v for k, v in vars(holder).items() if k != "__annotations__" or v}
     if isinstance(holder, _Slots):
         members = holder.members.items()
@@ -146,12 +146,12 @@ def _content(holder: Any) -> Any:
 
 
 def _own(container: dict[Any, Any]) -> dict[Any, Any]:
-    """Return what is in a module's attributes beside what every module has."""
+    """Return a module's attributes without those that every module has."""
     return {key: value for key, value in container.items() if key not in _OF_TORCH}
 
 
 def _is_same(container: Any, copy: Any) -> bool:
-    """Tell whether the same objects are in both, or equal ones that are no tensors."""
+    """Tell whether both hold the same objects, or equal ones that are no tensors."""
     try:
         if container == copy:
             return True
@@ -199,13 +199,13 @@ def _fill(holder: Any, copy: Any) -> None:
 
 
 def _is_equal(now: Tensor, copy: Tensor) -> bool:
-    """Compare to the bit: what is not a number is the same as before, too."""
+    """Compare to the bit, so that an unchanged NaN counts as the same."""
     if (now.shape, now.dtype) != (copy.shape, copy.dtype):
         return False
     return torch.equal(now, copy) or torch.equal(bits_of(now), bits_of(copy))
 
 
 def bits_of(tensor: Tensor) -> Tensor:
-    """Return a tensor's values in a row, (N,); of floating-point ones their bits as integers."""
+    """Return a tensor's values in one row (N,); floating-point values as bits in integers."""
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(_AS_WIDE[flat.element_size()]) if flat.is_floating_point() else flat

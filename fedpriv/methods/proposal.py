@@ -1,4 +1,4 @@
-"""What a federation file leads to: a model, and a proposal to sites."""
+"""Turn a federation file into a model's recipe and a proposal to sites."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def propose(
     """Propose a job to sites, for a base, an adapter and a trainable vector of these digests.
 
     Args:
-        roster: of the sites that are added up together, in a job with a secure sum.
-        groups: of trained parameters, in a job with a controller.
+        roster: the roster of the sites that are added up together, in a job with a secure sum.
+        groups: the groups of trained parameters, in a job with a controller.
 
     Raises:
         ConfigError: no such method is installed, or it can't be used with the file's settings.

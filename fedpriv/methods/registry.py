@@ -1,4 +1,4 @@
-"""Methods by name, of whatever package brings one."""
+"""Find methods by name, in any package that brings one."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class ServerMethod(Protocol):
     values: int
 
     def start(self, parameters: Vector) -> Vector:
-        """Start as `SiteMethod.start` does; of itself, at the parameters."""
+        """Start as `SiteMethod.start` does; by default, at the parameters."""
         return parameters
 
     def change(self, held: str | None) -> SetChange | None:
@@ -44,11 +44,11 @@ class ServerMethod(Protocol):
         return None
 
     def gradient(self, mean: Aggregate) -> Aggregate:
-        """Return the gradient (P,) that a mean of releases stands for; of itself, the mean."""
+        """Return the gradient (P,) that a mean of releases stands for; by default, the mean."""
         return mean
 
     def advance(self, number: int) -> Evolved | None:
-        """Advance the public records after the update of a round; it must not fail any more.
+        """Advance the public records after the update of a round. It must not fail any more.
 
         Returns:
             What became of the public records; None where they stay.

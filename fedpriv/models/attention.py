@@ -14,10 +14,10 @@ RECORDWISE = "fedpriv-recordwise"
 def register_attention() -> None:
     """Make `RECORDWISE` known to transformers, as a name for ``attn_implementation``.
 
-    It is torch's `scaled_dot_product_attention` with a mask that is always there. What
-    transformers does by itself leaves the mask out where no record of the batch is padded: one
-    short record would change the kernel, and so the rounding, of all others, and a server can pick
-    weights that blow rounding up.
+    It is torch's `scaled_dot_product_attention` with a mask that is always there. By itself,
+    transformers leaves the mask out where no record of the batch is padded. Then one short record
+    would change the kernel, and so the rounding, of all others, and a server can pick weights that
+    blow rounding up.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward

@@ -23,7 +23,7 @@ from fedpriv.proxy import through_hub
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Keys of a configuration that say how many tokens a model reads, the least of which counts.
+# Keys of a configuration that say how many tokens a model reads. The smallest value counts.
 POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
 
 
@@ -33,10 +33,11 @@ class Base:
 
     Attributes:
         source: its folder or hub name.
-        digest: of all of it, see `fedpriv.models.digest.base_digest` and `quantised_digest`.
+        digest: the digest of all of it, see `fedpriv.models.digest.base_digest` and
+            `quantised_digest`.
         drawn: names of parameters that its files don't hold, such as those of a new head.
         begin_digest: the digest of the adapter that a job begins at; None without one.
-        begin: gives its values to a new one, unless it is merged into the base.
+        begin: gives that adapter's values to a new one; None if it was merged into the base.
     """
 
     model: PreTrainedModel
@@ -54,22 +55,22 @@ def load_base(
 ) -> Base:
     """Load the model of `settings` in `dtype`, on the CPU, in evaluation mode.
 
-    With ``mixed`` it is float32 as yet, see `fedpriv.models.mixed`. With ``settings.quantize`` it
-    is packed, see `fedpriv.models.quantised.pack`; it is read in the type of its files before that,
-    so that no more than these are in memory.
+    With ``mixed`` it is still float32, see `fedpriv.models.mixed`. With ``settings.quantize`` it is
+    packed, see `fedpriv.models.quantised.pack`. Before that it is read in the type of its files, so
+    that memory holds no more than these.
 
     Only safetensors are read and no code of the model's repository is run. A new
-    classification head is drawn from the public `seed`, its last layer is 0.
+    classification head is drawn from the public `seed`; its last layer is 0.
 
     Args:
         whole: names of layers that will be trained whole, which are not packed.
 
     Raises:
-        ModelError: not found, no safetensors, not a model for the task, or not all of its weights;
-            or `settings.begin` is an adapter of another one.
+        ModelError: the model is not found, has no safetensors, is not for the task, or lacks
+            weights; or `settings.begin` is an adapter of another model.
         NotPrivateError: its files are quantised already, or its configuration names code.
         ConfigError: a text may be longer than the model reads, its own classes are in another order
-            than the labels, or what quantises is not installed.
+            than the labels, or the library that quantises is not installed.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -116,7 +117,7 @@ def load_base(
             model, new = load()
     except FedprivError:
         raise
-    except Exception as error:  # of files, of what they hold, of what a library needs besides
+    except Exception as error:  # from files, from their content, or from what a library needs
         raise not_loaded(settings, error) from None
     _refuse_drawn(model, new, settings)
     if settings.task == "classification" and settings.pooling == "own":
@@ -143,7 +144,7 @@ def load_base(
     if settings.task == "classification":
         _start_at_even_odds(model, new, len(settings.labels))
     check_tokens(model, tokenizer, settings.name)
-    # MPNet's is always 1, whatever its configuration says.
+    # MPNet counts positions from padding token 1, whatever its configuration says.
     known = (None, 1 if model.config.model_type == "mpnet" else tokenizer.pad_token_id)
     if _first_position(model) not in known:
         raise ModelError(
@@ -159,9 +160,9 @@ def load_base(
 
 
 def _refuse_drawn(model: Any, new: Collection[str], settings: ModelSection) -> None:
-    """Refuse a model whose files lack weights, which are random then.
+    """Refuse a model whose files lack weights: those would be random.
 
-    A classifier's head may be new, and a pooler, which no language model's files have.
+    A classifier's head may be new, and so may a pooler, which no language model's files have.
     """
     within = f"{model.base_model_prefix}." if settings.task == "classification" else ""
     names = [name for name, _ in model.named_parameters() if name in new]
@@ -180,7 +181,7 @@ def refuse_code(name: str, settings: Mapping[str, Any]) -> None:
         settings: its config.json.
 
     Raises:
-        NotPrivateError: its files are codes, or attention would be fetched from a hub and run.
+        NotPrivateError: its files are quantised, or attention code would be fetched and run.
     """
     if settings.get("quantization_config") or settings.get("compression_config"):
         raise NotPrivateError(
@@ -197,7 +198,7 @@ def refuse_code(name: str, settings: Mapping[str, Any]) -> None:
 
 
 def entries(settings: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a configuration says, at any level."""
+    """Yield the keys and values of a configuration, at any level."""
     if isinstance(settings, Mapping):
         for key, value in settings.items():
             yield key, value
@@ -213,14 +214,14 @@ def compute_alone(
     Args:
         model: as transformers loaded it, in evaluation mode.
         longest: tokens that a record may have.
-        name: of the model, for messages.
-        of: what the attention that it gets depends on, so that it is kept for the next start; None
-            for a model that somebody made.
+        name: the model's name, for messages.
+        of: all that the choice of its attention depends on, so that the choice is kept for the next
+            start; None for a model that somebody made.
 
     Raises:
-        NotPrivateError: no attention that it has does so.
+        NotPrivateError: none of its attentions does so.
     """
-    model.config.use_cache = False  # what generates asks for its cache
+    model.config.use_cache = False  # code that generates asks for the cache itself
     find = partial(_tried_attention, model, tokenizer, longest, name)
     attention = kept(of, find)
     register_attention()
@@ -236,7 +237,7 @@ def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str
     kind = model.config.model_type
     try:
         trial = Trial(model, tokenizer, longest)
-    except Exception as error:  # whatever an architecture asks for besides
+    except Exception as error:  # an architecture may ask for anything besides
         raise NotPrivateError(
             f"{name} ({kind}) can't compute a text by itself: {first_line(error)}."
         ) from None
@@ -286,13 +287,13 @@ def longest(model: PreTrainedModel) -> int:
 
 
 def _first_position(model: PreTrainedModel) -> int | None:
-    """Return the token id of padding, after which RoBERTa and its like count; None elsewhere."""
+    """Return the padding token's id, after which RoBERTa and its like count; None for others."""
     embedded = [m for name, m in model.named_modules() if name.endswith("position_embeddings")]
     return getattr(embedded[0], "padding_idx", None) if embedded else None
 
 
 def _start_at_even_odds(model: PreTrainedModel, new: Collection[str], labels: int) -> None:
-    """Set the last layer of a new head to 0, so that every label starts as likely.
+    """Set the last layer of a new head to 0, so that all labels start equally likely.
 
     Random logits cost a private run its first rounds to unlearn.
     """
@@ -308,7 +309,7 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model; one without a padding token pads with its end token.
 
     Raises:
-        ModelError: not found, or it has neither a padding nor an end token.
+        ModelError: it is not found, or has neither a padding nor an end token.
     """
     from transformers import AutoTokenizer
 
@@ -325,7 +326,7 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
             " hub model."
         ) from None
     pad_with_end(tokenizer, f"model.name: the tokenizer of {settings.name!r}")
-    tokenizer.truncation_side = "right"  # a long text begins where it begins, whatever a file says
+    tokenizer.truncation_side = "right"  # a long text keeps its beginning, whatever a file says
     return tokenizer  # type: ignore[no-any-return]
 
 
@@ -343,7 +344,7 @@ def pad_with_end(tokenizer: Any, name: str) -> None:
         tokenizer.pad_token = tokenizer.eos_token
 
 
-# Of files, of what they hold, and of the libraries that a proxy may need.
+# Errors of files, of their content, and of the libraries that a proxy may need.
 FAILURES = (OSError, ValueError, KeyError, ImportError)
 
 
@@ -361,7 +362,7 @@ def not_loaded(settings: ModelSection, error: Exception) -> ModelError:
 
 
 def _way(settings: ModelSection) -> str:
-    """Name the proxy to the hub, for what comes from a hub."""
+    """Return a note on the proxy to the hub, if the model comes from a hub."""
     return "" if Path(source_of(settings.name)).is_dir() else through_hub()
 
 
@@ -371,7 +372,7 @@ def first_line(error: Exception) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the loader's note about a new head, and its bar."""
+    """Silence the loader's note about a new head, and its progress bar."""
     from transformers.utils import logging
 
     level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()

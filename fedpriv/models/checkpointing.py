@@ -1,4 +1,4 @@
-"""Keep of each layer of a model what enters it, and compute the rest again when it is needed."""
+"""Keep only the input of each layer of a model, and compute the rest again when it is needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedpriv.errors import ConfigError
 def checkpoint_layers(model: Any) -> None:
     """Checkpoint the gradients (Chen et al. 2016) of the repeated layers of a model.
 
-    The way of transformers needs training mode, and so dropout.
+    Transformers' own checkpointing is not used: it needs training mode, and so dropout.
 
     Raises:
         ConfigError: the model has no layers that are known to be repeated.
@@ -35,7 +35,7 @@ def asked_for(model: Any) -> list[Any]:
 
 @contextmanager
 def checkpointed(model: Any) -> Iterator[None]:
-    """Checkpoint these in a `with` block."""
+    """Checkpoint the layers of `asked_for` in a `with` block."""
     kept = [(layer, vars(layer).get("forward")) for layer in asked_for(model)]
     for layer, _ in kept:
         layer.forward = _checkpointed(layer.forward)

@@ -10,22 +10,22 @@ from pydantic import Field, model_validator
 from fedpriv.config.task import Task
 from fedpriv.section import Section
 
-Bits = Literal["8bit", "4bit"]  # of a quantised weight
+Bits = Literal["8bit", "4bit"]  # bits of a quantised weight
 Layer = Annotated[str, Field(max_length=512)]  # its name, or its path in the model
 Label = Annotated[str, Field(max_length=256)]
-MAX_LAYERS, MAX_LABELS = 4_096, 10_000  # that anybody lists; a job is sent to every site
-MAX_PATH = 4_096  # of Linux
+MAX_LAYERS, MAX_LABELS = 4_096, 10_000  # limits of lists: a job is sent to every site
+MAX_PATH = 4_096  # Linux's limit
 Place = Annotated[str, Field(min_length=1, max_length=MAX_PATH)]  # a folder, or a name at a hub
 Layers = Annotated[tuple[Layer, ...], Field(max_length=MAX_LAYERS)]
-HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
-HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
+HEADS = ("classifier", "score")  # a classifier's heads, which peft trains whole
+HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # no file's name
 
 
 def check_distinct(names: Sequence[str], key: str) -> None:
     """Check that no name of a class comes twice: one of its outputs would never be learned.
 
     Raises:
-        ValueError: one does.
+        ValueError: one comes twice.
     """
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -1,4 +1,4 @@
-"""The digest of a base model: of what its files hold, however and wherever it is loaded."""
+"""Compute a base model's digest from what its files hold, however and wherever it is loaded."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ def find_base(source: str) -> StoredBase:
     """Find the files that `transformers` loads for a folder or hub name, downloaded once.
 
     Raises:
-        ModelError: there are no safetensors, or an adapter that would be loaded on top of them.
-        OSError: not found.
+        ModelError: there are no safetensors, or there is an adapter that would be loaded on top of
+            them.
+        OSError: it is not found.
     """
     from transformers import PretrainedConfig
     from transformers.utils import hub
@@ -141,7 +142,7 @@ def quantised_digest(digest: str, bits: Bits | None) -> str:
 
 
 def stored_type(stored: StoredBase) -> str:
-    """Return the number format of a base's files if all tensors have one of 16 bits; else float32.
+    """Return the 16-bit number format that all tensors in a base's files share, else float32.
 
     Raises:
         SafetensorError, OSError: they can't be read.

@@ -25,7 +25,7 @@ _MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 def attach_lora(base: Base, settings: LoraSection, task: Task, *, seed: int) -> PeftModel:
     """Attach to a base an adapter that starts as the identity, drawn from the public `seed`.
 
-    If `base.begin` has another adapter to continue, it starts at its values.
+    If `base.begin` continues another adapter, the new one starts at that adapter's values.
 
     With `frozen_a` the drawn lora_A stays as it is (Sun et al. 2024, "Improving LoRA in
     privacy-preserving federated learning"): the update is linear in what is trained.
@@ -74,7 +74,7 @@ def attach_lora(base: Base, settings: LoraSection, task: Task, *, seed: int) -> 
 
 
 def trained_whole(settings: LoraSection) -> tuple[str, ...]:
-    """Return names of layers that get no adapter, as all of their weights are trained."""
+    """Return names of layers that get no adapter, because all of their weights are trained."""
     return (*settings.modules_to_save, *HEADS)
 
 
@@ -103,7 +103,7 @@ def targets(base: Base, settings: LoraSection) -> list[str]:
         )
     if _text_part(base) is None:
         return found
-    return [name for name in within if matches(name, found)]  # not those that see pictures
+    return [name for name in within if matches(name, found)]  # not layers that see pictures
 
 
 def _all_linear(base: Base, settings: LoraSection) -> list[str]:
@@ -150,7 +150,7 @@ def _last_names(base: Base) -> list[str]:
 
 
 def matches(name: str, wanted: Iterable[str]) -> bool:
-    """Tell whether peft counts a layer of that name among those that are named."""
+    """Tell whether peft takes a layer of that name for one of the wanted names."""
     return any(name == one or name.endswith(f".{one}") for one in wanted)
 
 

@@ -14,10 +14,10 @@ def halve_frozen_products(model: nn.Module) -> None:
     """Put the weights of a model's frozen linear layers into bfloat16.
 
     Adapters, heads, norms, embeddings, activations and biases stay float32. Such a layer computes
-    its product in bfloat16 (`fedpriv.gradients.product.linear`), so a model that was changed has
-    to have a `PerSampleGradients` attached before it is used. An output layer that was tied to
-    the embeddings has a copy from now on. A weight that is kept in fewer bits is made bfloat16
-    whenever it is needed (`fedpriv.models.quantised`).
+    its product in bfloat16 (`fedpriv.gradients.product.linear`), so a changed model needs a
+    `PerSampleGradients` attached before it is used. An output layer that was tied to the embeddings
+    has a copy from now on. A weight that is kept in fewer bits is made bfloat16 whenever it is
+    needed (`fedpriv.models.quantised`).
     """
     from transformers.pytorch_utils import Conv1D
 

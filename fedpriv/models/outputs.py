@@ -1,4 +1,4 @@
-"""Hold a model's outputs against the labels, and its tokens against its rows, before any record."""
+"""Check a model's outputs against labels, and its tokens against its rows, before any record."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def check_tokens(model: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> N
 
 
 def check_outputs(model: Any, tokenizer: PreTrainedTokenizerBase, section: ModelSection) -> None:
-    """Check, by the outputs for a few tokens, that a model is one for the task and the labels.
+    """Check by the outputs for a few tokens that a model fits the task and the labels.
 
     Raises:
-        ModelError, ConfigError: it is not; says what to do.
+        ModelError, ConfigError: it does not. The error says what to do.
     """
     import torch
 
@@ -53,7 +53,7 @@ def check_outputs(model: Any, tokenizer: PreTrainedTokenizerBase, section: Model
             shape = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.shape
     except FedprivError:
         raise
-    except Exception as error:  # a model of any kind; the tokens are nobody's
+    except Exception as error:  # any model may fail in any way; the tokens are nobody's
         raise ModelError(
             f"{section.name}: gives no logits for a text ({type(error).__name__}: {error})."
             f" Use a model for {section.task}."
@@ -95,7 +95,7 @@ def _check_classes(model: Any, shape: tuple[int, ...], labels: Sequence[str]) ->
 
 
 def check_problem(problem: str | None) -> None:
-    """Refuse a head that is not to choose one of its classes: the loss here is of such a one.
+    """Refuse a head that does not choose one of its classes: the loss here is for such a head.
 
     Raises:
         ModelError: it is for a regression, or for several labels at once.

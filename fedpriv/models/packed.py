@@ -1,4 +1,4 @@
-"""What stands for a frozen weight that is kept in fewer bits, whatever keeps it."""
+"""Define what stands for a frozen weight that is kept in fewer bits, in whatever form."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_encoder(cls, source: str, num_labels: int, **options: Any) -> tuple[Self, set[str]]:
-        """Make it from a stored encoder with a new head; return the names drawn anew, too.
+        """Make a classifier from a stored encoder and a new head. Return also the names drawn anew.
 
         Raises:
             OSError, ValueError, KeyError: as `AutoModel.from_pretrained`.

@@ -29,8 +29,8 @@ from fedpriv.models.packed import Packed
 if TYPE_CHECKING:
     from types import ModuleType
 
-BLOCK = 64  # weights with a scale of their own
-AT_ONCE = BLOCK << 12  # weights: what quantises them takes many times their memory
+BLOCK = 64  # weights that share a scale
+AT_ONCE = BLOCK << 12  # weights: quantising takes many times their memory
 
 
 class PackedWeight(Packed):
@@ -66,7 +66,8 @@ class PackedWeight(Packed):
     def unpacked(self) -> Tensor:
         """Return the weight, as `Packed`."""
         functional = bitsandbytes(self.bits)
-        # One row a block: where rows end within one, release 0.50 scales wrongly on a CPU.
+        # One row per block: if a row ends inside a block, bitsandbytes 0.50 scales wrongly on a
+        # CPU.
         state = functional.QuantState(
             self.scales,
             shape=torch.Size((len(self.scales), BLOCK)),
@@ -81,7 +82,7 @@ class PackedWeight(Packed):
 
 
 def _codes(values: Tensor, bits: Bits) -> tuple[Tensor, Tensor, Tensor]:
-    """Return codes of some blocks, a scale for each, and what a code stands for."""
+    """Return the codes of some blocks, a scale for each block, and the table of code values."""
     functional = bitsandbytes(bits)
     if bits == "4bit":
         codes, state = functional.quantize_4bit(values, blocksize=BLOCK, quant_type="nf4")
@@ -91,10 +92,10 @@ def _codes(values: Tensor, bits: Bits) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def pack(model: Any, bits: Bits, whole: Iterable[str] = ()) -> None:
-    """Quantise the weights of a model's linear layers, and put what else it has into float32.
+    """Quantise the weights of a model's linear layers, and put everything else into float32.
 
-    As they are stay the output layer, which is often the embeddings; what is trained whole; and a
-    layer whose weights fill no whole blocks. A model that was changed has to have a
+    Three kinds of layers are not quantised: the output layer, which is often the embeddings; what
+    is trained whole; and a layer whose weights fill no whole blocks. A changed model needs a
     `PerSampleGradients` attached before it is used.
 
     Args:
@@ -116,7 +117,7 @@ class LoadedWeight(Packed):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self._of = (layer,)  # which is none of the model's, as long as this is
+        self._of = (layer,)  # a tuple, so that torch does not count it as part of the model
         halved = getattr(layer, "compute_dtype", None) == torch.bfloat16
         self.dtype = torch.bfloat16 if halved else torch.float32
 
@@ -131,12 +132,12 @@ class LoadedWeight(Packed):
 
 @contextmanager
 def read_as_numbers(model: Any) -> Iterator[torch.dtype]:
-    """Let what bitsandbytes quantised be plain layers with weights as numbers, in a `with` block.
+    """Replace layers of bitsandbytes by plain ones with weights as numbers, in a `with` block.
 
     By itself, bitsandbytes rounds activations by the largest ones of a whole batch (8 bits).
 
     Yields:
-        In which type their products are.
+        The type of their products.
 
     Raises:
         ConfigError: a CPU has put the codes into another order, for generating.
@@ -179,7 +180,7 @@ def _multiplied(layer: Any, x: Tensor) -> Tensor:
 
 
 def unpack(model: nn.Module) -> None:
-    """Give a model that was packed plain weights again: those that it computed with."""
+    """Give a packed model plain weights again: those that it computed with."""
     for layer in list(model.modules()):
         packed = dict(layer.named_children()).get("weight")
         if isinstance(packed, PackedWeight):
@@ -213,7 +214,7 @@ def _linear(model: Any, whole: tuple[str, ...]) -> Iterator[Any]:
 
 
 def bitsandbytes(bits: Bits) -> ModuleType:
-    """Import what computes codes, `bitsandbytes.functional`.
+    """Import `bitsandbytes.functional`, which computes codes.
 
     Raises:
         ConfigError: it is not installed.

@@ -1,4 +1,4 @@
-"""What is known of a base model before it is loaded: its digest, layers, an adapter's shapes."""
+"""Read what is known of a base model before it is loaded: digest, layers, an adapter's shapes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Try on random texts whether a model computes together what transformers computes of each alone.
+"""Try on random texts whether a model computes together what transformers computes for each alone.
 
 A model is given another attention here, and texts are padded to one length. An architecture that
-takes either for something else would learn from padding or from later tokens, and nobody would see
-it. So the logits are compared with those of the model as transformers loaded it, of one text at a
-time and without padding. Nothing is compared by name, so a new architecture is tried as well.
+misreads either would learn from padding or from later tokens, and nobody would see it. So the
+logits are compared with those of the model as transformers loaded it, for one text at a time and
+without padding. Nothing is compared by name, so a new architecture is tried as well.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ TEXTS = 5  # public seed
 
 
 class Trial:
-    """What a model makes of random texts, each by itself, as it was loaded.
+    """Keep what a model, as it was loaded, makes of random texts, each by itself.
 
     The tolerance comes from the arithmetic: a text is computed `DRAWS` times more with each layer's
     input and output moved at random by what rounding may do there (Monte Carlo arithmetic, Parker
-    1997), and `FACTOR` times what that moves the logits (root mean square) is allowed. A sum of K
+    1997), and `FACTOR` times the move of the logits (root mean square) is allowed. A sum of K
     terms, each rounded to u, is the exact sum of terms that were moved by about √K u (Higham and
     Mary 2019), so that is how far an input of K values is moved. The agreement of two models means
-    something only where tokens matter to each other. So the weights are scaled, for the time of the
-    trial and by powers of two, which loses nothing, until another earlier token moves the
-    last logits by `MEANT` tolerances.
+    something only where tokens matter to each other. So for the time of the trial the weights are
+    scaled by powers of two, which loses nothing, until another earlier token moves the last logits
+    by `MEANT` tolerances.
 
     Args:
         model: in evaluation mode, with the attention that transformers gave it.
         longest: tokens that a text may have in training.
-        scales: of the weights, as they are tried; 0 leaves all of them as they are.
+        scales: factors of the weights, in the order of trying; 0 leaves all weights as they are.
 
     Attributes:
         meant: by how many tolerances another earlier token moved the logits.
@@ -84,20 +84,20 @@ class Trial:
 
     @property
     def means_something(self) -> bool:
-        """Whether tokens matter so much to each other that agreement tells of attention."""
+        """Whether tokens matter to each other enough that agreement says something of attention."""
         return self.meant >= MEANT
 
     def off_by(self) -> float:
-        """Return how far padded texts' logits are from those alone, in tolerances: at most 1."""
+        """Return how far padded texts' logits are from those alone, in tolerances: 1 at most."""
         with self._scaled(self._scale):
             found = self._together([self._short, self._long])
             return self._in_tolerances(found, self._tolerance)
 
     def other_off_by(self, model: Any, stored: torch.dtype | None = None) -> float:
-        """Return how far off another model's logits of texts alone are, in tolerances: at most 1.
+        """Return how far off another model's logits of texts alone are, in tolerances: 1 at most.
 
         Args:
-            stored: in which its weights were kept meanwhile, if in fewer bits.
+            stored: the type in which its weights were kept meanwhile, if in fewer bits.
         """
         self._model, own = model, self._model
         try:
@@ -110,7 +110,7 @@ class Trial:
     def _in_tolerances(
         self, found: list[Tensor], tolerance: float, stored: torch.dtype | None = None
     ) -> float:
-        """Divide distances by tolerances; the long text's own costs, so only where it matters."""
+        """Divide distances by tolerances. The long text's own is costly: only where it matters."""
         short, long = map(_distance, found, self._expected)
         shares = [short / tolerance if short else 0.0]
         if long > tolerance:
@@ -132,7 +132,7 @@ class Trial:
         return [self._logits(input_ids=text.ids[None])[0] for text in texts]
 
     def _together(self, texts: Sequence[Text]) -> list[Tensor]:
-        """Compute as records are in training: padded on the right, with a mask."""
+        """Compute texts as records are computed in training: padded on the right, with a mask."""
         ids = pad_sequence([text.ids for text in texts], True, self._padding)
         mask = pad_sequence([torch.ones_like(text.ids) for text in texts], True)
         rows = zip(self._logits(input_ids=ids, attention_mask=mask), texts, strict=True)
@@ -140,7 +140,7 @@ class Trial:
 
     @torch.no_grad()
     def _logits(self, **batch: Tensor) -> Tensor:
-        """Compute 16-bit weights in float32: their own rounding would hide much."""
+        """Compute logits, 16-bit weights in float32: their own rounding would hide much."""
         with ExitStack() as hooks:
             for module in self._model.modules():
                 halves = [p for p in module.parameters(recurse=False) if p.dtype.itemsize == 2]
@@ -219,14 +219,14 @@ class Text:
     last: int
 
     def with_other(self, place: int, tokens: Tensor) -> Text:
-        """Return the same with another token at a place."""
+        """Return the same text with another token at a place."""
         ids = self.ids.clone()
         ids[place] = tokens[0] if ids[place] != tokens[0] else tokens[1]
         return replace(self, ids=ids)
 
 
 def ordinary_tokens(model: Any, tokenizer: Any) -> Tensor:
-    """Return ids of tokens that texts are made of, not of those around them."""
+    """Return the ids of tokens that texts are made of, without the special ones around texts."""
     rows = min(len(tokenizer), len(model.get_input_embeddings().weight))
     special = set(tokenizer.all_special_ids)
     return torch.tensor([i for i in range(rows) if i not in special])
@@ -241,7 +241,7 @@ def around(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def random_texts(model: Any, tokenizer: Any, lengths: Sequence[int]) -> list[Text]:
-    """Make texts of these lengths in random tokens, those around them included."""
+    """Make texts of random tokens. Their lengths include the tokens around them."""
     tokens = ordinary_tokens(model, tokenizer)
     before, after = around(tokenizer)
     generator = torch.Generator().manual_seed(TEXTS)

@@ -1,4 +1,4 @@
-"""What is trained, as one flat vector: the form in which it travels and is optimised."""
+"""Hold what is trained as one flat vector: the form in which it travels and is optimised."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def check_vector(vector: np.ndarray[Any, np.dtype[Any]], size: int) -> None:
     """Refuse anything but a finite float32 vector of `size` values.
 
     Raises:
-        ProtocolError: says what it got.
+        ProtocolError: it is something else. The error says what.
     """
     if vector.shape != (size,) or vector.dtype != np.float32:
         raise ProtocolError(

@@ -1,4 +1,4 @@
-"""What a job takes of a budget for life, as a report has it."""
+"""Say what a job takes of a budget for life, as a report has it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import Field
 
 from fedpriv.section import Section
 
-MOST = 10**9  # that anybody may state
+MOST = 10**9  # the most that anybody may state
 
 
 class Life(Section):

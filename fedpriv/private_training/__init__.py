@@ -1,1 +1,1 @@
-"""What a site computes of private records, up to the sum that noise is added to."""
+"""Compute what a site makes of private records, up to the sum that noise is added to."""

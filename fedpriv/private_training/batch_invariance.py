@@ -1,9 +1,9 @@
-"""Values of several records at once, each the same bits whatever else is in the sample.
+"""Compute values of several records at once, each with the same bits whatever the sample is.
 
-A kernel is chosen by the shape of a batch, and another one may round otherwise. So it is tried on
-random tokens, for each length before anything is paid, which sizes of batches give a record's
-gradient the same bits, in every place and whoever its neighbours are. Only such are used, and where
-records are too few for one, copies fill it up.
+A kernel is chosen by the shape of a batch, and another one may round otherwise. So each length is
+tried on random tokens, before anything is paid, to find which sizes of batches give a record's
+gradient the same bits, in every place and whoever its neighbours are. Only such sizes are used.
+Where records are too few for one, copies fill it up.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from fedpriv.private_training.worker import Worker
 
 log = logging.getLogger(__name__)
 Values = Callable[[Batch], Tensor]
-TRIALS = 6  # batches of the most records, that a length is tried with
-COST = 2.0  # steps of the longest records, as which trials may take as long; and
-SHARE = 0.1  # of the steps of a job
+TRIALS = 6  # batches of the largest size, with which a length is tried
+COST = 2.0  # trials may take as long as so many steps of the longest records,
+SHARE = 0.1  # and as this share of a job's steps
 
 
 class BatchInvariant:
-    """Values of records of one padded length, each a function of its record alone, bit for bit.
+    """Compute values of records of one padded length, each from its record alone, bit for bit.
 
     If memory runs out, a record has no value: in another size of batch its bits might differ.
 
     Args:
-        values: of a batch (B, R), a row for each record, made of what `GradientEngine.stream` hands
-            over of that record, by arithmetic that is the same for every place; a tensor of its
-            own.
+        values: makes (B, R) of a batch: a row for each record, from what `GradientEngine.stream`
+            hands over of that record, by arithmetic that is the same for every place. It returns a
+            tensor of its own.
 
     Privacy:
         What decides how a record is computed is public: the machine, settings, and its own length.
@@ -66,13 +66,13 @@ def try_lengths(worker: Worker, records: float, steps: int, *, ticks: bool = Fal
     What is found is kept for the next start, so that a model is tried once on a machine.
 
     Args:
-        records: of a step, at most, by public settings and the declared size.
-        steps: of the job.
+        records: the most records of a step, by public settings and the declared size.
+        steps: the number of the job's steps.
         ticks: compute each record alone where one by itself would cost as much as a batch.
 
     Privacy:
-        What is tried, and whether, follows from public settings and random tokens. Of the lengths
-        that records have, the time or a file would tell (laws 18 and 19).
+        What is tried, and whether, follows from public settings and random tokens. The lengths that
+        records have play no part: the time or a file would tell of them (laws 18 and 19).
     """
     longest, threads = worker.recipe.model.max_length, torch.get_num_threads()
     lengths = sorted({padded_length(length, longest) for length in range(1, longest + 1)})
@@ -143,10 +143,10 @@ def _sizes(worker: Worker, length: int) -> Sequence[int]:
 
 
 def batches_of(sizes: Sequence[int], records: int) -> Iterator[tuple[list[int], int]]:
-    """Divide records into batches of these sizes: which are in each, and how many of it count.
+    """Divide records into batches of these sizes. Yield which are in each, and how many count.
 
-    A size is the number of records that are left, or the largest of which no more than a quarter
-    is copies, or the smallest. Copies of the last record fill it up.
+    A batch has the size of the records that are left, or the largest size of which no more than a
+    quarter is copies, or the smallest size. Copies of the last record fill it up.
     """
     start = 0
     while start < records:
@@ -162,9 +162,9 @@ def invariant_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
     """Return sizes of batches in which a record's gradient has the same bits, the largest first.
 
     They are `most`, its half, and so on, as far as they agree with `most` in every place and
-    whoever the neighbours are; 1 alone where `most` does not agree with itself. The trial uses the
-    values before any training, moved a little, because half of a fresh adapter's gradients are 0.
-    So the answer is always the same. The model's own values are put back.
+    whoever the neighbours are. It is 1 alone if `most` does not agree with itself. The trial uses
+    the values before any training, moved a little, because half of a fresh adapter's gradients are
+    0. So the answer is always the same. The model's own values are put back.
 
     Privacy:
         Neither records nor what a server sends have a part in it.
@@ -201,7 +201,8 @@ class _Trial:
     def sizes(self) -> Sequence[int]:
         most, expected = len(self._order), self._expected
         usable = bool(torch.isfinite(expected).all()) and bool(expected.any(1).all())
-        # Beside copies of itself: the first, that is not padded, and the last, that is most.
+        # Beside copies of itself: the first, which is not padded, and the last, which is padded
+        # most.
         alike = (torch.full_like(self._order, member) for member in (0, most - 1))
         backwards = self._order.flip(0)
         if not (usable and all(map(self._is_expected, (backwards, *alike)))):
@@ -210,7 +211,7 @@ class _Trial:
         return most, *(size for size in halves if self._agrees(backwards, size))
 
     def _agrees(self, order: Tensor, size: int) -> bool:
-        """Tell whether batches of a size make what is expected."""
+        """Tell whether batches of a size give the expected gradients."""
         starts = range(0, len(order) - size + 1, size)
         return all(self._is_expected(order[start : start + size]) for start in starts)
 

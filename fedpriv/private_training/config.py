@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from fedpriv.section import Section
 
-BESIDE_QUANTISED = {  # of `compute`, with `model.quantize`: all but the weights is float32
+BESIDE_QUANTISED = {  # values beside `model.quantize`: all but the weights is float32
     "dtype": ("float32", "mixed", "auto"),
     "engine": ("fedpriv", "auto"),
 }

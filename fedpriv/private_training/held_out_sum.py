@@ -1,4 +1,4 @@
-"""A look at held-out units: how far their losses and accuracies are from public numbers, noised.
+"""Look at held-out units: how far, with noise, losses and accuracies are from public numbers.
 
 A look takes slots of the job's own plan, at its sample rate, noise and clip norm, over the units
 that nobody trains on instead of those that train. So it is as private as training is, and paid
@@ -33,7 +33,7 @@ from fedpriv.private_training.unit_sum import Units, sum_of_units
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Centres
 
-SIZE = 2  # values of a release: of the loss, of the accuracy
+SIZE = 2  # values of a release: one for the loss, one for the accuracy
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def look(
     Args:
         population: the held-out units.
         parameters: the trained vector to look at, public.
-        reservations: of the look's slots.
-        csprng: of the sample and the noise of a slot, secret.
+        reservations: those of the look's slots.
+        csprng: makes a slot's random source for sample and noise, secret.
 
     Privacy:
         Every step releases one noisy sum, paid by a reservation of its own; what leaves is their

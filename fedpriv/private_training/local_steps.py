@@ -1,4 +1,4 @@
-"""Several private steps of a site in one round: what leaves is the move that they make together."""
+"""Run several private steps of a site in one round. What leaves is their move together."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def local_steps(
     expected_units: float,
     steps: int,
 ) -> Privatised[Move]:
-    """Move by one private step after the other, and return the move, as long as a sum.
+    """Move by one private step after the other, and return the move. It is as long as a sum.
 
-    The optimiser starts anew, so that a round that is done again is that round again.
+    The optimiser starts anew, so that a round that is done again is the same round.
 
     Args:
         method: prepared with `parameters`.
         parameters: the values to start from, public.
-        reservations: of the round's slots, in order.
-        csprng: of the sample and the noise of a slot, secret.
+        reservations: those of the round's slots, in order.
+        csprng: makes a slot's random source for sample and noise, secret.
         expected_units: sample rate × declared size; never the realised batch.
-        steps: that train in the whole job, by which the rate changes.
+        steps: the number that train in the whole job, on which the learning rate depends.
 
     Privacy:
-        Every step releases one noisy sum, under a reservation of its own, and all else is made
-        of those releases. That they stay here costs what it would if they left: the next step
-        starts from what they made. If what is made of them fails or is not finite, the move is
-        0: another try would run other mechanisms under the same reservations.
+        Every step releases one noisy sum, under a reservation of its own, and all else is made of
+        those releases. Keeping them here costs the same as if they left: the next step starts from
+        what they made. If what is made of them fails or is not finite, the move is 0, because
+        another try would run other mechanisms under the same reservations.
     """
     update = new_update(settings, method.start(parameters), worker)
     start = update.vector

@@ -1,4 +1,4 @@
-"""What a private training method is: a half at each site, and a half at the server.
+"""Define a private training method: a half at each site, and a half at the server.
 
 A method is one folder, such as `fedpriv.methods.dp_lora`, and one entry point of the group
 ``fedpriv.methods`` that names its `Method`; `fedpriv.methods.registry` finds it. Any package may
@@ -21,7 +21,7 @@ from fedpriv.private_training.unit_sum import Units
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
 
-# One an example; None for a record without a token to predict.
+# An example for each record; None for a record without a token to predict.
 Records = tuple[Example | None, ...]
 
 
@@ -52,20 +52,21 @@ class SiteMethod(UnitSum, Protocol):
     """The half of a method at a site, for one job.
 
     Attributes:
-        public_records: the number that a site holds besides the vector; 0 if none are needed.
+        public_records: how many public records a site holds besides the vector; 0 if none are
+            needed.
     """
 
     public_records: int
 
     def held_bytes(self, trained: int) -> int:
-        """Return what a site must hold of these records, for a model with `trained` parameters.
+        """Return the bytes a site must hold for public records, with `trained` parameters.
 
         Raises:
             ProtocolError: such records are of no use for that model.
         """
 
     def start(self, parameters: Vector) -> Vector:
-        """Return what local steps' optimiser moves, as a round begins; as long as a release."""
+        """Return the values that local steps' optimiser starts from; as many as a release has."""
 
     def at(self, parameters: Vector, moved: Vector) -> Vector:
         """Return the trained vector that a moved start stands for."""
@@ -75,7 +76,7 @@ class GroupedMethod(SiteMethod, Protocol):
     """A site's half that a controller may steer: what it releases has groups of parameters."""
 
     def in_groups(self, decision: Decision) -> SiteMethod:
-        """Return the same for one request, whose decision divides the noise among groups.
+        """Return the half for one request, whose decision divides the noise among groups.
 
         Raises:
             ProtocolError: the job has no groups.
@@ -85,7 +86,7 @@ class GroupedMethod(SiteMethod, Protocol):
 class Method(Protocol):
     """A method, as its package names it. It holds nothing, so that it can be sent to a process.
 
-    Its half at the server has an entry point of its own, of ``fedpriv.server_halves``: a site loads
+    Its half at the server has an entry point of its own, in ``fedpriv.server_halves``: a site loads
     none of it.
 
     A method whose site half is a `GroupedMethod` has an attribute `has_groups` that is true.
@@ -99,7 +100,7 @@ class Method(Protocol):
         """Make the site's half, for a job that a server proposed.
 
         Args:
-            records: the public ones; none before there are any.
+            records: the public records; empty before there are any.
 
         Raises:
             ProtocolError: the proposal can't be meant for this method.
@@ -108,7 +109,7 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class SiteHalf:
-    """The parts of which any process makes the site's half of a job's method.
+    """Hold the parts from which any process makes the site's half of a job's method.
 
     Attributes:
         records: the public records that the half holds.

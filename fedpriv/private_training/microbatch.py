@@ -1,4 +1,4 @@
-"""How many records are computed at once, where nobody says."""
+"""Decide how many records are computed at once, if no setting says it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fedpriv.private_training.worker import Worker
 
 ON_A_CPU = 16  # more are no faster: a core's caches are full by then
 MOST = 1024
-TRIED = {"cpu": 4, "other": 32}  # as fast as more, and each length is tried with so many
-SHARE = 0.6  # of a GPU's memory; allocators leave gaps, and there are neighbours
-GRADIENTS_SHARE = 16  # on a CPU, gradients may take one in so many of all bytes
+TRIED = {"cpu": 4, "other": 32}  # more are no faster, and each length is tried with so many
+SHARE = 0.6  # share of a GPU's memory; allocators leave gaps, and there are neighbours
+GRADIENTS_SHARE = 16  # on a CPU, gradients may take one byte in so many of its memory
 
 
 def public_microbatch(worker: Worker) -> int:
@@ -37,7 +37,7 @@ def private_microbatch(worker: Worker) -> int:
 def most_private(worker: Worker) -> int:
     """Return how many private records to compute at once: the recipe's number, or what pays.
 
-    `fedpriv.private_training.batch_invariance` first tries whether it changes a gradient's
+    `fedpriv.private_training.batch_invariance` first tries whether that number changes a gradient's
     rounding.
     """
     most = TRIED.get(worker.device, TRIED["other"])

@@ -1,4 +1,4 @@
-"""Which number format a job computes in, and how fast a processor is at it.
+"""Decide which number format a job computes in, and measure how fast a processor is at it.
 
 `mixed` and `bfloat16` differ from float32 in the products with frozen weights, so these are what is
 timed, in the sizes of the model and without its weights. Where `compute.dtype` is ``auto`` and they
@@ -34,17 +34,17 @@ SETTLED = ("float32", "mixed")  # what "auto" may come to
 ADVICE = 'Use "float32", or "auto".'
 BUDGET = 1.0  # seconds, after which no further size of a product is begun
 FEW, FAR = 32, 2.0  # rows of a first product, and how slow it has to be to be the last one
-TOKENS = 64  # of a record, at most: a trial is to be short
-FASTER = 0.95  # of the time in float32; below that it is no accident of the trial
-NEAR = 2.0**-8  # of a loss: what one rounding to bfloat16 may change
+TOKENS = 64  # tokens of a record at most, so that a trial is short
+FASTER = 0.95  # share of the time in float32; less is no accident of the trial
+NEAR = 2.0**-8  # share of a loss that one rounding to bfloat16 may change
 
 
 def time_in_halves(model: ModelSection, compute: ComputeSection) -> float:
     """Return the time of products with a model's frozen weights in bfloat16, over that in float32.
 
-    The time is of forward and back, conversions included, for as many records as a step computes at
-    once. The small sizes come first; the large ones are left out if time is up. One small product
-    finds a processor that is far slower.
+    The time is that of forward and backward passes, conversions included, for as many records as a
+    step computes at once. The small sizes come first; the large ones are left out if time is up.
+    One small product finds a processor that is far slower.
 
     Raises:
         ModelError: the model's config.json can't be read.
@@ -86,9 +86,9 @@ def _both_ways(x: Tensor, g: Tensor, weight: Tensor) -> None:
 
 
 def _seconds(work: Callable[[], Any], device: str) -> float:
-    """Return the least of three runs; on a CPU in processor time, without that of other programs.
+    """Return the seconds of the fastest of three runs; on a CPU, this thread's processor time.
 
-    One thread does it: several wait for each other on a busy machine, and that counts, too.
+    One thread does it: several would wait for each other on a busy machine, and that would count.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -125,10 +125,10 @@ def speed(model: ModelSection, compute: ComputeSection) -> tuple[float, str]:
 
 @cache
 def warn_if_slower(model: ModelSection, compute: ComputeSection) -> None:
-    """Tell the log where a number format that somebody asks for is slower than float32.
+    """Warn in the log if a number format that somebody asks for is slower than float32.
 
-    Once, however many runs a process makes with the same settings.
-    What is wrong with the model or the device is told by whoever loads it.
+    It warns once, however many runs a process makes with the same settings. Errors of the model or
+    the device are left to the code that loads it.
     """
     if compute.dtype not in HALVES:
         return
@@ -147,7 +147,7 @@ def settled_dtype(
     precision of bfloat16. Ask once a job and keep the answer: another time may give another.
 
     Args:
-        look: as of `WorkerPool.borrow`.
+        look: see `WorkerPool.borrow`.
         exact: the job has strict numerics or a seed, and is computed in float32.
 
     Raises:
@@ -165,7 +165,7 @@ def settled_dtype(
             (halves, near), (floats, exactly) = (
                 _tried(recipe, dtype, pool, look) for dtype in ("mixed", "float32")
             )
-        except NotPrivateError:  # a gradient that differs by more than rounding may
+        except NotPrivateError:  # a gradient differs by more than rounding may explain
             halves, near, floats, exactly = 1.0, torch.ones(1), 1.0, torch.ones(1)
         off = float(((near - exactly) / exactly).abs().max())
         said += f", a step {halves / floats:.2g} times, and losses differ by {off:.1g} of them"

@@ -1,4 +1,4 @@
-"""Makes workers, and lends them.
+"""Make workers, and lend them.
 
 A model is loaded once and serves every step. On one machine a few workers serve all sites of a
 simulation.
@@ -104,10 +104,10 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
         probe_gradients(worker)
     except BaseException as error:
         if worker is not None:
-            worker.gradients.detach()  # or what somebody else loaded would stay changed
+            worker.gradients.detach()  # else somebody else's model would stay changed
         if isinstance(error, FedprivError) or not isinstance(error, Exception):
             raise
-        raise ModelError(  # whatever an architecture does with what it is given
+        raise ModelError(  # an architecture may fail in any way
             f"model.name: this {model.config.model_type} can't be trained: {first_line(error)}."
             " Take another architecture, or other lora.target_modules."
         ) from error
@@ -118,7 +118,7 @@ def _engine(recipe: ModelRecipe, model: Any) -> GradientEngine:
     """Choose what makes the gradients: ours, or opacus for a layer that ours has no rule for.
 
     Raises:
-        NotPrivateError: neither can, or only opacus, which settings don't allow.
+        NotPrivateError: neither can, or only opacus can and settings don't allow it.
     """
     compute, missing = recipe.compute, next(unknown(model), None)
     if compute.engine == "fedpriv" or (compute.engine == "auto" and missing is None):
@@ -136,7 +136,7 @@ def _engine(recipe: ModelRecipe, model: Any) -> GradientEngine:
 
 
 class WorkerPool:
-    """At most `size` workers per recipe, made when first asked for; idle ones of others go.
+    """Keep at most `size` workers per recipe, made when asked for. Idle ones of other recipes go.
 
     A thread that finds none free waits for one. Each worker loads a model of its own.
 
@@ -158,7 +158,7 @@ class WorkerPool:
         """Lend a worker for the time of a `with` block.
 
         Args:
-            look: as of `make_worker`, should one be made.
+            look: see `make_worker`; used if a worker is made.
         """
         with self._lock:
             free = self._free.setdefault(recipe, queue.LifoQueue())
@@ -179,7 +179,7 @@ class WorkerPool:
             free.put(worker)
 
     def close(self) -> None:
-        """Let go of what belongs to idle workers; whoever borrows one again begins it anew."""
+        """Release the resources of idle workers. One that is borrowed again begins anew."""
         with self._lock:
             for free in self._free.values():
                 for worker in list(free.queue):
@@ -189,7 +189,7 @@ class WorkerPool:
         return load_model(recipe)
 
     def _drop_idle(self, keep: ModelRecipe) -> None:
-        """Let go of idle workers of other recipes: a job's model makes room for the next one's."""
+        """Drop idle workers of other recipes: a job's model makes room for the next one's."""
         for recipe, free in self._free.items():
             while recipe != keep and not free.empty():
                 free.get_nowait().close()

@@ -1,4 +1,4 @@
-"""One private step at a site: what a plan's execution does with a method and a population."""
+"""Run one private step at a site, with a plan's execution, a method and a population."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def private_step(
     """Run the step that a reservation paid for.
 
     Args:
-        method: prepared.
+        method: already prepared.
         parameters: the current trained vector, public.
-        csprng: of the sample and the noise, secret.
+        csprng: the random source of sample and noise, secret.
 
     Privacy:
         What leaves is the result and nothing else: not the batch size, not the loss; see
@@ -52,14 +52,14 @@ def private_step(
 
 
 def purpose_of(reservation: Reservation, parameters: Vector, members: int = 1) -> bytes:
-    """Name what a slot computes: all that decides what is added to what noise, and is public.
+    """Name what a slot computes: all public values that decide what is added to what noise.
 
-    Sample and noise are drawn for it. So if the system's random numbers come again, as in a virtual
-    machine that goes on from a snapshot of its memory, one sample and one noise never meet two
-    vectors, rates, deviations or numbers of shares. The same of all gives the same release again.
+    Sample and noise are drawn for that name. So if the system's random numbers come again, as in a
+    virtual machine that goes on from a snapshot of its memory, one sample and one noise never meet
+    two vectors, rates, deviations or numbers of shares. If all are the same, so is the release.
 
     Args:
-        members: of the set, if the noise is shared.
+        members: the number of sites in the set, if the noise is shared.
     """
     paid = [reservation.ledger, reservation.slot, reservation.request_digest, members]
     values = sha256(np.ascontiguousarray(parameters, "<f4").tobytes())
@@ -76,10 +76,10 @@ def shared_step(
     csprng: RandomSource,
     members: int,
 ) -> NoisyShare:
-    """Run the step of a plan whose noise is shared, for a set of so many members.
+    """Run the step of a plan whose noise is shared, for a set of `members` sites.
 
     Args:
-        As of `private_step`.
+        See `private_step`.
 
     Privacy:
         Nothing leaves yet: see `PlanExecution.share`.

@@ -1,4 +1,4 @@
-"""Try on random tokens whether a record's gradient is its own, and that of all that is trained."""
+"""Try on random tokens whether a record's gradient is its own, and covers all that is trained."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TOLERANCE = {"float64": 1e-8, "float32": 1e-4, "mixed": 5e-2, "bfloat16": 5e-2}
 # does to a gradient is allowed, too: 0.3 to 1.7 times were seen in SmolLM2. MOST is the limit.
 ROUNDING = {"mixed": 2.0**-9, "bfloat16": 2.0**-9}
 DRAWS, FACTOR, MOST = 2, 4.0, 0.5
-# A parameter's gradient is held against its own length, and this share of that of all.
+# A parameter's gradient is compared with its own length plus this share of the whole length.
 SHARE = 0.1
 
 
 def probe_gradients(worker: Worker) -> None:
-    """Compare a batch's gradients with those that torch makes of each record alone, and later on.
+    """Compare a batch's gradients with torch's of each record alone, and with its own later on.
 
     Torch's are made of one record without padding, by the model's own layers. So this catches what
     `refuse_mixing` does not know by name: a layer that mixes records, one that remembers what it
@@ -38,12 +38,12 @@ def probe_gradients(worker: Worker) -> None:
     is lost. The tokens are public randomness, never records.
 
     Raises:
-        NotPrivateError: they differ; names the parameter.
+        NotPrivateError: they differ. The error names the parameter.
     """
     gradients, before = worker.record_gradients, Remembered(worker.model, frozen=True)
     longest = worker.recipe.model.max_length
     mask = torch.ones(3, min(12, longest), dtype=torch.int64)
-    mask[0, mask.shape[1] // 2 :] = 0  # the first record is padded to its double
+    mask[0, mask.shape[1] // 2 :] = 0  # the first record is half padding
     batch = worker.random_batch(mask, seed=0)
     long = worker.random_batch(torch.ones(1, min(longest, LONGEST), dtype=torch.int64), seed=1)
     original = worker.vector.read()
@@ -113,7 +113,7 @@ def _by_torch(worker: Worker, batch: Batch, seed: int | None = None) -> Tensor:
     """Compute the gradient of each record alone, without padding, by torch itself: (B, P).
 
     Args:
-        seed: of noise at each product's input and output, as rounding it makes; None for none.
+        seed: for noise at each product's input and output, as large as rounding; None for no noise.
     """
     named = dict(worker.model.named_parameters())
     trained = [named[name] for name in worker.vector.names]
@@ -129,7 +129,7 @@ def _by_torch(worker: Worker, batch: Batch, seed: int | None = None) -> Tensor:
                 loss = F.cross_entropy(logits, label)
             else:
                 loss = F.cross_entropy(logits[:-1], label[1:length], ignore_index=IGNORED)
-            parts = torch.autograd.grad(loss, trained, materialize_grads=True)  # or 0
+            parts = torch.autograd.grad(loss, trained, materialize_grads=True)  # or zeros
             found.append(torch.cat([part.reshape(-1) for part in parts]))
     return torch.stack(found).to(worker.gradients.dtype)
 

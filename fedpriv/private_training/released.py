@@ -1,4 +1,4 @@
-"""What a site releases in a round or a look, and says that it is."""
+"""Define what a site releases in a round or a look, each with the kind that it states."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class GradientSum:
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """The distance of a round's private steps, as an optimiser takes it: downhill is positive.
+    """The move of a round's private steps, as an optimiser takes a gradient: downhill is positive.
 
     Attributes:
-        values: (K,) float32, the values at the start less those at the end.
+        values: (K,) float32, the values at the start minus those at the end.
     """
 
     values: Vector
@@ -67,12 +67,12 @@ class MaskedShare:
 
 Released = GradientSum | Move | HeldOutSum
 _TAGS: dict[type[Any], bytes] = {GradientSum: b"S", Move: b"M", HeldOutSum: b"H"}
-# Of a masked share.
+# Types of a masked share's values, by its first byte.
 _WORDS: dict[bytes, np.dtype[Any]] = {b"2": np.dtype("<u2"), b"4": np.dtype("<u4")}
 
 
 def pack_share(share: MaskedShare) -> bytes:
-    """Pack a share for a ledger's outbox: one byte that says how long its values are, then they."""
+    """Pack a share for a ledger's outbox: one byte for the size of its values, then the values."""
     for tag, words in _WORDS.items():
         if share.values.dtype == words:
             return tag + np.ascontiguousarray(share.values).tobytes()

@@ -1,8 +1,8 @@
 """Several devices of a site share its steps: each adds up a part of the sample's clipped vectors.
 
 They are processes with pipes between them, and no collective operation: none of them opens a port,
-and one that dies keeps nobody waiting. What they add up is added up once more by the process that
-leads, and noised there, once.
+and one that dies keeps nobody waiting. The process that leads adds up their sums, and adds noise to
+the total, once.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Team:
             raise
 
     def ask(self, task: str, each: Iterable[tuple[Any, ...]]) -> None:
-        """Send every member a task with arguments of its own; who can't be asked is lost."""
+        """Send every member a task with its own arguments. One that can't be asked is lost."""
         for member, arguments in zip(list(self.members), each, strict=False):
             try:
                 member.ask(task, *arguments)
@@ -147,11 +147,11 @@ class Team:
 
 
 class Shared:
-    """A site's half of a method, whose sums a team makes together. As `SiteMethod`.
+    """A site's half of a method, whose sums a team makes together. See `SiteMethod`.
 
     Args:
         own: the half of the process that leads.
-        made_of: the parts of which the others make their halves.
+        made_of: the parts from which the others make their halves.
     """
 
     def __init__(self, own: SiteMethod, team: Team, made_of: SiteHalf) -> None:
@@ -264,7 +264,7 @@ def dealt(units: Units, count: int, failed: Callable[[Exception], None]) -> list
     Devices may round differently, and what a unit adds must not change with who else was drawn.
 
     Args:
-        failed: told of each unit that can't be read; it is in no part.
+        failed: called for each unit that can't be read. Such a unit is in no part.
     """
     parts: list[list[Unit]] = [[] for _ in range(count)]
     for place in range(len(units)):
@@ -303,12 +303,12 @@ def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
                     half.prepare(worker, parameters)
                 elif task == "sum":
                     assert half is not None  # prepare came first
-                    before = Counter(worker.failures)  # which are told of once, not cleared
+                    before = Counter(worker.failures)  # they are told of once, not cleared
                     found: ClippedSum = half.clipped_sum(worker, *arguments)
                     value = found.value.cpu().numpy()  # a tensor would need /dev/shm
                     failures = Counter(worker.failures) - before
                     result = value, found.sensitivity, found.grid, failures
             except Exception as error:
-                own = isinstance(error, FedprivError)  # another text may hold a record
+                own = isinstance(error, FedprivError)  # any other text may hold a record
                 result = FedprivError(str(error)) if own else RuntimeError(type(error).__name__)
             pipe.send(result)

@@ -1,4 +1,4 @@
-"""The clipped sum over a sample of units, a microbatch at a time, whatever fails."""
+"""Compute the clipped sum over a sample of units, a microbatch at a time, whatever fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpriv.private_training.worker import Worker
 Member = TypeVar("Member")
 Unit = Sequence[Example]
 Units = Sequence[Unit]
-ValuesOf = Callable[[Sequence[Example], int], Tensor]  # of examples of one padded length
+ValuesOf = Callable[[Sequence[Example], int], Tensor]  # for examples of one padded length
 Vectors = Callable[[Tensor], Tensor]
 UNIT_FAILED = "Units fail, and contribute 0"
 
@@ -40,7 +40,7 @@ def sum_of_units(
     """Sum over units clip(v(mean of the values of the unit's records)), (K,).
 
     Values are computed a few records at a time. If units fail together, each is done alone, and one
-    that fails even so contributes 0.
+    that still fails contributes 0.
 
     What a unit adds is the same whatever else is in the sample. In default numerics its values are
     the same bits (`BatchInvariant`): records can be chosen so that the last bit of a value decides
@@ -50,9 +50,9 @@ def sum_of_units(
 
     Args:
         size: K.
-        values: of a batch of records (B, R), each of its own record alone; see `BatchInvariant`.
-        vectors: from the units' means (U, R) to their vectors (U, K), each of its own mean alone;
-            None leaves them as they are.
+        values: makes (B, R) of a batch, each row from its own record alone; see `BatchInvariant`.
+        vectors: makes the units' vectors (U, K) from their means (U, R), each from its own mean
+            alone; None leaves the means as they are.
         alone: compute each record alone in default numerics, too: for values that are not what
             `BatchInvariant` tried.
 
@@ -87,7 +87,7 @@ def _alone(worker: Worker, values: Values) -> ValuesOf:
 
 
 def _one_by_one(vectors: Vectors, means: Tensor) -> Tensor:
-    """Compute each from memory of its own, for what alignment rounds differently."""
+    """Compute each from memory of its own, because alignment may change the rounding."""
     return torch.cat([vectors(mean.clone().unsqueeze(0)) for mean in means])
 
 
@@ -106,7 +106,7 @@ def _means(worker: Worker, units: Units, together: int, values: ValuesOf) -> Ten
                 return found  # one record a unit, one bucket: nothing to average
             if result is None:
                 result = found.new_zeros(len(units), found.shape[1])
-            # In order, which index_add_ has none of on a GPU.
+            # In order: on a GPU, index_add_ has none.
             for one, index in zip(found, chunk, strict=True):
                 result[owner[index]] += one * share[owner[index]]
     assert result is not None
@@ -116,7 +116,7 @@ def _means(worker: Worker, units: Units, together: int, values: ValuesOf) -> Ten
 def _by_length(worker: Worker, units: Units) -> list[list[int]]:
     """Group the places of units that hold records by the padded length of their longest one.
 
-    A unit without records, as it can't be read or is too long, contributes 0.
+    A unit without records, or one that can't be read or is too long, contributes 0.
     """
     groups: dict[int, list[int]] = {}
     for place in range(len(units)):

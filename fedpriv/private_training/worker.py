@@ -1,7 +1,7 @@
 """One copy of a model, ready to compute per-record gradients.
 
-A worker holds nothing of a site between two steps but buffers that the next step overwrites. Who
-makes one is `fedpriv.private_training.pool`.
+A worker holds nothing of a site between two steps but buffers that the next step overwrites.
+`fedpriv.private_training.pool` makes workers.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Worker:
         self.invariant_sizes: InvariantSizes = {}
         self.public: dict[str, Any] = {}
         self.resources = ExitStack()
-        self._own_hooks = frozenset(hook for _, hook in hooks_of(model))  # of the engine
+        self._own_hooks = frozenset(hook for _, hook in hooks_of(model))  # the engine's
         self._remembered = Remembered(model)
 
     def refuse_onlookers(self) -> None:
@@ -107,16 +107,16 @@ class Worker:
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """Let nobody look on in a `with` block, and nothing of it be left in the model.
+        """Let nobody look on in a `with` block, and leave nothing of the block in the model.
 
         Raises:
             NotPrivateError: somebody looks on; nothing was computed.
 
         Privacy:
-            What is computed of private records is computed here.
+            All that is computed from private records is computed in such a block.
         """
         self.refuse_onlookers()
-        if self._remembered.changed():  # by somebody else, meanwhile
+        if self._remembered.changed():  # somebody else changed it meanwhile
             self._remembered = Remembered(self.model)
         try:
             yield
@@ -135,7 +135,7 @@ class Worker:
     def random_batch(self, mask: Tensor, *, seed: int) -> Batch:
         """Make one record for each row of a mask (B, T), with tokens where it is 1.
 
-        On them is tried what records must not be tried on.
+        The records serve for trials that must not be made on private ones.
 
         Args:
             seed: public; the same one gives the same records.
@@ -147,7 +147,7 @@ class Worker:
         tokens = ordinary_tokens(self.base.model, tokenizer)
         generator = torch.Generator().manual_seed(seed)
         ids = tokens[torch.randint(len(tokens), mask.shape, generator=generator)]
-        for last in around(tokenizer)[1][-1:]:  # by which some models find a text's end
+        for last in around(tokenizer)[1][-1:]:  # some models find a text's end by it
             ids[torch.arange(len(ids)), mask.sum(1) - 1] = last
         ids = torch.where(mask == 1, ids, tokenizer.pad_token_id)
         if self.recipe.model.task == "classification":
@@ -165,10 +165,10 @@ class Worker:
         return gradients_of(self.gradients, partial(record_losses, batch=batch), len(batch))
 
     def went_on_after(self, error: Exception, what: str) -> None:
-        """Count an error. The log is told once: each time would tell when a unit was sampled.
+        """Count an error. Log it once: a line each time would tell when a unit was sampled.
 
         Args:
-            what: happens then, as a sentence.
+            what: what happens then, as a sentence.
         """
         kind = type(error).__name__
         if not self.failures[kind]:
@@ -176,7 +176,7 @@ class Worker:
         self.failures[kind] += 1
 
     def close(self) -> None:
-        """Let go of what belongs to the worker, such as the processes that share its steps."""
+        """Release what belongs to the worker, such as the processes that share its steps."""
         self.resources.close()
 
 

@@ -1,1 +1,1 @@
-"""What is made of released values, which costs no privacy: denoise them, and move."""
+"""Make use of released values, which costs no privacy: denoise them, and move."""

@@ -14,7 +14,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerSection(Section):
-    """Applies the private gradients: at the server, or at the sites if `job.sync` > 1."""
+    """Apply the private gradients: at the server, or at the sites if `job.sync` > 1."""
 
     name: Literal["sgd", "adamw"] = Field("adamw", description="The optimiser.")
     lr: float = Field(
@@ -44,7 +44,7 @@ class OptimizerSection(Section):
 
 
 class ServerOptimizerSection(OptimizerSection):
-    """Applies the mean of the sites' own changes (`job.sync` > 1); by default, all of it."""
+    """Apply the mean of the sites' own changes (`job.sync` > 1); by default, all of it."""
 
     name: Literal["sgd", "adamw"] = Field("sgd", description="The optimiser.")
     lr: float = Field(1.0, gt=0, le=MAX_RATE, description="Learning rate; 1 takes the mean whole.")

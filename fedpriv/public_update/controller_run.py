@@ -1,4 +1,4 @@
-"""A controller at its work: what it decides for a round, and what it then sees of it."""
+"""Run a controller: what it decides for a round, and what it then sees of the round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpriv.public_update.update import Aggregate
 
 
 class ControllerRun:
-    """Stands between the sites' releases and the server's half of a method.
+    """Stand between the sites' releases and the server's half of a method.
 
     Args:
         clip_norm: C, the clip norm of the job's plans.

@@ -48,7 +48,7 @@ class Found:
 
 
 class Denoiser:
-    """Denoises a flat gradient whose layers are known.
+    """Denoise a flat gradient whose layers are known.
 
     Layers with two dimensions are matrices, and any other is left as it is, a bias for one.
 
@@ -88,7 +88,7 @@ class Denoiser:
 
         Args:
             gradient: (P,) float32.
-            deviation: σ, of the noise in every coordinate; without any, nothing is changed.
+            deviation: σ of the noise in every coordinate; if it is 0, nothing is changed.
 
         Raises:
             RawValueError: the gradient is raw.
@@ -122,7 +122,7 @@ class _Matrix:
     columns: int
 
     def lying(self, vector: Tensor) -> Tensor:
-        """Return a view of it with no more rows than columns."""
+        """Return a view of the layer with no more rows than columns."""
         view = vector[self.part].view(self.rows, self.columns)
         return view if self.rows <= self.columns else view.T
 

@@ -1,4 +1,4 @@
-"""How large the largest singular value of pure noise is."""
+"""Compute how large the largest singular value of pure noise is."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _largest(rows: int, columns: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     entries.
 
     Privacy:
-        Of the shape alone.
+        Depends on the shape alone.
 
     Source:
         Dumitriu & Edelman, "Matrix models for beta ensembles", 2002, with β = 1.

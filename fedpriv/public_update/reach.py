@@ -1,4 +1,4 @@
-"""What denoising and PE-SGD can do at a noise: told of shapes and noise, before anything runs.
+"""Tell what denoising and PE-SGD can do, from shapes and noise, before anything runs.
 
 With B units expected in a step and noise of σ clip norms on their sum, both decide by B/σ. Let the
 clipped gradients agree by ρ (the length of their sum over B·C), a matrix of m × n values hold the
@@ -37,7 +37,7 @@ class MatrixReach:
 
     Attributes:
         rows, columns: m and n, of `count` matrices.
-        cosine: of noisy to true gradient; above it, a matrix of rank one is seen.
+        cosine: that of noisy to true gradient above which a matrix of rank one is seen.
         gain: the largest factor by which a cosine can grow.
     """
 
@@ -55,7 +55,7 @@ class Reach:
     Attributes:
         signal_to_noise: B/σ of all sites together.
         matrices: the reach for each shape, the most values first.
-        needed: by share of the matrices, the B/σ from which it is seen, by `NEEDED`.
+        needed: share of the matrices → the B/σ from which that share is seen, by `NEEDED`.
         texts: N, the size of a synthetic set; a larger one is lost in noise.
     """
 

@@ -1,4 +1,4 @@
-"""From a released gradient to new values: post-process it, and move.
+"""Turn a released gradient into new values: post-process it, and move.
 
 All of it sees privatised gradients only, so it costs nothing. The learning rate of a step is a
 public function of the settings and the step's number.
@@ -36,7 +36,7 @@ class VectorOptimizer:
 
     Attributes:
         vector: the current values, float32 (P,): public at first, privatised afterwards. A step
-            makes another one and leaves this as it is.
+            makes a new vector and leaves this one as it is.
         settings: what it was made from.
         size: P.
 
@@ -51,7 +51,7 @@ class VectorOptimizer:
         self.vector = initial
         self.size = start.size
         self._blocks = [torch.nn.Parameter(part) for part in _split(torch.from_numpy(start))]
-        self._state: Tensors = {}  # of all blocks together; theirs are views of it
+        self._state: Tensors = {}  # state of all blocks together; theirs are views of it
         self.settings = settings
         kind: Any = torch.optim.SGD if settings.name == "sgd" else torch.optim.AdamW
         own = (
@@ -205,7 +205,7 @@ class Aggregate:
 
 
 class Update(VectorOptimizer):
-    """The use of the released gradients of a job.
+    """Use the released gradients of a job.
 
     Args:
         settings, initial: see `VectorOptimizer`.
@@ -245,7 +245,7 @@ class Update(VectorOptimizer):
 
 
 def denoise_of(settings: DenoiseSection, shapes: Sequence[tuple[int, ...]]) -> Denoiser | None:
-    """Return what takes noise out of released gradients, as a job asks for; None if it does not.
+    """Return the denoiser of released gradients that a job asks for; None if it asks for none.
 
     Args:
         shapes: the shapes of the layers, in the order of the vector.

@@ -7,6 +7,6 @@
     total      what the masked shares come to
 
 Nothing here knows a network, a model or a ledger. What a share has to hold for the sum to be
-private, and that a site releases one set's a slot, is for its users to see to: see
+private, and that a site releases one set's share for a slot, is for its users to see to: see
 `docs/explanation/secure-sum.md`.
 """

@@ -1,4 +1,4 @@
-"""What hides a site's share: a stream for each other member, which cancels in the sum of all.
+"""Hide a site's share under a stream for each other member, which cancels in the sum of all.
 
 Of two members, the one with the lesser name adds their stream and the other subtracts it.
 
@@ -26,12 +26,12 @@ from fedpriv.secure_sum.ready import Ephemeral
 BLOCK = 1 << 16  # values: their stream stays in the cache
 DTYPES: dict[Bits, np.dtype[Any]] = {16: np.dtype("<u2"), 32: np.dtype("<u4")}
 Share = npt.NDArray[np.int64]
-Masked = np.ndarray[tuple[int], np.dtype[Any]]  # of uint16 or uint32, little-endian
+Masked = np.ndarray[tuple[int], np.dtype[Any]]  # uint16 or uint32, little-endian
 _PAD = 16  # update_into may ask for a cipher block more than it writes
 
 
 def mask(share: Share, name: str, ephemeral: Ephemeral, members: MemberSet) -> Masked:
-    """Mask a site's share, (P,), of the set's number of bits, so that it may be sent.
+    """Mask a site's share, (P,), with the set's number of bits, so that it may be sent.
 
     Only the sum over all members of the set, modulo 2^bits, tells anything of the shares. In a set
     of one there is nothing to hide behind: what comes back is the share, so its own noise has to be

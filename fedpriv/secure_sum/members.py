@@ -14,7 +14,7 @@ from fedpriv.section import Section
 from fedpriv.secure_sum.ready import Member, SlotId, check_member
 from fedpriv.secure_sum.roster import Roster
 
-Bits = Literal[16, 32]  # of a value that travels
+Bits = Literal[16, 32]  # bits of a value that travels
 _LABEL = "fedpriv-set-1"
 
 
@@ -39,7 +39,8 @@ class MemberSet(Section):
             own: what this site said when it was ready, with the key that it still holds.
 
         Raises:
-            SetError: says what is wrong. Nothing may be released for such a set.
+            SetError: it may not. The error says what is wrong. Nothing may be released for such a
+                set.
         """
         names = [member.name for member in self.members]
         if len(names) > len(roster):

@@ -111,7 +111,7 @@ def check_member(member: Member, roster: Roster, slot_id: SlotId) -> None:
     _check_signature(member, known, slot_id)
 
 
-@lru_cache(maxsize=MAX_MEMBERS)  # each site of a simulation checks those of all
+@lru_cache(maxsize=MAX_MEMBERS)  # each site of a simulation checks all signatures
 def _check_signature(member: Member, public_key: str, slot_id: SlotId) -> None:
     if not is_signed(_signed_bytes(slot_id, member.name, member.key), member.signature, public_key):
         raise SetError(

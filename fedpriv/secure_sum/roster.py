@@ -93,7 +93,7 @@ class Accepted(Section):
 
 
 def accepted(path: Path, stated: Roster) -> Roster:
-    """Return the roster that counts: the newest accepted one that follows the stated one, or that.
+    """Return the roster that counts: the newest accepted one after the stated one, or the stated.
 
     Raises:
         ConfigError: what was accepted can't be read.
@@ -109,7 +109,8 @@ def read(path: Path, digest: str | None = None) -> Roster:
         digest: the digest that it must have; None: any.
 
     Raises:
-        ConfigError: there is no roster, it is malformed, or another; names file, key and value.
+        ConfigError: there is no roster, it is malformed, or it is another. The error names file,
+            key and value.
     """
     roster = read_json(path, Roster, _AGAIN)
     if digest is not None and roster.digest != digest:
@@ -132,7 +133,7 @@ def read_entry(path: Path) -> RosterEntry:
     """Read the entry in `path`, as a site sent it.
 
     Raises:
-        ConfigError: there is no entry, or it is malformed; names file, key and value.
+        ConfigError: there is no entry, or it is malformed. The error names file, key and value.
     """
     return read_json(path, RosterEntry, _AGAIN)
 
@@ -141,7 +142,7 @@ def successor(old: Roster, entries: Iterable[RosterEntry], without: Iterable[str
     """Return the roster that follows another.
 
     Args:
-        entries: of sites that join, or have a new key.
+        entries: those of sites that join, or have a new key.
         without: names of sites that leave.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the masked shares of a set come to."""
+"""Add up the masked shares of a set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Total:
         """Add a masked share, whole or not at all.
 
         Args:
-            blocks: of it, in order, as pairs of a place and values; gone through twice.
+            blocks: its blocks, in order, as pairs of a place and values. They are gone through
+                twice.
 
         Raises:
             ProtocolError: they are not a share of that size and type.

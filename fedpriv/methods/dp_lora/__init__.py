@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class DpLoraMethod:
-    """As `fedpriv.private_training.method.Method`. It has no settings of its own."""
+    """A `fedpriv.private_training.method.Method` that has no settings of its own."""
 
     needs_set = False
     has_groups = True
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
-        """See `site`."""
+        """See `Method.at_site`."""
         from fedpriv.methods.dp_lora.site_half import DpLora
 
         if proposal.settings or proposal.public_records:

@@ -6,7 +6,7 @@ from fedpriv.methods.server_half import ServerContext, ServerMethod
 
 
 class DpLoraServer(ServerMethod):
-    """What any `ServerMethod` is of itself: sites hold no public records.
+    """A `ServerMethod` with all its defaults: sites hold no public records.
 
     Args:
         trained: P, the number of trained parameters.

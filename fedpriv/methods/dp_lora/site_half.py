@@ -16,7 +16,7 @@ from fedpriv.private_training.worker import Worker
 
 
 class DpLora:
-    """A unit's vector is the mean of its records' gradients, clipped once. As `GroupedMethod`.
+    """A unit's vector is the mean of its records' gradients, clipped once. See `GroupedMethod`.
 
     Args:
         terms: the terms of the groups, in a job with a controller.

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 class PeSgdMethod:
-    """As `fedpriv.private_training.method.Method`."""
+    """A `fedpriv.private_training.method.Method`."""
 
     needs_set = True
     has_groups = False  # a coefficient belongs to no layer
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
-        """See `site`."""
+        """See `Method.at_site`."""
         from fedpriv.methods.pe_sgd.site_half import PeSgd, projection_of
 
         return PeSgd(projection_of(proposal), records)

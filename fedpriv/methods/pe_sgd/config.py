@@ -1,4 +1,4 @@
-"""What a site has to know of a set in whose gradients it writes those of its records."""
+"""Define what a site has to know of the set in whose gradients it writes those of its records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProjectionSection(Section):
         """Refuse a set that is larger than the space it stands for.
 
         Raises:
-            ProtocolError: it is.
+            ProtocolError: it is larger.
         """
         if self.size > trained:
             raise ProtocolError(

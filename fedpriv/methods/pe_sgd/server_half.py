@@ -28,20 +28,20 @@ log = logging.getLogger(__name__)
 
 
 class PeSgdServer:
-    """Holds the set that sites write in, and lets it evolve. As `ServerMethod`."""
+    """Hold the set in whose gradients sites write theirs, and let it evolve. See `ServerMethod`."""
 
     def __init__(self, context: ServerContext) -> None:
         assert context.public_set is not None  # the job has seen to it
         self.context = context
         self.public_set: Evolution = context.public_set
         self.values = self.public_set.settings.size
-        self._coefficients: Privatised[Vector] | None = None  # of the last mean
+        self._coefficients: Privatised[Vector] | None = None  # those of the last mean
         self._units = 0.0
 
     @staticmethod
     def settings(config: JobConfig) -> Mapping[str, Any]:
         """Return what sites have to know of the set; see `ProjectionSection`."""
-        assert config.synthetic is not None  # whoever calls has seen to it
+        assert config.synthetic is not None  # the caller has seen to it
         # What is lifted from coefficients has noise of another size in every direction.
         if config.denoise != DenoiseSection():
             problem = (
@@ -95,7 +95,7 @@ class PeSgdServer:
             return None
 
     def _scale(self) -> float:
-        """Return the factor from a mean to the sum of its step; for local steps, as at SGD."""
+        """Return the factor from a mean to the sum of its step; for local steps, as with SGD."""
         proposal, local = self.context.proposal, self.context.proposal.local
         units = self._units / proposal.round_steps
         return units if local is None else units / (local.optimizer.lr * local.count)

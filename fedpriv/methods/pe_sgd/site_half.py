@@ -23,10 +23,10 @@ from fedpriv.protocol import Proposal
 class PeSgd:
     """A unit's vector is its mean gradient's coefficients in the gradients of a synthetic set.
 
-    As `SiteMethod`.
+    See `SiteMethod`.
 
     Formal guarantees:
-        As of `ClippedSum`, over N values instead of P: whatever the set and the model are, and
+        Those of `ClippedSum`, over N values instead of P: whatever the set and the model are, and
         whoever chose them, a unit's vector is at most `clip_norm` long. With
         ``bound = "normalised"`` it has that length, and is 0 where the coefficients are. A unit's
         vector is the same bits whatever else is in the sample (`BatchInvariant`): a small ridge
@@ -50,7 +50,7 @@ class PeSgd:
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Compute the set's gradients with these values; they stay as they are until the next call.
 
-        So in local steps all moves of a round are in one span, and N values say them.
+        So in local steps all moves of a round are in one span, and N values describe them.
 
         Raises:
             FedprivError: they can't be computed.

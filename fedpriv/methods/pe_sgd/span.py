@@ -1,8 +1,8 @@
-"""The gradients of a synthetic set at some values, and how other gradients are written in them.
+"""Compute the gradients of a synthetic set at some values, and write other gradients in them.
 
 For an adapter of P = 10 million parameters, N = 200 gradients are 8 GB. Where that is more than a
-share of the device's memory, they are kept in the machine's own, and while other gradients are
-made, each layer's block is taken to the device when that layer's turn comes. What is held there
+share of the device's memory, they are kept in the machine's own memory, and while other gradients
+are made, each layer's block is taken to the device when that layer's turn comes. What is held there
 then is one block, and never a row of P values.
 """
 
@@ -25,8 +25,8 @@ from fedpriv.plain_training.public_records import batches
 from fedpriv.private_training.record_loss import record_losses
 from fedpriv.private_training.worker import Worker
 
-SPAN = "span"  # at a worker
-SHARE = 8  # gradients of more than one in so many of the device's bytes stay off it
+SPAN = "span"  # its key at a worker
+SHARE = 8  # gradients that take more than one in so many of the device's bytes stay off it
 
 
 class Span:
@@ -45,7 +45,7 @@ class Span:
         ValueError: N is more than P.
 
     Privacy:
-        Of public records and released values alone; `products` are private, like the gradients
+        Made of public records and released values alone; `products` are private, like the gradients
         they are made of.
     """
 
@@ -85,7 +85,7 @@ class Span:
         """Compute c = H Gᵀ (B, N) float64, of the gradients H (B, P) of each record's own loss.
 
         It goes a row at a time, from memory of its own: where a row begins in a batch decides how
-        it is aligned, and that how it is rounded.
+        it is aligned, and that decides how it is rounded.
 
         Raises:
             NotPrivateError: as `GradientEngine.stream`.
@@ -130,7 +130,7 @@ def span_of(
 
 
 def as_vector(value: Tensor) -> Vector:
-    """Return it as it is sent and optimised."""
+    """Return a tensor as the vector that is sent and optimised."""
     found: Vector = value.to(torch.float32).cpu().numpy()
     return found
 

@@ -1,8 +1,8 @@
-"""What steps cost: the upper bound of ε that everything in fedpriv reports.
+"""Compute what steps cost: the upper bound of ε that everything in fedpriv reports.
 
 The bound is numerical (`composition`), in both directions of add/remove. The Rényi bound beside it
-(`rdp`) is an upper bound too, so the smaller of the two is one; it takes over where the numerical
-one gives up: δ below about 1e-50, or ε above 10⁶.
+(`rdp`) is an upper bound too, so the smaller of the two is one. The Rényi bound takes over where
+the numerical one gives up: δ below about 1e-50, or ε above 10⁶.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Event:
 
 
 class OnlineAccountant:
-    """ε after each step, on one grid for the plan: a query takes a millisecond, or a few.
+    """Compute ε after each step, on one grid for the plan. A query takes a millisecond, or a few.
 
     Args:
         plan: the steps that may be taken. Taking others, or fewer, keeps the result an upper
@@ -90,7 +90,7 @@ class OnlineAccountant:
         self._composition = Composition(steps, self._delta) if usable else None
 
     def add(self, event: Event) -> None:
-        """Take the steps of `event`."""
+        """Count the steps of `event` as taken."""
         if not event.count:
             return
         self._curve += rdp(event.sample_rate, event.noise_multiplier) * event.count
@@ -111,7 +111,7 @@ def epsilon_upper(events: Sequence[Event], delta: float) -> float:
     """Return an upper bound of ε at δ for the composition of `events`.
 
     Args:
-        events: what was or will be released, in any order. None of them: ε = 0.
+        events: what was or will be released, in any order. Without any, ε = 0.
         delta: δ in (0, 1).
 
     Returns:
@@ -131,7 +131,7 @@ def epsilon_upper(events: Sequence[Event], delta: float) -> float:
 
 
 def epsilon_of_group(event: Event, delta: float, units: int) -> float:
-    """Return an upper bound of ε for adding or removing `units` units at once, as of one person.
+    """Return an upper bound of ε for adding or removing `units` units at once, all of one person.
 
     Each is in a step on its own, and together they move a sum by up to `units` sensitivities.
 
@@ -177,7 +177,7 @@ def _epsilon_of_pair(pair: SubsampledGaussian, count: int, delta: float) -> floa
 
 
 def _canonical(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Merge and sort equal steps; make one Gaussian of all without subsampling."""
+    """Merge and sort equal steps; make one Gaussian of all steps without subsampling."""
     counts: dict[tuple[float, float], int] = {}
     for event in events:
         key = float(event.sample_rate), float(event.noise_multiplier)
@@ -195,8 +195,8 @@ def _canonical(events: Sequence[Event]) -> tuple[Event, ...]:
 def _epsilon(events: tuple[Event, ...], delta: float) -> float:
     """Return the lesser of two bounds: of all events, and of those that are not too rare to matter.
 
-    The unit is in a rare step at all with a chance of at most Σ count · sample_rate. What these
-    steps tell is within that in total variation, which is taken from δ.
+    The chance that the unit is in any rare step is at most Σ count · sample_rate. What these steps
+    tell is within that in total variation, which is taken from δ.
     """
     rare, missed = set(), 0.0
     for event in sorted(events, key=lambda event: event.count * event.sample_rate):

@@ -136,7 +136,7 @@ def calibrate_steps(
 
 
 def calibrate_rate(epsilon: float, delta: float, noise_multiplier: float, steps: int) -> float:
-    """Return the largest sample rate with which `steps` steps cost at most ε, to 4 digits, down.
+    """Return the largest rate with which `steps` steps cost at most ε, rounded down to 4 digits.
 
     Raises:
         AccountingError: for an argument outside its range, or when no rate above 1e-9 will do.
@@ -159,7 +159,7 @@ def calibrate_rate(epsilon: float, delta: float, noise_multiplier: float, steps:
 def calibrate_delta(
     epsilon: float, sample_rate: float, noise_multiplier: float, steps: int
 ) -> float:
-    """Return the least δ at which `steps` steps cost at most ε, to 4 digits, up.
+    """Return the least δ at which `steps` steps cost at most ε, rounded up to 4 digits.
 
     Raises:
         AccountingError: for an argument outside its range, or when δ would be above 0.5.

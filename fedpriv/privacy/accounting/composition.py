@@ -37,18 +37,18 @@ from fedpriv.privacy.accounting.privacy_loss import Float, SubsampledGaussian
 Spectrum = npt.NDArray[np.complexfloating[Any, Any]]
 Step = tuple[SubsampledGaussian, int]
 
-_LOOSENESS = 0.001  # of a first bound of ε: what the cells may add to it
+_LOOSENESS = 0.001  # share of a first bound of ε that the cells may add to it
 _MIN_NODES, _MAX_NODES = 1024, 2**17
-_SHARE = 1e-5  # of δ for what is cut off: of each tail, and of the window's top
+_SHARE = 1e-5  # share of δ for what is cut off: for each tail, and for the window's top
 _ORDERS = 0.01 * np.sqrt(2.0) ** np.arange(50)  # among which the tilt λ is chosen
 _ULPS = 8  # rounding for each halving of a transform, and for each cell of a step
 _UNDERFLOW = 1e-290  # masses below it are parts of a tail that float64 cuts off
-_WIDEST = 100.0  # cell: beyond, there is no sense in a grid
+_WIDEST = 100.0  # width of a cell, beyond which a grid makes no sense
 _CACHED = 2**22  # nodes of spectra that are kept: 64 MB
 
 
 class Composition:
-    """ε of steps as they are taken, on one grid that is chosen for a plan of them.
+    """Compute ε of steps as they are taken, on one grid that is chosen for a plan of them.
 
     Memory is a few vectors of the grid's length, whatever the number of steps.
 
@@ -58,8 +58,8 @@ class Composition:
         delta: δ in (0, 1).
 
     Privacy:
-        Reads no data. The bound holds for the steps added, when which ones they are was fixed
-        before the first of them.
+        Reads no data. The bound holds for the steps added, if it was fixed before the first of them
+        which ones they are.
     """
 
     def __init__(self, plan: Sequence[Step], delta: float) -> None:
@@ -109,7 +109,7 @@ class Composition:
         )
 
     def add(self, pair: SubsampledGaussian, count: int = 1) -> None:
-        """Take `count` further steps of a kind."""
+        """Add `count` further steps of one kind."""
         tilted = self._cache.get(pair)
         if tilted is None:
             tilted = self._discretise(pair)
@@ -195,7 +195,7 @@ class Composition:
         log_moment = float(logsumexp(tilted))
         shares: Float = np.exp(tilted - log_moment)
         window = np.bincount(nodes % self._nodes, shares, self._nodes).astype(np.float64)
-        log_moment += _ULPS * 2.0**-52 * len(nodes) * (1 + self._tilt)  # of the masses
+        log_moment += _ULPS * 2.0**-52 * len(nodes) * (1 + self._tilt)  # rounding of the masses
         return _Tilted(window.astype(self._dtype), log_moment, float(p[-1]) - last)
 
 

@@ -1,4 +1,4 @@
-"""`fedpriv.plan`: as `fedpriv plan`, for what a person hands to a function."""
+"""Define `fedpriv.plan`, which does in Python what the command `fedpriv plan` does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plan(
         epsilon, delta, sample_rate, steps, noise_multiplier, batch, size: see `solve`.
 
     Raises:
-        ConfigError, AccountingError: as of `solve`.
+        ConfigError, AccountingError: see `solve`.
 
     Privacy:
         Reads public numbers alone.

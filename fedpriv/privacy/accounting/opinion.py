@@ -19,12 +19,12 @@ from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 
 TOLERANCE = 0.01  # share of a bound by which two accountants may differ
-_ERROR, _LEAST = 0.005, 1e-3  # of ε that it may be off: a share of ours, and at least so much
-_POINTS = 4e6  # of a grid, beyond which it is not asked
+_ERROR, _LEAST = 0.005, 1e-3  # how far off its ε may be: a share of ours, and at least so much
+_POINTS = 4e6  # points of a grid, beyond which it is not asked
 
 
 class Opinion(NamedTuple):
-    """Its opinion of an ε: between `lower` and `upper`, about `estimate`."""
+    """Hold prv-accountant's opinion of an ε: between `lower` and `upper`, about `estimate`."""
 
     lower: float
     estimate: float
@@ -72,7 +72,7 @@ def opinion(events: tuple[Event, ...], delta: float) -> Opinion:
 
 
 def _points(taken: Sequence[Event], ours: float, error: float, delta: float) -> float:
-    """Estimate how many points its grid has."""
+    """Estimate how many points prv-accountant's grid has."""
     steps = sum(event.count for event in taken)
     least = min(event.noise_multiplier for event in taken)
     if least < 1e-3:

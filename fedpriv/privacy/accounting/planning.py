@@ -1,4 +1,4 @@
-"""The number that is missing from a plan, and what the plan costs.
+"""Solve for the number that is missing from a plan, and price the plan.
 
 A plan is five numbers: ε, δ, the sample rate, the steps and the noise multiplier. Four of them
 give the fifth; all five can be checked. Everything here is computed from public numbers.
@@ -31,7 +31,7 @@ from fedpriv.privacy.accounting.calibration import (
 from fedpriv.privacy.usual import MAX_STEPS
 
 DEFAULT_RECORDS = (2, 3, 5)
-MAX_RECORDS = 100  # of one person; the time grows with them
+MAX_RECORDS = 100  # records of one person; the time grows with them
 ASSUMPTIONS = (
     "ε is an upper bound, at δ, for adding or removing one unit, over all steps together.",
     "Each unit is in each step on its own, with the sample rate as its chance, and nobody outside"
@@ -167,7 +167,7 @@ def solve(
 
     Args:
         epsilon: target that the plan may cost at most.
-        delta: where it is missing and something else is too, `usual.DELTA`.
+        delta: `usual.DELTA` if it is missing and something else is missing, too.
         sample_rate: chance of a unit to be in a step.
         steps: number of equal steps.
         noise_multiplier: standard deviation of the noise over the clip norm.
@@ -249,10 +249,10 @@ def solve_with_looks(
 
     Args:
         look_steps: steps of all looks together; 0 without any.
-        steps: that train.
+        steps: the number of steps that train.
 
     Raises:
-        ConfigError, AccountingError: as of `solve`; or ε pays for no step to train.
+        ConfigError, AccountingError: see `solve`; or ε pays for no step to train.
     """
     planned = solve(steps=None if steps is None else steps + look_steps, **given)
     if not look_steps:
@@ -311,5 +311,5 @@ def _check(name: str, value: float) -> None:
 
 
 def finite(value: float) -> float | None:
-    """Return a bound; None for one that is none."""
+    """Return a bound, or None if it is not finite."""
     return value if math.isfinite(value) else None

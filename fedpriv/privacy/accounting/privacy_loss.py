@@ -1,9 +1,9 @@
 """The privacy loss of one step of the Poisson-subsampled Gaussian mechanism.
 
-What a step can tell about units that were removed or added is no more than what one sample x
-tells of which of two distributions on the line it came from: P with the removed units, Q with
-the added ones, both a mixture of Gaussians over how many of them are in the sample. Its log
-ratio ℓ(x) = log P(x)/Q(x) is increasing, so a cell of losses is an interval of x.
+What a step can tell about units that were removed or added is no more than what one sample x tells
+about which of two distributions on the line it came from: P with the removed units, Q with the
+added ones, both a mixture of Gaussians over how many of them are in the sample. Its log ratio
+ℓ(x) = log P(x)/Q(x) is increasing, so a cell of losses is an interval of x.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Rényi differential privacy of the Poisson-subsampled Gaussian mechanism, at integer orders.
 
-Looser than the numerical accountant but closed: it can't fail, so it brackets a search and
-stands in wherever the other can't be used; and its curves add whatever the steps depend on,
-which is what a filter needs (`fedpriv.privacy.ledger.rules`). Its bound holds in both directions:
-of D(M(X ∪ {x}) ‖ M(X)) and D(M(X) ‖ M(X ∪ {x})) the first is the larger (Mironov, Talwar and
-Zhang 2019, "Rényi Differential Privacy of the Sampled Gaussian Mechanism", Theorem 5).
+It is looser than the numerical accountant, but a closed formula that can't fail. So it brackets a
+search, and stands in wherever the other can't be used. And its curves add up, whatever the steps
+depend on, which is what a filter needs (`fedpriv.privacy.ledger.rules`). Its bound holds in both
+directions: of D(M(X ∪ {x}) ‖ M(X)) and D(M(X) ‖ M(X ∪ {x})) the first is the larger (Mironov,
+Talwar and Zhang 2019, "Rényi Differential Privacy of the Sampled Gaussian Mechanism", Theorem 5).
 """
 
 from __future__ import annotations

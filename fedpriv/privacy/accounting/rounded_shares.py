@@ -1,4 +1,4 @@
-"""How far a sum of rounded Gaussians is from a rounded Gaussian sum."""
+"""Bound how far a sum of rounded Gaussians is from a rounded Gaussian sum."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.usual import MAX_MEMBERS
 
-LEAST_DEVIATION = 2.0  # for which, with MAX_MEMBERS, the bound is proven
+LEAST_DEVIATION = 2.0  # the bound is proven from here on, for up to MAX_MEMBERS
 _LOG_CUT = math.log(2) - 800.0  # both sums, beyond 40 deviations
 
 
 def log_total_variation(members: int, deviation: float) -> float:
-    """Bound how far a sum of shares is from a rounded Gaussian sum, as ln for a coordinate.
+    """Bound how far a sum of shares is from a rounded Gaussian sum: its ln, for one coordinate.
 
     For any real x_i and independent Y_i ~ N(0, s²), the sum of the n integers ⌊x_i + Y_i + ½⌋ is
     within 40·n·exp(−2π²s²(n−1)/n) + 2e⁻⁸⁰⁰ in total variation of

@@ -1,4 +1,4 @@
-"""What a share of the noise of a secure sum is, and what a plan costs with nothing else.
+"""Compute a share of a secure sum's noise, and what a plan costs with no other noise.
 
 Everything here is computed from public numbers.
 """
@@ -58,7 +58,7 @@ def alone(event: Event, delta: float, sites: int, max_colluding: int) -> Alone:
     """Compute what a secure sum's steps cost a site that nobody else's noise protects.
 
     Raises:
-        ConfigError: fewer sites than two, or as many that collude.
+        ConfigError: there are fewer than two sites, or all of them may collude.
         AccountingError: when δ is outside (0, 1).
     """
     if not 2 <= sites <= MAX_MEMBERS:

@@ -14,8 +14,9 @@ class Account:
 
     Attributes:
         reserved: the number of slots paid for.
-        closed: no further slot can be: the administrator closed it, or ("lost") the ledger was
-            restored from an older copy, so that slots nobody knows of may have been used.
+        closed: why no further slot can be paid for: the administrator closed it, or ("lost") the
+            ledger was restored from an older copy, so that slots nobody knows of may have been
+            used.
     """
 
     plan: Plan

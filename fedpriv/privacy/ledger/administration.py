@@ -1,4 +1,4 @@
-"""What an administrator alone orders of a ledger; the process that serves a site has none of it.
+"""Carry out what only an administrator orders of a ledger. The serving process has none of it.
 
 Such an order changes how much is left, or whose word a claim rests on: closing a job, raising
 the size, stating that people are different ones, and going on from an older copy.
@@ -21,11 +21,11 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import PlanRule
 from fedpriv.privacy.ledger.witness import Sighting, Witness, seal_key
 
-LEAST_DELTA = 1e-3  # of a ledger's first δ: so far the time of a late answer is allowed for
+LEAST_DELTA = 1e-3  # share of a ledger's first δ: the time of late answers is allowed for so far
 
 
 def close_job(ledger: Ledger, job: str) -> float:
-    """Let no further slot of a job be reserved; give back what the rule allows.
+    """Close a job, so that no further slot of it is reserved. Give back what the rule allows.
 
     Returns:
         ε allocated afterwards.
@@ -47,7 +47,7 @@ def close_job(ledger: Ledger, job: str) -> float:
 def state_distinct(ledger: Ledger, other: str, by: str) -> None:
     """Keep an administrator's statement that units which look alike are different people.
 
-    It is what a claim of this ledger and of another one then rest on; see `UnitIndex.accept`.
+    The claims of this ledger and of the other one then rest on it; see `UnitIndex.accept`.
 
     Args:
         other: the dataset id of the other ledger.
@@ -93,8 +93,8 @@ def grow(ledger: Ledger, declared_size: int, delta: float) -> None:
         sum       Σδ of everything is within that δ, and stays so
         ========  ====================================================================
 
-        For plans that are chosen by what was released, that holds if the population's growth,
-        and with it this call, is not.
+        For plans that are chosen by what was released, that holds if the population's growth, and
+        with it this call, is not chosen by it.
     """
     row = {"declared_size": declared_size, "delta": delta}
     ledger.order([("grown", row)], lambda history: check_grown(history, declared_size, delta))
@@ -137,16 +137,16 @@ def check_grown(history: History, declared_size: int, delta: float) -> None:
 def recover(path: Path, witness: Path, known: Sequence[Head] = ()) -> Ledger:
     """Open an older copy that was restored, and count as spent whatever it can't know of.
 
-    Every open plan is spent in full and takes no further slot, and so is what the witness
-    saw taken since the newest row that both have. If the copy went its own way after that
-    row, a plan that was open then may have been used up twice, and is counted twice.
+    Every open plan is spent in full and takes no further slot. What the witness saw taken since the
+    newest row that both have is spent, too. If the copy went its own way after that row, a plan
+    that was open then may have been used up twice, and is counted twice.
 
-    Whoever can write to the witness's disk could write one that saw nothing taken. So every
+    Anybody who can write to the witness's disk could write one that saw nothing taken. So every
     line of it has to be sealed with the key that lies in the ledger's folder.
 
     Args:
-        known: heads of this ledger that are known outside: of a report, or of a server. Lines that
-            were cut off the end of a witness show in nothing else.
+        known: heads of this ledger that are known outside, from a report or a server. Nothing else
+            shows that lines were cut off the end of a witness.
 
     Raises:
         LedgerError: the witness is of another ledger, has seen nothing newer, or has lines that
@@ -154,7 +154,7 @@ def recover(path: Path, witness: Path, known: Sequence[Head] = ()) -> Ledger:
         LedgerCorruptError: one of `known` is not in the witness: its last lines are missing.
     """
     held = Witness.read(witness)
-    held.hold()  # or the newest ledger may go on while this reads
+    held.hold()  # else the newest ledger may go on while this reads
     with closing(held):
         ledger = Ledger(Chain.open(path))
         with on_error(ledger.close):
@@ -234,12 +234,12 @@ def _rounded_up(exact: Fraction) -> float:
 def witness_anew(path: Path, witness: Path, seen: Sequence[Head] = ()) -> Ledger:
     """Open a ledger whose witness is lost, and start another.
 
-    For a file that was never restored from a backup: the old witness alone knew what a newer
-    copy had taken, and so nobody could count it. The old one must not be used again, as it
-    has not seen what follows.
+    This is for a file that was never restored from a backup: only the old witness knew what a newer
+    copy had taken, so nobody could count it. The old one must not be used again, as it has not seen
+    what follows.
 
     Args:
-        seen: heads of this ledger that are known outside: of a report, or of a server.
+        seen: heads of this ledger that are known outside, from a report or a server.
 
     Raises:
         LedgerError: there is such a file, it can't be written, or the ledger has no witness.

@@ -1,4 +1,4 @@
-"""A file of append-only rows, each with the hash of the one before: what a ledger is kept in.
+"""Keep a ledger as a file of append-only rows, each with the hash of the one before.
 
 Storage is SQLite, held exclusively: by SQLite's own locks, and by a lock on the file that a
 process keeps even where another part of it opens and closes the same file.
@@ -34,7 +34,7 @@ APPLICATION = 0x66707631  # "fpv1", in the file's header
 FORMAT = 2
 GENESIS = "0" * 64
 GLANCE = 10.0  # seconds that somebody may look at a ledger while another waits to spend
-# What is said of a damaged file; its own bytes may be in it, which need be no text.
+# Errors of a damaged file. Its own bytes, which may be no text, may be quoted in them.
 _UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
 _SCHEMA = (
     "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL,"
@@ -95,7 +95,7 @@ class Chain:
                 used.)
         """
         chain = cls(path, new=True)
-        # The file goes while the lock is held: it is this call's.
+        # On an error the file is removed while the lock is held: it is this call's.
         with on_error(chain.close), on_error(path.unlink), chain.transaction():
             for statement in _SCHEMA:
                 chain._connection.execute(statement)
@@ -136,8 +136,8 @@ class Chain:
         """Check that the path still names the file that is open.
 
         Raises:
-            LedgerCorruptError: it was moved, deleted or replaced; it is closed now, because
-                whatever went on here would be unknown to whoever opens that path next.
+            LedgerCorruptError: it was moved, deleted or replaced; it is closed now, because nobody
+                who opens that path next would know what went on here.
         """
         with self.lock:
             if os.getpid() != self._pid:
@@ -163,8 +163,8 @@ class Chain:
         """Return every row after the first `after`, oldest first.
 
         Raises:
-            LedgerCorruptError: one is no JSON, or can't be read any more. That each is an object,
-                `History` checks.
+            LedgerCorruptError: one is no JSON, or can't be read any more. `History` checks that
+                each is an object.
         """
         query = "SELECT number, kind, body, hash FROM rows WHERE number > ? ORDER BY number"
         with self.lock, _reading(self.path):
@@ -209,7 +209,7 @@ class Chain:
 
         Args:
             dated: put the time into it, for people; nothing reads it. A row that follows a
-                computation must not be: the hash would tell how long that took.
+                computation must not be dated: its hash would tell how long that took.
         """
         number, previous = len(self._hashes), self._hashes[-1]
         at = {"at": datetime.now(UTC).isoformat(timespec="seconds")} if dated else {}
@@ -221,9 +221,9 @@ class Chain:
         self._hashes.append(digest)
 
     def put_reply(self, job: str, slot: int, reply: bytes, *, keep: int) -> None:
-        """Put a reply into the outbox, inside a transaction; of the job's, the last `keep` stay.
+        """Put a reply into the outbox, inside a transaction. The job's last `keep` replies stay.
 
-        Those of other jobs go.
+        Replies of other jobs are removed.
         """
         self._connection.execute("INSERT INTO outbox VALUES (?, ?, ?)", (job, slot, reply))
         self._connection.execute(
@@ -290,7 +290,7 @@ def on_error(undo: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Say of a file that can't be read what to do with it."""
+    """Turn an error while reading into one that says what to do with the file."""
     try:
         yield
     except _UNREADABLE as error:
@@ -311,7 +311,7 @@ def check_seen(path: Path, hashes: Sequence[str], seen: Head, who: str) -> None:
     """Compare rows with a head that somebody has seen.
 
     Args:
-        hashes: of the rows, after `GENESIS`.
+        hashes: the hashes of the rows, after `GENESIS`.
 
     Raises:
         LedgerCorruptError: they never had that head.
@@ -334,7 +334,7 @@ def _check_header(path: Path) -> None:
     """Look at a file before SQLite may touch it.
 
     Raises:
-        LedgerError: it is something else.
+        LedgerError: it can't be opened, or is no ledger of fedpriv.
     """
     try:
         with path.open("rb") as stream:

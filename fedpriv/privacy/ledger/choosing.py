@@ -1,4 +1,4 @@
-"""What it costs to choose settings on private records, beside the job that they are for.
+"""Price what it costs to choose settings on private records, beside the job they are for.
 
 Everything here is at the rate and the noise of the job, so steps add up as those of one plan.
 """
@@ -15,7 +15,7 @@ from fedpriv.privacy.ledger.life import MANY
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import RdpRule
 
-TRIAL = 10  # a trial job has one of so many steps of the job
+TRIAL = 10  # a trial job has one step for so many steps of the job
 REPEATED = 5  # trainings, of which somebody reports the best
 
 
@@ -67,7 +67,7 @@ def price_choosing(planned: Planned, slots: int | None, budget: float | None = N
         budget: ε that a site's people have for life, in a ledger of the rule `rdp`.
 
     Raises:
-        ConfigError: a budget that is none.
+        ConfigError: the budget is not above 0 and finite.
         LedgerError: a budget so small that the rule has no order for it.
 
     Privacy:

@@ -1,10 +1,10 @@
 """The two claims of a ledger: with trust in the other sites of a secure sum, and alone.
 
-In a secure sum each site adds a share of the noise. *With trust*, that at most so many of them work
+In a secure sum each site adds a share of the noise. *With trust* that at most so many of them work
 with the server, the noise of the sum protects a site's people, and its plan costs what its noise
-multiplier says. *Alone*, whatever everybody else does, its own share is all there is. A ledger that
-pays for such sums has a budget for each, under one rule, and each plan is debited to both. A plan
-whose noise a site adds all by itself costs the same under both.
+multiplier says. *Alone*, whatever everybody else does, its own share is all the noise there is. A
+ledger that pays for such sums has a budget for each, under one rule, and each plan is debited to
+both. A plan whose noise a site adds all by itself costs the same under both.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Claim:
         """Check that a plan by itself can be held.
 
         Raises:
-            BudgetError: it can't; in the rule's words.
+            BudgetError: it can't. The error has the rule's words.
         """
         charged = self._charged(plan)
         try:
@@ -83,7 +83,7 @@ class Claim:
 
     @property
     def words(self) -> str:
-        """The name of this one of the two claims."""
+        """The name of this claim, one of the two."""
         return f"Alone, {ALONE}" if self.alone else "With trust in the other sites"
 
     def _charged(self, plan: Plan) -> Plan:

@@ -1,4 +1,4 @@
-"""What an open ledger says of itself: its history, read under the lock that writers hold."""
+"""Read what an open ledger says of itself: its history, under the lock that writers hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedpriv.privacy.ledger.plan import Plan
 
 
 def _of_history(name: str) -> Any:
-    """Return a property that reads the one of `History` under the lock."""
+    """Return a property that reads the property `name` of `History` under the lock."""
 
     def read(ledger: Figures) -> Any:
         """See `History`."""

@@ -1,4 +1,4 @@
-"""What the rows of a ledger add up to: terms, plans, slots, and what they cost.
+"""Add up the rows of a ledger: terms, plans, slots, and what they cost.
 
 Nothing here touches a file, so that the same reading serves an open ledger and the export that
 somebody else verifies.
@@ -52,7 +52,7 @@ class Snapshot(NamedTuple):
 
 
 class History:
-    """The state that rows lead to, taken in one after the other.
+    """Hold the state that rows lead to. The rows are taken in one after the other.
 
     Args:
         kind, body: those of the first row, which holds the terms.
@@ -197,9 +197,9 @@ class History:
         """Continue an older copy: all that was open, or was taken in the lost copy, is spent.
 
         Args:
-            rows: of the newest head that was seen of the lost copy.
-            heads: the hashes of its last rows, all that this copy lacks, oldest first.
-            lost: what was taken in them.
+            rows: the number of rows at the newest head that was seen of the lost copy.
+            heads: the hashes of the lost copy's last rows, all that this copy lacks, oldest first.
+            lost: the amounts that were taken in those rows.
         """
         if not all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in lost):
             raise ValueError
@@ -230,7 +230,7 @@ class History:
     def allocated_with(self, plan: Plan) -> tuple[float, float | None]:
         """Return `epsilon_allocated`, and that of the claim alone, if one more plan were taken in.
 
-        The check is at the door only: rows that were accepted once are read back, whatever a later
+        Only new plans are checked: rows that were accepted once are read back, whatever a later
         accountant makes of them.
 
         Raises:
@@ -299,7 +299,7 @@ class History:
 
     @property
     def used(self) -> Amounts:
-        """The part of it that plans have taken, of each claim as in `limit`."""
+        """The part of `limit` that plans have taken, for each claim as there."""
         return tuple(map(float, self._used))
 
     def used_by(self, jobs: Iterable[str]) -> Amounts:
@@ -311,7 +311,7 @@ class History:
 
     @property
     def kept(self) -> Amounts:
-        """The part of it that no closing gives back."""
+        """The part of `used` that no closing gives back."""
         kept = list(self._used)
         for account in self.accounts.values():
             if not account.closed:
@@ -340,9 +340,10 @@ class History:
 
     @property
     def max_colluding(self) -> int | None:
-        """The smallest number of any secure sum that the claims are about; None without one.
+        """The smallest `max_colluding` of secure sums that the claims are about; None without one.
 
-        The claim with trust is lost as soon as in one of them more collude than it allows for.
+        The claim with trust is lost as soon as more sites of one sum collude than that sum allows
+        for.
         """
         shared = (a.plan.max_colluding for a in self._counted if a.plan.max_colluding is not None)
         return min(shared, default=None)
@@ -381,7 +382,8 @@ class History:
     def epsilon_spent(self) -> float:
         """An upper bound over the reserved slots only; `SPENT` says what it is worth.
 
-        After a copy was lost, nobody knows which slots were, and all that is allocated counts.
+        After a copy was lost, nobody knows which slots were reserved, and all that is allocated
+        counts.
         """
         spent = self.terms.claims[0].spent(self.accounts.values())
         return max(spent, self.epsilon_allocated) if self.lost else spent
@@ -406,7 +408,7 @@ class History:
 
     @property
     def guarantee(self) -> str:
-        """A text: what `epsilon_committed` covers."""
+        """What `epsilon_committed` covers, in words."""
         if self.is_over:
             return (
                 f"NOT KEPT: copies of the ledger were used by turns and took {self.used} of"
@@ -447,7 +449,7 @@ class History:
 
 
 def limit_of(terms: Terms) -> Amounts:
-    """Return all that terms have; see `History.limit`."""
+    """Return all that plans may take under these terms; see `History.limit`."""
     return tuple(amount for claim in terms.claims for amount in claim.limit)
 
 

@@ -42,7 +42,7 @@ __all__ = [
     "StoredReply",
     "Terms",
 ]
-KEPT_REPLIES = 2  # of the newest job
+KEPT_REPLIES = 2  # replies of the newest job
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Ledger(Figures):
     def create(cls, path: Path, terms: Terms, witness: Path | None = None) -> Ledger:
         """Make a new ledger.
 
-        It has its name once all of it is there, its witness too; a crash leaves none.
+        The file gets its name once all of it is there, its witness too; a crash leaves no ledger.
 
         Args:
             witness: file, outside whatever is backed up with the ledger, that is told of
@@ -136,9 +136,9 @@ class Ledger(Figures):
         """Open a ledger and check all of it.
 
         Args:
-            witness: as when it was made.
-            reading: to look at it only, which changes nothing; it may be done without the witness,
-                and is then not compared with it.
+            witness: the same as when the ledger was made.
+            reading: only look at it, and change nothing. This may be done without the witness, and
+                the ledger is then not compared with it.
 
         Raises:
             LedgerError: no such file, not a ledger, of another format, or without its witness.
@@ -160,7 +160,7 @@ class Ledger(Figures):
             witness.hold()
             self._witness = witness
             self._compare(witness)
-            if witness.sealed < len(witness.seen):  # of an older version, or under a lost key
+            if witness.sealed < len(witness.seen):  # from an older version, or under a lost key
                 self.start_witness(witness.path)
                 witness.close()
             self._check_and_tell_witness()
@@ -229,7 +229,7 @@ class Ledger(Figures):
         return self._chain.head
 
     def check_witness(self, witness: Head) -> None:
-        """See `Chain.check_witness`. What was seen of a copy that was lost is no surprise."""
+        """See `Chain.check_witness`. A head of a copy that is known to be lost is accepted."""
         with self._chain.lock:
             if witness not in self._history.lost:
                 self._chain.check_witness(witness)
@@ -278,11 +278,11 @@ class Ledger(Figures):
         What paying for the slots would refuse is refused here already, as far as it is known.
 
         Args:
-            slots: consecutive, at least one, that make one reply.
-            request_digest: of everything that decides what is computed.
+            slots: consecutive slots, at least one, that make one reply.
+            request_digest: the digest of everything that decides what is computed.
 
         Raises:
-            SlotError, BudgetError: as by `reserve_all` and `commit`.
+            SlotError, BudgetError: see `reserve_all` and `commit`.
         """
         with self._chain.lock:
             self._check_and_tell_witness()
@@ -304,8 +304,8 @@ class Ledger(Figures):
         """Pay for slots that make one reply, all or none; or find the reply they paid for.
 
         Args:
-            slots: consecutive, at least one.
-            request_digest: of everything that decides what is computed.
+            slots: consecutive slots, at least one.
+            request_digest: the digest of everything that decides what is computed.
 
         Returns:
             A reservation of each slot to compute under (the same again after a crash before the
@@ -381,8 +381,8 @@ class Ledger(Figures):
         """Store a reply and mark its slots released, in one transaction, before it is sent.
 
         Args:
-            tag: of the set whose sum the reply is a share of, in a job with a secure sum; the
-                slots will never have another.
+            tag: the tag of the set whose sum the reply is a share of, in a job with a secure sum;
+                the slots will never have another.
 
         Raises:
             SlotError: a slot is not reserved for this request, or is already released; or a tag
@@ -431,7 +431,7 @@ class Ledger(Figures):
         """Write rows that an administrator ordered, all or none; see `administration`.
 
         Args:
-            check: raises where they can't be, from what the rows so far add up to.
+            check: gets what the rows so far add up to, and raises if the new ones can't be written.
         """
         with self._chain.lock:
             self._check_and_tell_witness()
@@ -510,7 +510,7 @@ class Ledger(Figures):
 
     def _read(self) -> None:
         """Rebuild what is remembered from the rows; a ledger that can't be read is closed."""
-        with on_error(self._chain.close):  # half of a memory would sell the same slots again
+        with on_error(self._chain.close):  # with half a history, the same slots would be sold again
             self._history = read_history(self._chain.rows(), self.path)
 
 
@@ -538,7 +538,7 @@ def read_history(rows: list[Row], path: Path) -> History:
 
 
 def _forget(witness: Path, dataset_id: str) -> None:
-    """Remove the witness of a ledger that was not made, if it is that."""
+    """Remove a witness if it is that of a ledger that was not made."""
     with suppress(LedgerError):
         if Witness.read(witness).dataset_id == dataset_id:
             witness.unlink()

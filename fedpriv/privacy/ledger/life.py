@@ -1,7 +1,7 @@
-"""What a job takes of a budget for life, as a share, and how many more like it a ledger accepts.
+"""Compute a job's share of a budget for life, and how many more jobs like it a ledger accepts.
 
-A share is of what the ledger's rule has in all, in the rule's own currency. Under `rdp` that is a
-Rényi divergence at one order: equal jobs take equal shares, and shares add up. An ε does neither.
+A share is a part of all that the ledger's rule has, in the rule's own currency. Under `rdp` that is
+a Rényi divergence at one order: equal jobs take equal shares, and shares add up. An ε does neither.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fedpriv.privacy.ledger.rules import Amounts
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.life import MOST, Life
 
-MANY = 100  # jobs: as many, or more
+MANY = 100  # so many jobs, or more
 
 
 def shares(
     terms: Terms, used: Amounts, plan: Plan, takes: Amounts | None = None
 ) -> tuple[float, float]:
-    """Return what all jobs take of a budget for life, one with them, and what this one does.
+    """Return the shares of a budget for life: of all jobs with this one, and of this one.
 
     Args:
-        used, takes: as of `life_with`.
+        used, takes: see `life_with`.
     """
     cost = takes or tuple(a for claim in terms.claims for a in claim.cost(plan, plan.steps))
     added = (0.0,) * len(cost) if takes is not None else cost
@@ -36,11 +36,11 @@ def shares(
 
 @lru_cache(MANY)
 def life_with(terms: Terms, used: Amounts, plan: Plan, takes: Amounts | None = None) -> Life:
-    """Return what a plan takes of a ledger's budget for life; more of them are tried one by one.
+    """Return what a plan takes of a ledger's budget for life. More like it are tried one by one.
 
     Args:
-        used: by all plans that were accepted, as `History.used`.
-        takes: by this plan, as `History.used_by`, if it is one of them; None if it only asks.
+        used: what all accepted plans take, as `History.used`.
+        takes: what this plan takes, as `History.used_by`, if it is accepted; None if it only asks.
 
     Privacy:
         Public numbers of a ledger's rows.

@@ -1,4 +1,4 @@
-"""What a job commits a site to."""
+"""Define what a job commits a site to."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Plan:
         return replace(self, noise_multiplier=noise, max_colluding=None, shares=1)
 
     def as_row(self) -> dict[str, Any]:
-        """Return the fields as a ledger keeps them; those of older kinds of plan as they were."""
+        """Return the fields as a ledger keeps them. Older kinds of plan keep their old fields."""
         fields = asdict(self)
         if not self.is_shared:
             del fields["max_colluding"], fields["shares"]

@@ -1,4 +1,4 @@
-"""A slot of a plan that is paid for, as what releases has to be shown it."""
+"""Define a slot of a plan that is paid for, to be shown to the code that releases."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedpriv.privacy.ledger.terms import Terms
 class Reservation:
     """A slot that is paid for: the only thing that buys a release, and it buys one.
 
-    Made by `Ledger.reserve`. A slot that is asked for again before it was released gives another
-    one, as after a crash; what bounds that is `Ledger.release`, which takes one reply a slot.
+    Made by `Ledger.reserve`. A slot that is asked for again before its release, as after a crash,
+    gives another one. `Ledger.release` bounds that: it takes one reply a slot.
 
     Attributes:
         ledger: the dataset id of the ledger that paid.

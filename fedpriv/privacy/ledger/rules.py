@@ -37,17 +37,17 @@ from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.usual import MAX_STEPS
 
 Amounts = tuple[float, ...]
-MAX_PLANS = 10**6  # that share δ
+MAX_PLANS = 10**6  # plans that share δ
 ULP = 1 + 1e-12  # debits are rounded up, so that a sum of roundings never gains
 
 
 class _Rule:
-    """What most rules say."""
+    """Give the answers that most rules share."""
 
     refunds = False
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
-        """Raise BudgetError for a plan that by itself can't be held, whatever else is."""
+        """Raise BudgetError for a plan that can't be held by itself, whatever else is held."""
 
     def allocated(self, used: Amounts, delta: float) -> float:
         """Return ε of the plans accepted so far, if all their slots are used."""
@@ -83,7 +83,7 @@ class PlanRule(_Rule):
         return used[1]
 
     def claim(self, used: Amounts, budget: float, delta: float) -> float:
-        """Return ε for life: the accepted plan's; before there is one, the budget."""
+        """Return ε for life: that of the accepted plan, or the budget before there is one."""
         return used[1] if used[0] else budget
 
 
@@ -175,7 +175,7 @@ class RdpRule(_Rule):
 
     @classmethod
     def best(cls, budget: float, delta: float) -> RdpRule:
-        """Return the order at which a budget buys most of the Gaussian mechanism, ε(α) ∝ α."""
+        """Return the rule whose order lets ε buy most of the Gaussian mechanism, ε(α) ∝ α."""
         return cls(max(ORDERS, key=lambda order: _capacity(order, budget, delta) / order))
 
     def limit(self, budget: float, delta: float) -> Amounts:
@@ -217,7 +217,7 @@ class SumRule(_Rule):
 
     @classmethod
     def of(cls, delta: float, plans: int) -> SumRule:
-        """Give each of `plans` plans an equal share of δ, exactly no more than δ together.
+        """Give each of `plans` plans an equal share of δ: together no more than δ, exactly.
 
         Raises:
             LedgerError: more plans than `MAX_PLANS`.
@@ -265,9 +265,9 @@ def new_rule(
             ``rdp``, for which the best is taken.
 
     Raises:
-        ConfigError: its key is the option that is missing, or belongs to another rule; or no
-            ledger is made with that rule.
-        LedgerError: a value that makes no rule.
+        ConfigError: an option, which is the error's key, is missing or belongs to another rule; or
+            no ledger is made with that rule.
+        LedgerError: a value makes no rule.
     """
     if name not in OPTIONS:
         fix = f"Use one of {', '.join(OPTIONS)}."

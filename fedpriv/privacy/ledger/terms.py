@@ -1,4 +1,4 @@
-"""What a ledger is about: fixed when it is made."""
+"""Define what a ledger is about: fixed when it is made."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Terms:
         private: False when sampling or noise came from a seed (public data only).
         witnessed: a witness outside the backup is told of every row, and has to be named.
         rule: how plans become one claim; see `fedpriv.privacy.ledger.rules`.
-        budget_alone: ε for life if nobody else's noise counts: what its people have left where all
+        budget_alone: ε for life if nobody else's noise counts: the budget of its people if all
             other sites of a secure sum work with the server. None: no such sum is paid for.
-        new: whether it is not read back from a ledger, which a later accountant can't change.
+        new: false for terms read back from a ledger: a later accountant can't change those.
 
     Raises:
         LedgerError: terms that promise nothing, or that no plan could meet.
@@ -100,7 +100,7 @@ class Terms:
         return trusting, Claim(rule, self.budget_alone, self.delta, alone=True)
 
     def as_row(self) -> dict[str, Any]:
-        """Return the fields as a ledger keeps them; with one budget, as they have always been."""
+        """Return the fields as a ledger keeps them; with one budget, as older ledgers have them."""
         fields = asdict(self)
         if self.budget_alone is None:
             del fields["budget_alone"]

@@ -1,8 +1,8 @@
-"""Which ledger each of a site's units belongs to, so that nobody becomes a fresh budget.
+"""Keep which ledger each of a site's units belongs to, so that nobody gets a fresh budget.
 
 A ledger counts what one population has paid. The same people in a second ledger would pay
 from a budget that does not know of the first, so a site keeps an index of every unit that one
-of its ledgers ever covered, and a ledger that names one of another's is refused.
+of its ledgers ever covered, and a ledger that names a unit of another one is refused.
 
 A unit is known by tags, HMAC-SHA256 under a secret of the site, never by an id or a text. It
 stays claimed when its records leave the data: what was released of it was paid by that ledger.
@@ -52,7 +52,7 @@ _SCHEMA = (
 )
 _LEDGER = "SELECT file FROM ledgers WHERE dataset_id = ?"
 _REFUSAL = "SELECT stated_by FROM refusals WHERE (dataset_id, other, matches) = (?, ?, ?)"
-CODE_DIGITS = 12  # of the code of what matched
+CODE_DIGITS = 12  # digits of the code for what matched
 TEMPLATE_UNITS, TEMPLATE_SHARE = 2, 0.1  # a text that more units than that have names nobody
 _OF_THE_KEY = b""  # the identity of no unit: its tag tells which key the others were made with
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -82,7 +82,7 @@ class UnitIndex:
     """The units of all ledgers of one site, in ``units.db`` and ``units.key`` of a folder.
 
     Privacy:
-        Nothing leaves. Whoever has both files can test whether somebody is in the site's data;
+        Nothing leaves. Anybody who has both files can test whether somebody is in the site's data;
         without the key the tags tell nothing but how many there are.
     """
 
@@ -176,12 +176,12 @@ class UnitIndex:
     def accept(self, dataset_id: str, other: str, matches: str, by: str) -> None:
         """Let the units that matched be in both ledgers, at the next claim.
 
-        The statement that they are different people belongs into the ledger first; see
+        The statement that they are different people has to be in the ledger first; see
         `administration.state_distinct`.
 
         Args:
-            matches: the code that the refusal showed. It is of these very units: whoever looks
-                alike later is refused again.
+            matches: the code that the refusal showed. It stands for these very units: others who
+                look alike later are refused again.
 
         Raises:
             LedgerError: as `check_refused` and `claim`.
@@ -204,7 +204,7 @@ class UnitIndex:
                 yield connection
 
     def _prepare(self, connection: sqlite3.Connection, had_key: bool) -> None:
-        """Check the file, or make it; on disk before there is a key."""
+        """Check the file, or make it. It is on disk before there is a key."""
         with _exclusive(connection):
             [application] = connection.execute("PRAGMA application_id").fetchone()
             [version] = connection.execute("PRAGMA user_version").fetchone()
@@ -254,7 +254,7 @@ class UnitIndex:
             " WHERE kind != :id GROUP BY tag HAVING count(DISTINCT unit) > :most)",
             {"id": ID, "most": max(TEMPLATE_UNITS, count * TEMPLATE_SHARE)},
         )
-        # Of other ledgers, unless the same unit is known in this one.
+        # Matches with other ledgers, unless the same unit is known in this one.
         connection.execute(
             "CREATE TEMP TABLE matched AS SELECT DISTINCT tag, claimed.unit, kind,"
             " dataset_id AS other FROM claimed JOIN units USING (tag)"
@@ -279,7 +279,7 @@ class UnitIndex:
         )
 
     def _matches(self, connection: sqlite3.Connection, key: bytes, other: str) -> str:
-        """Return a code of the units that match another ledger, and by what, to be repeated."""
+        """Return a code of the units and tags that match another ledger, for people to repeat."""
         digest = hmac.new(key, b"matches", "sha256")
         query = "SELECT DISTINCT tag, unit FROM matched WHERE other = ? ORDER BY tag, unit"
         for tag, unit in connection.execute(query, (other,)):
@@ -321,7 +321,7 @@ class UnitIndex:
         """Turn errors of SQLite and the disk into errors of the ledger."""
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # of what is in a damaged file
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # from a damaged file's content
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _BUSY:
                 raise LedgerInUseError(
@@ -343,7 +343,7 @@ class UnitIndex:
 
 
 class _RefusedError(Exception):
-    """A claim that shares units with other ledgers: each one's data set, the code, and in words."""
+    """A claim that shares units with other ledgers: for each its data set, the code, and words."""
 
     def __init__(self, others: list[tuple[str, str, str]]) -> None:
         super().__init__()
@@ -378,7 +378,7 @@ def _counted(connection: sqlite3.Connection, other: str) -> str:
 
 
 def _unit(key: bytes, identities: Sequence[Identity]) -> bytes:
-    """Return which unit it is: the tag of its id, or of all of its texts."""
+    """Return the tag of a unit: that of its id, or of all of its texts."""
     contents = [identity.content for identity in identities]
     if identities and identities[0].kind == ID:
         contents = contents[:1]

@@ -1,10 +1,10 @@
-"""What someone outside a ledger's backup remembers of it.
+"""Keep what someone outside a ledger's backup remembers of it.
 
-A copy that was restored from a backup is whole in itself. It is told by a head that was seen
-later: the server's last one, the site's last report, or a witness, a file on another disk to
-which the ledger adds a line for every row before anything is released. A witness that is stale
-or lies can make a site stop. `administration.recover` alone believes what it says was taken, and
-only of lines that are sealed: with HMAC-SHA256, under a key that lies in the ledger's folder and
+A copy that was restored from a backup is whole in itself. It is recognised by a head that was seen
+later: the server's last one, the site's last report, or a witness, a file on another disk to which
+the ledger adds a line for every row before anything is released. A witness that is stale or lies
+can make a site stop. `administration.recover` alone believes what it says was taken, and only in
+lines that are sealed. The seals are HMAC-SHA256, under a key that lies in the ledger's folder and
 that the witness's disk never sees. Each seal is over the one before, and the first over a number of
 this file alone, so lines of two files of one ledger can't be mixed. If ledger and witness are
 restored together, or the witness's last lines are cut off when an older copy is restored, only a
@@ -95,12 +95,12 @@ class Witness:
         self.path, self.dataset_id, self._key = path.resolve(), dataset_id, key
         self.seen: list[Sighting] = []
         self.sealed = 0
-        self._seal = start  # of the last line
+        self._seal = start  # the seal of the last line
         self._last, self._size = b"", 0  # the last line, and the bytes of all whole lines
         self._file = -1
 
     def hold(self) -> None:
-        """Keep the file, for one ledger alone: a copy of it would add lines of its own.
+        """Hold the file for one ledger alone: a copy of the ledger would add lines of its own.
 
         Raises:
             LedgerInUseError: another ledger has it.
@@ -126,7 +126,7 @@ class Witness:
 
     @classmethod
     def start(cls, path: Path, dataset_id: str, seen: Sequence[Sighting], key: bytes) -> Witness:
-        """Replace the file by a new one; of a link, the one that it names.
+        """Replace the file by a new one. If it is a link, the file that it names is replaced.
 
         Args:
             key: see `seal_key`.
@@ -152,7 +152,7 @@ class Witness:
         """Read a witness, without a line that a crash cut short.
 
         Args:
-            key: see `seal_key`; none if nothing is believed of the witness but which rows it saw.
+            key: see `seal_key`; empty if the witness is believed only in which rows it saw.
 
         Raises:
             LedgerError: no such file, or no witness.
@@ -198,7 +198,7 @@ class Witness:
                     " until the right one is there."
                 )
             begun = True
-            os.ftruncate(self._file, self._size)  # of a line that was cut short
+            os.ftruncate(self._file, self._size)  # removes a line that was cut short
             if os.pwrite(self._file, content, self._size) < len(content):  # the disk is full
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._file)

@@ -15,7 +15,7 @@ from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
 # of values below 1e-22 is 0. The margin covers what float64 rounding is left.
 # Values made float64 at a time. On a CPU they stay in its cache: 11 times faster than whole rows.
 CELLS = {"cpu": 2**19, "other": 2**26}
-# Where Python may look at a value. Elsewhere that would wait for all that was sent to the device.
+# Devices where Python may look at a value. On others it would wait for all that was sent there.
 LOOKED_AT = {"cpu"}
 
 

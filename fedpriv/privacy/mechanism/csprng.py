@@ -1,6 +1,6 @@
-"""Where secret random bits come from.
+"""Provide secret random bits.
 
-Sampling and noise take an `RandomSource`, so that the one generator which must be unpredictable is
+Sampling and noise take a `RandomSource`, so that the one generator which must be unpredictable is
 chosen in one place, and a test can put a repeatable one there.
 """
 
@@ -52,8 +52,8 @@ class SystemCsprng(Secret):
 
     Args:
         purpose: what the words are for, public. The system may say the same bytes twice, as in a
-            virtual machine that goes on from a snapshot. For another purpose the words are others
-            even then.
+            virtual machine that goes on from a snapshot. Even then, another purpose gives other
+            words.
 
     Source:
         NIST SP 800-38A (CTR) and 800-90A, section 10.2 (its reseeding, simplified); RFC 5869
@@ -123,7 +123,7 @@ class InsecureRandomness:
 
     Args:
         seed: any integer.
-        names: what the stream is for, such as a site and a round; other names, other stream.
+        names: what the stream is for, such as a site and a round; other names give another stream.
 
     Privacy:
         None. What is made of it needs data marked as public and the stamp NOT PRIVATE.

@@ -28,19 +28,19 @@ from fedpriv.privacy.mechanism.sampling import poisson_sample
 Values = np.ndarray[Any, np.dtype[np.float32]]
 SumOver = Callable[[Sequence[int]], ClippedSum]
 
-_MOST = 2.0**62  # steps in a sum, so that int64 has room for noise
+_MOST = 2.0**62  # most steps in a sum, so that int64 has room for noise
 _IN_CACHE = 2**15  # values at a time
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a step computes of whoever is sampled.
+    """Hold what a step computes of the units that are sampled.
 
     Attributes:
         population: how many units there are.
-        sum_over: the sum over the units at these places, at most `clip_norm` for each, on the
+        sum_over: gives the sum over the units at these places, at most `clip_norm` for each, on the
             plan's grid in strict numerics.
-        went_on_after: told, within the site, of an error that leaves noise alone.
+        went_on_after: called, within the site, with an error that leaves noise alone.
     """
 
     population: int
@@ -49,7 +49,7 @@ class Work:
 
 
 class PlanExecution:
-    """Runs the steps of a plan over one population, each under a reservation that paid for it.
+    """Run the steps of a plan over one population, each under a reservation that paid for it.
 
     A sum of less sensitivity than C gets no less noise, so that nobody can tell. A sum is a whole
     number of steps γ, which depend on C and P alone: in strict numerics it is made so, on the
@@ -60,8 +60,9 @@ class PlanExecution:
         size: P, the number of values in a release.
 
     Raises:
-        AccountingError: the noise for so many is more than float64 can hold, or strict numerics
-            have no grid for them; or it can't be divided into the plan's shares (`SharedGrid`).
+        AccountingError: the noise for so many values is more than float64 can hold, or strict
+            numerics have no grid for them; or it can't be divided into the plan's shares
+            (`SharedGrid`).
 
     Formal guarantees:
         =======================  ============================================================
@@ -73,8 +74,8 @@ class PlanExecution:
         the sum is not the       noise around 0
         plan's, or not finite
         =======================  ============================================================
-        Of a shared plan, which is run by `share` in place of `step`, nothing leaves here: what the
-        table says is what the sum of a set holds of this site.
+        A shared plan is run by `share` in place of `step`, and nothing leaves here: what the table
+        says is what the sum of a set holds of this site.
 
     Privacy:
         One step is one Poisson-subsampled Gaussian mechanism (Dwork & Roth 2014, §A.1; Mironov et
@@ -100,7 +101,7 @@ class PlanExecution:
         """Run one step: sample, sum, add noise.
 
         Args:
-            csprng: of the sample and the noise, secret.
+            csprng: the random source of sample and noise, secret.
 
         Raises:
             AccountingError: the reservation paid for another plan, or for secret randomness only;
@@ -116,11 +117,11 @@ class PlanExecution:
         """Run one step of a shared plan: sample, sum, add this site's share of the noise.
 
         Args:
-            members: |U|, of the set that the slot is for; this site is in it.
+            members: |U|, the size of the set that the slot is for; this site is in it.
 
         Raises:
-            AccountingError, SlotError: as of `step`; or the noise of the plan is not shared, or
-                not with so many.
+            AccountingError, SlotError: see `step`; or the noise of the plan is not shared, or not
+                among so many members.
 
         Privacy:
             Not privatised by itself: see `NoisyShare`. Sample and noise are drawn here, after the
@@ -160,7 +161,7 @@ class PlanExecution:
             raise AccountingError(f"Expected a sum on {self.grid} of the plan, got {total.grid}.")
         if total.value.shape != (self.size,):
             raise AccountingError(f"Expected a sum of {self.size} values.")
-        if not bool((total.value.abs() <= self._most).all()):  # neither is NaN
+        if not bool((total.value.abs() <= self._most).all()):  # NaN is neither
             raise AccountingError("Expected a finite sum, below 2^62 steps.")
         return total
 

@@ -13,8 +13,8 @@ from fedpriv.privacy.usual import Numerics
 # Vectors are clipped to C(1−MARGIN): what is left covers the rounding of float64 norms, factors
 # and sums, and half of it the rounding to the grid.
 MARGIN = 1e-5
-# Of the noise, in steps. Noise and float64 sums of steps are then exact, below 2⁵³, and few numbers
-# are so near a half that `rounded_gaussian` has to look closer.
+# The deviation of noise, in steps. Noise and float64 sums of steps are then exact, below 2⁵³, and
+# few numbers are so near a half that `rounded_gaussian` has to look closer.
 MAX_DEVIATION = 2.0**42
 # So that int64 holds the squares of a vector that is a little too long; a coordinate is then at
 # most 2³¹ steps, and int64 holds sums of 2³¹ units too.
@@ -72,7 +72,7 @@ def sum_step(clip_norm: float, size: int) -> float:
     Privacy:
         Public, as `Grid` is.
     """
-    largest = (Fraction(MARGIN) * Fraction(clip_norm)) ** 2 / (4 * max(size, 1))  # of γ²
+    largest = (Fraction(MARGIN) * Fraction(clip_norm)) ** 2 / (4 * max(size, 1))  # at least γ²
     exponent = math.ceil(math.log2(largest) / 2) + 1
     while Fraction(4) ** exponent > largest:
         exponent -= 1

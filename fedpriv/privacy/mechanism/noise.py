@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from fedpriv.privacy.mechanism.csprng import RandomSource
 
 _WORDS = 2**15  # integers at a time: the working arrays stay in cache, below 2 MB
-_TOGETHER = 8  # such parts have their words drawn at once; as many threads at most
+_TOGETHER = 8  # so many parts have their words drawn at once; as many threads at most
 
 Z_ERROR = 2.0**-46  # bound on the float64 error of z and of s·z, as a share of 1 + z
 MAX_DEVIATION = 2.0**50
 # ln of the total variation distance of one rounded number from the ideal: 2^-65472. δ grows by
 # e^ε times as much, and in a sum of a thousand sites ε is some 27,000 for one that trusts nobody.
 LOG_SAMPLER_ERROR = -65472 * math.log(2)
-_BITS = 65_535  # of a uniform, after which an undecided comparison is left undecided
+_BITS = 65_535  # bits of a uniform, after which an undecided comparison is left undecided
 # Bits of a comparison beyond those of the uniform that are not leading zeros. Half of them would do
 # if mpmath's erfc did not lose some 60 near 151, where its two series meet at so many bits.
 _GUARD = 128
-_MARGIN = 2.0**-40  # of its last bit: far above what the guard leaves of rounding
+_MARGIN = 2.0**-40  # share of its last bit: far above what the guard leaves of rounding
 _TAIL = np.uint64(2**63 - 1)
 _MPMATH = threading.Lock()  # its cached constants are not safe to share between threads
 
@@ -50,7 +50,7 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
     Args:
         n: how many, >= 0.
         deviation: s, standard deviation in integer steps, in (0, 2^50].
-        csprng: where the uniform words come from; one a number and rarely another.
+        csprng: where the uniform words come from: one for each number, and rarely more.
 
     Returns:
         (n,) int64.
@@ -75,10 +75,10 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
 
     Privacy:
         Reads no data. S + round(Y) = round(S + Y) for an integer S, so an integer sum with this
-        noise is post-processing of the ideal Gaussian mechanism, to the last bit. What the
-        sampler's error adds to δ, `log_sampler_delta` says. That the words are uniform is the
-        assumption of the keystream, as for any noise. The numbers are secret until a sum hides in
-        them.
+        noise is post-processing of the ideal Gaussian mechanism, to the last bit.
+        `log_sampler_delta` says what the sampler's error adds to δ. That the words are uniform is
+        the assumption of the keystream, as for any noise. The numbers are secret until a sum hides
+        in them.
     """
     if n != int(n) or n < 0:
         raise AccountingError(f"Expected n={n!r} to be an integer >= 0.")
@@ -187,7 +187,7 @@ def _resolve(tail: int, low: int, high: int, deviation: float, csprng: RandomSou
             low = k + 1
         elif over <= -_MARGIN:
             high = k
-        elif bits < _BITS:  # as many again, so that few comparisons are at many bits
+        elif bits < _BITS:  # draw as many again, so that few comparisons are at many bits
             for word in csprng.uint64((bits + 1) // 64):
                 tail, bits = tail << 64 | int(word), bits + 64
         else:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Whole = np.ndarray[Any, np.dtype[np.int64]]
 
 LEAST_DEVIATION = 4.0  # s, at the most shares that a plan allows
-MOST_ADDED = 2.0**-60  # of δ, by all that a plan releases
+MOST_ADDED = 2.0**-60  # share of δ that all releases of a plan may add
 _BLOCK = 2**20  # values that noise is drawn for at a time
 
 
@@ -100,7 +100,7 @@ class SharedGrid:
         return math.ldexp(self.fine, self.shift)
 
     def deviation(self, shares: int) -> float:
-        """Return σC/(√k·γ), of the noise of one of k shares in fine steps, rounded up.
+        """Return σC/(√k·γ), the deviation of one of k shares in fine steps, rounded up.
 
         k times its square is at least (σC/γ)², exactly, so k shares have the noise of one site.
         """
@@ -154,7 +154,7 @@ def log_added_delta(plan: Plan, size: int, epsilon: float, *, alone: bool = Fals
     (1 + e^ε)·T·P·(distance + k·e^LOG_SAMPLER_ERROR), at the k that makes it largest.
 
     Args:
-        epsilon: of the plan's claim.
+        epsilon: ε of the plan's claim.
         alone: for the claim that trusts nobody. One share is post-processing of the Gaussian
             mechanism with σ/√k, so the lemma has no part in it, and the distance is 0.
 
@@ -186,7 +186,7 @@ def _log_added(values: int, epsilon: float, shares: int, log_distance: float) ->
 def check_added_delta(
     plan: Plan, size: int, epsilon: float, delta: float, *, alone: bool = False
 ) -> None:
-    """Refuse a plan for which sharing would change δ by more than nobody can write down.
+    """Refuse a plan for which sharing would raise δ by more than its share MOST_ADDED.
 
     Raises:
         AccountingError: e to `log_added_delta` is more than MOST_ADDED of δ.

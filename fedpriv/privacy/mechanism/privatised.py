@@ -1,4 +1,4 @@
-"""The type of what may be used freely, and the few honest ways to make one.
+"""Define the type of values that may be used freely, and the few honest ways to make one.
 
     released       from records, by a mechanism that was paid for    execution.py, beside this file
     received       a site's reply: its word that it was released     fedpriv_strategies.messages
@@ -30,8 +30,8 @@ class TrustModel(Flag):
 
     PUBLIC = 0  # nobody's: no private record had a part in it
     LOCAL = auto()  # the site's own: it added its noise itself, here
-    RECEIVED = auto()  # that of whoever sent it, that each site in it added its noise itself
-    RESTORED = auto()  # that of whoever can write the file it was read from
+    RECEIVED = auto()  # that of the sender, that each site in it added its noise itself
+    RESTORED = auto()  # that of anybody who can write the file it was read from
     AGGREGATE = auto()  # that of the sum of a set of sites of which at most t collude
 
 
@@ -95,7 +95,7 @@ def post_process(
 ) -> Privatised[R]:
     """Apply `compute` to the values; it must read nothing private besides them.
 
-    The result rests on the word of everyone whom one of the values rests on.
+    The result rests on the word of everyone on whose word one of the values rests.
 
     Raises:
         RawValueError: one of the values is raw.
@@ -114,10 +114,10 @@ def require_privatised(argument: Privatised[T], name: str) -> T:
     """Return the value in `argument`, after a check that it is a privatised one.
 
     Args:
-        name: of the argument, for the message.
+        name: the argument's name, for the message.
 
     Raises:
-        RawValueError: it is raw. Shows its type, never its value.
+        RawValueError: it is raw. The error shows its type, never its value.
     """
     if not isinstance(argument, Privatised):
         raise RawValueError(
