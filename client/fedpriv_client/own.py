@@ -1,6 +1,6 @@
-"""What a site's own looks at its records begin with: `personalise` and `evaluate`.
+"""How `personalise` and `evaluate` begin: they read the records for the site alone.
 
-Beside the site's process, which may run: no ledger is opened and no server dialled.
+They may run beside the site's process: no ledger is opened and no server is dialled.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from fedpriv_client.settings import site_settings
 from fedpriv_client.site_job import check_loaded, recipe_of
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
-PLAIN = (".jsonl", ".json", ".csv", ".tsv")  # as large as what is copied of them, about
-COPIES, SLACK = 2, 1 << 20  # what a copy may take of its file; bytes of an adapter's folder
-ADAPTERS = 2 * (len(OWN_KINDS) + 1)  # each is in the site model and, before that, by itself
+PLAIN = (".jsonl", ".json", ".csv", ".tsv")  # about as large as the copies of them
+COPIES, SLACK = 2, 1 << 20  # times a file's size for its copy; bytes beside an adapter's weights
+ADAPTERS = 2 * (len(OWN_KINDS) + 1)  # each is in the site model, and in a folder of its own before
 
 
 @dataclass(frozen=True)
 class Federated:
-    """The adapter of a job, which the site may use.
+    """Hold the adapter of a job, which the site may use.
 
     Attributes:
-        folder: where it is.
-        spec: how the job has the site's records prepared.
+        folder: where the adapter is.
+        spec: how the site's records are prepared for the job.
     """
 
     folder: Path
@@ -80,16 +80,16 @@ def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
 
 @contextmanager
 def at_work(state_dir: Path) -> Iterator[Path]:
-    """Let one command at a time be at work; gives a folder that is gone afterwards, errors or not.
+    """Let only one such command run, and yield a folder that is removed in any case afterwards.
 
     Raises:
-        RunningError: another such look is under way.
+        RunningError: another such command is under way.
     """
     private_folder(state_dir)
     with ExitStack() as stack:
         stack.enter_context(only_process(private_folder(work_folder(state_dir))))
         made = work_folder(state_dir) / "adapters"
-        for left in (made, *site_models(state_dir).glob(".*.tmp")):  # of a process that was killed
+        for left in (made, *site_models(state_dir).glob(".*.tmp")):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
         stack.callback(shutil.rmtree, private_folder(made), ignore_errors=True)
         yield made
@@ -97,20 +97,20 @@ def at_work(state_dir: Path) -> Iterator[Path]:
 
 @contextmanager
 def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[tuple[OwnRecords, Worker]]:
-    """Read the records and load the model; their clear text is gone afterwards, errors or not.
+    """Read the records and load the model. The records' clear text is removed in any case.
 
     Raises:
-        DataError: see `read_records`; or a running client would be left too little of the disk.
-        ModelError, ConfigError, ProtocolError: the model can't be loaded, or is another.
+        DataError: see `read_records`; or a running client would be left with too little disk.
+        ModelError, ConfigError, ProtocolError: the model can't be loaded, or is another one.
 
     Privacy:
-        Nothing of them leaves the site.
+        Nothing of the records leaves the site.
     """
     settings, proposal = chosen.settings, chosen.facts.proposal
     with ExitStack() as stack:
         _check_room(chosen)
         cache = own_cache(settings.state_dir)
-        shutil.rmtree(cache, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(cache, ignore_errors=True)  # left by a killed process
         stack.callback(shutil.rmtree, private_folder(cache), ignore_errors=True)
         say("Reading the records")
         records = read_records(settings, cache)
@@ -127,7 +127,7 @@ def work_folder(state_dir: Path) -> Path:
 
 
 def own_cache(state_dir: Path) -> Path:
-    """Return the folder for clear text of records; it is not the one of the site's process."""
+    """Return the folder for clear text of records. The site's process has another one."""
     return work_folder(state_dir) / "cache"
 
 
@@ -144,10 +144,11 @@ def _newest(folder: Path) -> Path:
 
 
 def _check_room(chosen: Federated) -> None:
-    """Look for room beside a client that runs; what it reserved of the disk, it holds.
+    """Check for free disk space beside a running client, which holds what it has reserved.
 
     Raises:
-        DataError: there is less, or nobody knows beforehand how much the copy of the records takes.
+        DataError: there is too little, or the size of the copy of the records can't be known
+            before.
     """
     settings = chosen.settings
     if not is_running(settings.state_dir):
@@ -157,7 +158,7 @@ def _check_room(chosen: Federated) -> None:
     adapter = (chosen.folder / WEIGHTS).stat().st_size + SLACK
     model = recipe_of(chosen.facts.proposal, settings).model
     base = sum(path.stat().st_size for path in fetch_base(model).weights)
-    copies = COPIES if settings.transform is None else 2 * COPIES  # what it makes is another
+    copies = COPIES if settings.transform is None else 2 * COPIES  # transformed records are another
     missing = copies * copy + ADAPTERS * adapter + base
     missing -= shutil.disk_usage(settings.state_dir).free
     if missing > 0:
@@ -173,12 +174,12 @@ def _unpacked(source: Source) -> int:
     """Return the bytes of a file of records as text.
 
     Raises:
-        DataError: its format tells the size only when it is read, or it is no file.
+        DataError: it is no file, or its format does not tell the size before it is read.
     """
     path = Path(where(source))
     packed = path.suffix == ".gz"
     is_plain = (path.with_suffix("") if packed else path).suffix in PLAIN
-    if isinstance(source, OtherSource) or not path.is_file() or not is_plain:  # or attachments are
+    if isinstance(source, OtherSource) or not path.is_file() or not is_plain:  # or has attachments
         problem = "takes disk space that can't be told beforehand, and the client runs"
         fix = "Stop the client for as long as this takes; its jobs wait."
         raise DataError(problem, file=where(source), fix=fix)
