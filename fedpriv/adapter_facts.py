@@ -1,4 +1,4 @@
-"""What an adapter in a folder is: which job it is of, who may have it, and of which weights."""
+"""What an adapter in a folder is: its job, who may have it, and which weights it has."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ AGAIN = "Get the folder again from whom it came, whole and as it was."
 
 
 class AdapterFacts(Body):
-    """What `fedpriv.json` says of the adapter that it lies beside.
+    """Hold what `fedpriv.json` says of the adapter beside it.
 
     Attributes:
-        kind: made of releases by a federation; or of a site's own records, from the federation's
-            adapter or from the base model, and then not to be handed on.
-        proposal: of the job, with the base model and the shape of the adapter.
-        weights_digest: of the file of weights.
+        kind: who made it. A federation made it of releases; or a site trained it on its own
+            records, from the federation's adapter or from the base model, and then it must not be
+            handed on.
+        proposal: the job's, with the base model and the shape of the adapter.
+        weights_digest: the digest of the file of weights.
         held_out: what `data.held_out` was when a site trained on its own records, or kept the
-            federation's; None where nobody wrote it down.
-        trained: at which rate and for how many passes it did, in words.
+            federation's adapter; None if nobody wrote it down.
+        trained: how the site trained it, at which rate and for how many passes, in words.
     """
 
     kind: Kind
@@ -37,7 +38,7 @@ class AdapterFacts(Body):
     trained: str | None = Field(None, max_length=100)
 
     def as_text(self) -> str:
-        """Return what is written."""
+        """Return the text of the file."""
         return self.model_dump_json(indent=2) + "\n"
 
     @property
@@ -47,7 +48,7 @@ class AdapterFacts(Body):
 
 
 def read_facts(folder: Path) -> AdapterFacts:
-    """Read what an adapter is, and check that its weights are those it was written with.
+    """Read the facts of an adapter, and check that its weights are those it was written with.
 
     Raises:
         ConfigError: there is no such adapter, or it was changed.

@@ -35,7 +35,7 @@ def _names_a_file(path: Path | str) -> Path | str:
 
 
 PathName = Annotated[Path | str, AfterValidator(_names_a_file)]
-# How opacus calls a setting: the name that it has here, or why it has none.
+# For each setting of opacus: the name that it has here, or why it has none.
 NAMES_OF_OPACUS = {
     "expected_batch_size": "batch",
     "max_grad_norm": "clip_norm",
@@ -59,11 +59,11 @@ NAMES_OF_OPACUS = {
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function be called with what its annotations say, as pydantic understands them.
+    """Check and convert a function's arguments by its annotations, as pydantic understands them.
 
     An annotation that pydantic does not know, such as a protocol, is left to the function. An
-    argument that is missing or unknown is a `TypeError`, as everywhere in Python. Where ε is an
-    argument, names of opacus are taken for ours.
+    argument that is missing or unknown is a `TypeError`, as everywhere in Python. If ε is an
+    argument, the names that opacus has for settings work, too.
 
     Raises:
         ConfigError: names the argument, what it is, and what it should be; or the setting or file
@@ -100,10 +100,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _in_our_names(given: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return arguments by our names, also those that have the name of opacus.
+    """Return the arguments by our names, also those that were given by the names of opacus.
 
     Raises:
-        ConfigError: one has no place here, or is given by both names.
+        ConfigError: a setting of opacus has no counterpart here, or is given by both names.
     """
     if "epsilon" not in known:
         return given
@@ -129,23 +129,23 @@ def _adapter_of(hint: Any) -> TypeAdapter[Any] | None:
 
 
 def valid(name: str, value: Any, adapter: TypeAdapter[Any]) -> Any:
-    """Return the value of an argument, as its annotation has it.
+    """Return the value of an argument, as the type that its annotation asks for.
 
     Raises:
-        ConfigError: it can't be that.
+        ConfigError: the value can't be of that type.
     """
     try:
         found = adapter.validate_python(value)
     except ValidationError as error:
         raise _not_valid(error, name, value) from None
-    return value if type(value) is int and found == value else found  # it is shown as it is typed
+    return value if type(value) is int and found == value else found  # shown as it is typed
 
 
 def _not_valid(error: ValidationError, name: str | None = None, value: Any = ...) -> ConfigError:
-    """Return the first problem; of several types that an argument may have, what each asks for."""
+    """Return the first problem; for an argument of several types, what each of them asks for."""
     problems = error.errors(include_url=False)
     first, where = problems[0], [] if name is None else [name]
-    if name is None or len(problems) == 1:  # else they are of types that are tried in turn
+    if name is None or len(problems) == 1:  # else each problem is of a type that was tried
         where += [str(part) for part in first["loc"]]
         value = first["input"]
     asked = dict.fromkeys(
@@ -158,7 +158,7 @@ def _not_valid(error: ValidationError, name: str | None = None, value: Any = ...
 
 
 def _told(value: Any) -> str:
-    """Say what a value is: its type, and itself where it can be no record."""
+    """Say what a value is: its type, and the value itself if it can't be a record."""
     if value is None:
         return "None"
     if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _SHORT):

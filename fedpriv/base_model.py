@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Files of an adapter: peft's settings of it and its weights, and what fedpriv knows of it.
+# Files of an adapter: peft's settings, the weights, and what fedpriv knows about it.
 CONFIG, WEIGHTS, FACTS = "adapter_config.json", "adapter_model.safetensors", "fedpriv.json"
-# In the weights' file of one that may never leave its site; and in a run directory, of one that was
-# merged into the base.
+# The mark in the weights' file of an adapter that may never leave its site; and the folder, in a
+# run directory, of an adapter that was merged into the base.
 MARK, BEGIN = "fedpriv.kind", "begin"
 EMBEDDED = Path(__file__).parent / "assets" / "base"
 

@@ -1,4 +1,4 @@
-"""Run a command line: what becomes of an error, in whatever thread it is."""
+"""Run a command line, and show its errors, whichever thread they come from."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES,
 
 
 def run(app: typer.Typer) -> NoReturn:
-    """Run a command line; an error on purpose is one line and the exit code of its class.
+    """Run a command line. An error on purpose becomes its message and the exit code of its class.
 
-    Of any other only class, files and lines are shown, for its text may quote a record; with
-    ``PYTHONDEVMODE=1`` all of it. So it is in every thread. Letters that a terminal does not have
-    are written in others, see `fedpriv.terminal`.
+    For any other error only class, files and lines are shown, because its text may quote a record.
+    With ``PYTHONDEVMODE=1`` all of it is shown. This holds in every thread. Letters that a terminal
+    does not have are written by their names, see `fedpriv.terminal`.
     """
     use_readable_output()
     threading.excepthook = _fault_of_a_thread
     sys.unraisablehook = _stop_all_the_same
     try:
-        code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None
+        code = app(standalone_mode=False)  # the code of an early exit, such as Ctrl-C; else None
     except FedprivError as error:
-        lines = f"error: {error}".split("\n")  # which may quote what somebody else wrote
+        lines = f"error: {error}".split("\n")  # they may quote what somebody else wrote
         print(*map(printable, lines), sep="\n", file=sys.stderr)
         if error.verdict:
             print(error.verdict)
@@ -72,7 +72,7 @@ def _fault_of_a_thread(found: threading.ExceptHookArgs) -> None:
 
 
 def _stop_all_the_same(found: sys.UnraisableHookArgs) -> None:
-    """Send Ctrl-C again where it came while an object was cleared away: there, Python drops it."""
+    """Send Ctrl-C again if it came while an object was being deleted: Python drops it there."""
     if not isinstance(found.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(found)
         return

@@ -1,4 +1,4 @@
-"""What is installed here of fedpriv: all of it, or a part, and the packages that it needs."""
+"""Which part of fedpriv is installed here, or all of it, and the packages that it needs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ NAMES = ("fedpriv", "fedpriv-site", "fedpriv-coordinator", "fedpriv-verify")
 
 
 def needed() -> Iterator[Requirement]:
-    """Yield the packages that its own metadata names, without extras."""
+    """Yield the packages that fedpriv's own metadata names, without extras."""
     for name in NAMES:
         try:
             listed = requires(name) or []
-        except PackageNotFoundError:  # another is, or it is run from a folder
+        except PackageNotFoundError:  # another part is installed, or it runs from a folder
             continue
         for requirement in map(Requirement, listed):
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):

@@ -1,6 +1,6 @@
-"""JSON files that a program wrote: read as what they should be, or refused with their first fault.
+"""Read JSON files that a program wrote, or refuse them with their first fault.
 
-Nobody is told to edit one; for files that people write see `fedpriv.config.load`.
+People do not edit these files. For files that people write see `fedpriv.config.load`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def read_json(
 
     Args:
         fix: what to do about a file that is malformed, in a sentence.
-        strict: as pydantic has it.
+        strict: read in pydantic's strict mode.
 
     Raises:
-        ConfigError: there is none, or it is malformed; names the file, the key and the value.
+        ConfigError: the file is missing or malformed; names the file, the key and the value.
     """
     try:
         return kind.model_validate_json(path.read_bytes(), strict=strict)
@@ -41,7 +41,7 @@ def read_json(
 def malformed(
     error: ValidationError, path: Path | str | None = None, fix: str = CHANGED
 ) -> ConfigError:
-    """Return the first problem of a file, or of the part that `path` names besides."""
+    """Return the first problem of a file, or of the part of a file that `path` names."""
     problem = error.errors(include_url=False)[0]
     key = ".".join(map(str, problem["loc"])) or None
     match problem["type"]:

@@ -1,4 +1,4 @@
-"""What libraries find in a process when they are imported: no calls home, no code of a hub."""
+"""Keep libraries from calling home, and from running code that they fetch from a hub."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _DEFAULTS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
-    # Threads that wait give their core away. Alone on a machine that changes nothing; four sites
-    # on two cores took four times as long when the threads of each spun.
+    # Waiting threads give their core away. That changes nothing for one process alone on a machine.
+    # Four sites on two cores took four times as long when their threads spun.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 
@@ -35,19 +35,19 @@ def set_environment() -> None:
 
 
 _BITSANDBYTES = "bitsandbytes.backends.cpu.ops"
-_ONE_AT_A_TIME = RLock()  # or a thread would put back what another one has put there
+_ONE_AT_A_TIME = RLock()  # else a thread could restore what another one has replaced
 _OF_TRANSFORMERS = "transformers.integrations.hub_kernels"
 
 
 @contextmanager
 def without_hub_code() -> Iterator[None]:
-    """Import libraries and load models without what they would fetch from a hub and run.
+    """Import libraries and load models without the code that they would fetch from a hub.
 
-    Where the package kernels is installed, bitsandbytes gets a faster product by it as it is
-    imported, and transformers whatever a model's config.json names. Here it is not installed, and
-    transformers gets nothing by it if it was imported before. Nor is torch's compiler loaded,
-    which takes two seconds: bitsandbytes hands it what it computes where it has no library for a
-    device. As a decorator it holds for a whole function.
+    If the package kernels is installed, bitsandbytes fetches a faster product with it on import,
+    and transformers fetches whatever a model's config.json names. In this context kernels counts as
+    not installed, and a transformers that was imported earlier fetches nothing with it. Torch's
+    compiler is not loaded either, which would take two seconds: bitsandbytes would pass it its
+    functions for devices that it has no library for. As a decorator it holds for a whole function.
     """
     import torch
 

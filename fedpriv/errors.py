@@ -42,9 +42,8 @@
 `exit_code` is what a command exits with: 2 settings, data, model and whatever is not named here,
 3 network and identity, 4 budget and ledger, 5 too few sites, 6 already running; 130 is Ctrl-C.
 
-`code`, with the name of the class that sets it, is all of an error that may cross the network:
-messages can hold paths, column names and values of the site. Of a `LimitError` the limit's name
-is the code.
+Of an error, only `code` and the name of the class that sets it may cross the network: messages
+can hold paths, column names and values of the site. The code of a `LimitError` is the limit's name.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ Limit = Literal[
 ]  # fmt: skip
 LIMITS = frozenset(get_args(Limit))
 LONGEST_VALUE = 500  # characters of a value in a message
-_PASSWORD = re.compile(  # of a URL, as SQLAlchemy reads it, or of its options
+_PASSWORD = re.compile(  # the password in a URL, as SQLAlchemy reads it, or in its options
     r"(://[^@/?#]*:).*(?=@)|((?:password|passwd|pwd)\s*(?:=|%3d)\s*)[^&;\s'\"]+", re.I
 )
 
@@ -75,7 +74,7 @@ class FedprivError(Exception):
 
     code = "error"
     exit_code = 2
-    verdict = ""  # of a check that ended with it: the last line that a command prints
+    verdict = ""  # the last line that a command prints if a check ended with this error
 
     def __init_subclass__(cls, *, code: str = "", exit_code: int = 0) -> None:
         super().__init_subclass__()
@@ -125,7 +124,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return `repr`, at a readable length. For values that anybody may have written."""
+    """Return the `repr` of a value that anybody may have written, at a readable length."""
     try:
         text = without_passwords(repr(str(value) if isinstance(value, Path) else value))
     except (ValueError, RecursionError):  # Python writes no number of thousands of digits
@@ -165,7 +164,7 @@ class LimitError(ProtocolError, code="limit"):
     """A job asks for what the site's file does not allow. Nothing was spent.
 
     Args:
-        limit: of the file. It depends on no record.
+        limit: the name of the limit in the site's file. It depends on no record.
     """
 
     def __init__(self, message: str, limit: Limit | None = None) -> None:
@@ -303,7 +302,7 @@ class SlotError(LedgerError, code="slot"):
 
 @contextmanager
 def naming(source: Path, key: str | None = None) -> Iterator[None]:
-    """Say in which file the cause of an error stands, where the error does not know."""
+    """Add to an error the file in which its cause stands, if the error does not name it."""
     try:
         yield
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the new ones, never half of each."""
+"""Write files so that a reader finds the old one or the new one, never half of each."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ def write_atomic(path: Path, content: str | bytes, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o644, *, new: bool = False) -> Iterator[Path]:
-    """Yield an empty file to write into, which takes the place of `path` when the block ends.
+    """Yield an empty file to write into. It takes the place of `path` when the block ends.
 
     The bytes are on disk before the name points at them, and the name is on disk before this
     returns. After an error `path` is as it was.
 
     Args:
-        new: nothing may have that name yet.
+        new: whether nothing may have that name yet.
 
     Raises:
-        FileExistsError: something has it, by the end of the block.
+        FileExistsError: with `new`, something has that name by the end of the block.
     """
     writer = f"{os.getpid()}-{threading.get_native_id()}"  # two threads may write one file
     temporary = path.with_name(f".{path.name}.{writer}.tmp")
-    temporary.unlink(missing_ok=True)  # of a process that was killed, perhaps with another mode
+    temporary.unlink(missing_ok=True)  # left by a killed process, perhaps with another mode
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     allowed = stat.S_IMODE(os.fstat(descriptor).st_mode)
     os.close(descriptor)
     try:
         yield temporary
-        with temporary.open("rb") as stream:  # by name: some writers put a file of their own there
+        with temporary.open("rb") as stream:  # by name: some writers put another file there
             os.fchmod(stream.fileno(), allowed)
             os.fsync(stream.fileno())
         if new:
@@ -61,7 +61,7 @@ def replacing(path: Path, mode: int = 0o644, *, new: bool = False) -> Iterator[P
 def _name(temporary: Path, path: Path) -> None:
     """Give a file a name that nothing has."""
     try:
-        path.hardlink_to(temporary)  # of two that do this at once, one fails
+        path.hardlink_to(temporary)  # if two do this at once, one fails
     except FileExistsError:
         raise
     except OSError:  # a file system without links
@@ -74,12 +74,12 @@ def _name(temporary: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to write into, which takes the place of `path` when the block ends.
+    """Yield an empty folder to write into. It takes the place of `path` when the block ends.
 
-    It and all that is in it are its owner's alone (0700, 0600), and on disk before the name points
-    at them. After an error, or Ctrl-C, `path` is as it was. What was there before is put aside for
-    a moment; if the machine fails in it, the next writer puts it back. Folders that lead to `path`
-    are made, and after an error taken away again.
+    Only its owner may read the folder and all that is in it (0700, 0600), and all of it is on disk
+    before the name points at it. After an error, or Ctrl-C, `path` is as it was. What was there
+    before is put aside for a moment; if the machine fails in that moment, the next writer puts it
+    back. Missing folders above `path` are made, and removed again after an error.
     """
     above = [folder for folder in path.absolute().parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     aside = path.with_name(f".{path.name}.old")
     if aside.exists() and not path.exists():
         aside.rename(path)
-    for left in (temporary, aside):  # of a process that was killed
+    for left in (temporary, aside):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir(mode=0o700)
     try:
@@ -131,7 +131,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def finite_json(value: Any) -> Any:
-    """Return a value with the numbers that JSON has: what is not finite becomes null."""
+    """Return a value with only the numbers that JSON has: those that are not finite become None."""
     if isinstance(value, dict):
         return {key: finite_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -140,12 +140,12 @@ def finite_json(value: Any) -> Any:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return the one byte string of a JSON value: sorted keys, no spaces, no NaN. For digests."""
+    """Return the canonical bytes of a JSON value, for digests: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object whose keys differ, for `json.loads`: readers differ on equal keys.
+    """Make a JSON object, for `json.loads`, and refuse equal keys: readers differ on them.
 
     Raises:
         ValueError: a key is there twice.
@@ -157,7 +157,7 @@ def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def sha256(content: bytes) -> str:
-    """Return ``sha256:`` and the hex digest, as every digest is written here."""
+    """Return ``sha256:`` and the hex digest. Every digest is written like this."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 

@@ -1,4 +1,4 @@
-"""The standard gRPC health service, for whoever watches over a process."""
+"""The standard gRPC health service, for tools that watch a process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fedpriv.errors import ConfigError
 
 @contextlib.contextmanager
 def health_service(address: str | None, key: str) -> Iterator[Callable[[bool], None]]:
-    """Serve grpc.health.v1 at `address` while the context lasts; without one, do nothing.
+    """Serve grpc.health.v1 at `address` while the context lasts; if that is None, do nothing.
 
-    Gives a function that says whether the process serves; until it is called, it does not.
+    It yields a function that sets whether the process serves; before its first call, it does not.
     The service says SERVING or NOT_SERVING, and nothing else.
 
     Args:

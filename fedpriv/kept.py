@@ -1,9 +1,9 @@
-"""What a trial of a public model found on this machine, kept for the next start.
+"""Keep what a trial of a public model found on this machine, for the next start.
 
-A trial is made of a model's files, public settings and random tokens, so what it found is public,
-too. That it was made has to be public as well: none is kept that is made because of what records
-hold, such as their lengths. It is known by all that it depends on: another file, setting, version
-or processor is tried anew.
+A trial depends on a model's files, public settings and random tokens, so what it found is public,
+too. That it was made has to be public as well: no trial is kept that is made because of what
+records hold, such as their lengths. A result is filed under all that it depends on: for another
+file, setting, version or processor there is a new trial.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from typing import Any
 from fedpriv import __version__
 from fedpriv.files import canonical_json, sha256, write_json
 
-_MEMORY: dict[str, Any] | None = None  # by name of file, in a process that writes none
+_MEMORY: dict[str, Any] | None = None  # by file name, in a process that writes no files
 _SERVED = 0  # sites that keep in memory alone
 FOLDER = "FEDPRIV_CACHE"  # names another folder than the user's; empty keeps nothing
 MOST = 1_000  # trials, of some hundred bytes each; the oldest are forgotten
 _LIBRARIES = ("torch", "transformers", "peft", "numpy")
-# Settings of what these compute with begin so.
+# Settings of the libraries that these compute with begin so.
 _SETTINGS = ("ATEN_", "CUBLAS_", "CUDNN_", "DNNL_", "MKL_", "NVIDIA_", "OMP_", "ONEDNN_")
 _OF_A_PROCESSOR = (b"model name", b"flags", b"Features", b"CPU part")
 
 
 def kept(of: dict[str, Any] | None, find: Callable[[], Any]) -> Any:
-    """Return the value that `find` gave for the same, or gives now.
+    """Return the value that `find` gave earlier for the same inputs, or gives now.
 
     A file that can't be read or written counts as missing: the trial is made again.
 
     Args:
-        of: all that the value depends on, but for what `_machine` names; it is JSON. None keeps
-            nothing.
-        find: its value is JSON. What it raises is raised, and not kept.
+        of: all that the value depends on beside what `_machine` names, as JSON. None keeps nothing.
+        find: makes the trial and returns JSON. An error is raised, and not kept.
     """
     folder = _folder()
     if of is None or folder is None:
@@ -64,13 +63,13 @@ def kept(of: dict[str, Any] | None, find: Callable[[], Any]) -> Any:
 
 @contextmanager
 def in_memory_alone() -> Iterator[None]:
-    """Keep what is found meanwhile in memory alone.
+    """Keep what is found in this context in memory alone.
 
-    A server can have a site try what it likes. Whether a file could be written depends on the disk,
-    and so on the records; the time of the next trial would tell (laws 18 and 19).
+    A server can make a site try whatever it likes. Whether a file could be written depends on the
+    disk, and so on the records; the time of the next trial would tell (laws 18 and 19).
     """
     global _MEMORY, _SERVED
-    _SERVED += 1  # of several sites in one process, the last one ends it
+    _SERVED += 1  # the last of several sites in one process ends it
     if _MEMORY is None:
         _MEMORY = {}
     try:

@@ -1,8 +1,8 @@
-"""A page at a port of this machine, for whoever has its token.
+"""Serve a page at a port of this machine, to people who have its token.
 
-Other users of this machine can reach the port, and so can the pages that a browser has open. The
-first have no token. Of the second, one whose name was bound anew to this machine (DNS rebinding)
-is known by the Host that it asks for.
+Other users of this machine can reach the port, but they have no token. Pages that are open in a
+browser can reach it, too. If such a page's name was bound anew to this machine (DNS rebinding), its
+requests are known by the Host that they ask for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.files import private_folder, write_atomic
 
 HOST = "127.0.0.1"
-NAMES = [HOST, "localhost"]  # under which a browser may ask for it
+NAMES = [HOST, "localhost"]  # names under which a browser may ask for it
 NONE = "'none'"
 _STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _BASIC = HTTPBasic(realm="a page of fedpriv", auto_error=True)
@@ -45,14 +45,14 @@ def serve_locally(make: Callable[[str], FastAPI], folder: Path, port: int) -> No
     """Serve a page on this machine until stopped.
 
     Args:
-        make: the app, which is open to whoever has this token.
-        folder: in which the token is written.
+        make: makes the app, which is open to people with the given token.
+        folder: the folder in which the token is written.
         port: 0 takes a free one.
 
     Raises:
         ConfigError: the port can't be bound.
     """
-    with listen_here(port) as listening:  # first: what can't be served takes nobody's token away
+    with listen_here(port) as listening:  # first, so that a failure replaces no token
         token, path = new_token(folder)
         where = f"http://{HOST}:{listening.getsockname()[1]}/"
         print(f"{where}\nAny user name; the password is what is in {path}.", flush=True)
@@ -60,7 +60,7 @@ def serve_locally(make: Callable[[str], FastAPI], folder: Path, port: int) -> No
 
 
 def quiet(app: Any) -> uvicorn.Config:
-    """Return how an ASGI application is served here: nothing is logged of what it is asked."""
+    """Return the settings that serve an ASGI application without logging its requests."""
     return uvicorn.Config(
         app,
         log_config=None,
@@ -86,10 +86,10 @@ def listen_here(port: int) -> socket.socket:
 
 
 def new_token(folder: Path) -> tuple[str, Path]:
-    """Make a token for one start of the page, and the file (0600) that it is in.
+    """Make a token for one start of the page, and its file (0600).
 
-    While the page is not served another user of the machine may listen at its port, and a browser
-    sends there the password that it knows. So that password opens no later page.
+    While the page is not served, another user of the machine may listen at its port, and a browser
+    may send the password that it knows there. So each start has a new password.
     """
     token, path = secrets.token_urlsafe(32), private_folder(folder) / "page.token"
     write_atomic(path, token, mode=0o600)

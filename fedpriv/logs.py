@@ -1,9 +1,9 @@
-"""What the processes write to their logs: for people or for programs, never records.
+"""Logs of the processes, for people or for programs. They never hold records.
 
-An exception that fedpriv did not raise on purpose may quote a record in its text. So its text
-is left out: class, files and lines are there. A message may quote what another machine sent. So
-it is one line and not a long one, whatever is in it. A process to which another machine may send
-as much as it likes writes no more than so many bytes a day.
+An exception that fedpriv did not raise on purpose may quote a record in its text. So its text is
+left out, and only class, files and lines are logged. A message may quote what another machine sent.
+So it becomes one line of limited length. A process to which another machine may send as much as it
+likes writes only a limited number of bytes a day.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 _LONGEST = 1000  # characters of a message
-_FRAMES = 50  # of a trace: the innermost
-BURST, PACE = 2**20, 200.0  # bytes of a paced log at once, and a second: 17 MB a day
+_FRAMES = 50  # of a trace, the innermost ones
+BURST, PACE = 2**20, 200.0  # bytes of a paced log at once, and per second: 17 MB a day
 
 
 def discreet(error: BaseException) -> str:
@@ -36,7 +36,7 @@ class _Discreet(logging.Formatter):
 
 
 class PlainFormatter(_Discreet):
-    """A line a message: time, level, text."""
+    """Write one line for each message: time, level, text."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
@@ -47,7 +47,7 @@ class PlainFormatter(_Discreet):
 
 
 class JsonFormatter(_Discreet):
-    """A JSON object a line: time (UTC), level, logger, message, and trace if there is one."""
+    """Write one JSON object a line: time (UTC), level, logger, message, and trace if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -62,12 +62,12 @@ class JsonFormatter(_Discreet):
 
 
 def one_line(text: str) -> str:
-    """Return a text without control characters, cut where it gets long."""
+    """Return a text with control characters escaped, cut if it is long."""
     return printable(_cut(text))
 
 
 def printable(text: str) -> str:
-    """Return a text without control characters."""
+    """Return a text with control characters escaped."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
@@ -79,10 +79,10 @@ def _cut(text: str) -> str:
 
 
 class PacedHandler(logging.StreamHandler[TextIO]):
-    """Writes so many bytes at once, then no more than `pace` a second; counts the lines left out.
+    """Write `burst` bytes at once, then at most `pace` bytes a second; count lines left out.
 
     Args:
-        clock: gives seconds.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class PacedHandler(logging.StreamHandler[TextIO]):
 
 
 def configure(*, as_json: bool, paced: bool = False) -> None:
-    """Send the log to standard error; libraries say only what is wrong.
+    """Send the log to standard error. Libraries log only errors.
 
     Args:
-        paced: whatever others send, see `PacedHandler`.
+        paced: whether to limit the log's size, see `PacedHandler`.
     """
     handler = PacedHandler(sys.stderr) if paced else logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
@@ -130,7 +130,7 @@ def configure(*, as_json: bool, paced: bool = False) -> None:
 
 
 def silence(library: str) -> None:
-    """Take a library's own handlers away; it tells of errors alone, where our log goes."""
+    """Remove a library's own handlers. It logs only errors, to where our log goes."""
     logger = logging.getLogger(library)
     logger.handlers.clear()
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""How much memory a process may have: of the machine, or of the container that it is in."""
+"""How much memory a process may have, of the machine or of its container."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def limit() -> int | None:
 
 
 def left() -> int | None:
-    """Return the bytes of it that are not taken, file caches aside; None without a limit."""
+    """Return the container's free bytes, with file caches as free; None without a limit."""
     most = limit()
     if most is None:
         return None
@@ -31,9 +31,9 @@ def left() -> int | None:
 
 
 def total(device: object = "cpu") -> int:
-    """Return the bytes that a torch device has for this process and its neighbours, taken or not.
+    """Return the bytes that a torch device has for this process and others, taken or not.
 
-    It is the same before and after a private step; what is free is not.
+    They are the same before and after a private step; free bytes are not.
     """
     if str(device) != "cpu":
         import torch

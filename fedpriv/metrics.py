@@ -1,9 +1,9 @@
-"""Figures of a process for Prometheus, at a port of this machine; nothing of the machine itself.
+"""Serve figures of a process to Prometheus, at a port of this machine; none of the machine's.
 
 Privacy
-    Only what a process gives here is served, all of it public: no figure of memory, processor time
-    or open files, as the library has by default, which depend on records; and no time of day, so
-    that nothing says when something was computed.
+    Only what a process gives here is served, all of it public. By default the library has figures
+    of memory, processor time and open files, which depend on records: none of them is served. Nor
+    is a time of day, so that nothing says when something was computed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Samples = Iterable[tuple[tuple[str, ...], float]]  # values of the labels, and o
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that may be served, with what it means.
+    """Hold a figure that may be served, with its meaning.
 
     Attributes:
-        labels: their names.
-        counts: it never falls while the process runs; its name then ends with ``_total``.
+        labels: the names of its labels.
+        counts: whether it never falls while the process runs; then its name ends with ``_total``.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Figure:
     counts: bool = False
 
     def metric(self, samples: Samples) -> Any:
-        """Return the figure with its values, as the library serves it."""
+        """Return the figure with its values, in the library's form."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         family: Any = CounterMetricFamily if self.counts else GaugeMetricFamily
@@ -53,7 +53,7 @@ def metrics_service(port: int | None, key: str, look: Reading) -> Iterator[None]
 
     Args:
         key: where the port is set, for the error message.
-        look: gives the figures as they are now; called from another thread.
+        look: returns the present figures; called from another thread.
 
     Raises:
         ConfigError: the port can't be bound.
@@ -78,13 +78,13 @@ def metrics_service(port: int | None, key: str, look: Reading) -> Iterator[None]
 
 
 def registry_of(look: Reading) -> Any:
-    """Return what the library collects from, with these figures and no others."""
+    """Return a registry of the library with these figures and no others."""
     from prometheus_client import CollectorRegistry
 
     class Collector:
         def collect(self) -> list[Any]:
             return [figure.metric(samples) for figure, samples in look().items()]
 
-    registry = CollectorRegistry(auto_describe=False)  # or it would look before it is asked
+    registry = CollectorRegistry(auto_describe=False)  # else it would call `look` at once
     registry.register(Collector())
     return registry

@@ -1,4 +1,4 @@
-"""How large a stored model is, by the headers of its files."""
+"""Find out how large a stored model is, from the headers of its files."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 from fedpriv.base_model import source_of
 
 INDEX = "model.safetensors.index.json"
-LARGEST_SIZE = 2**48  # of a tensor, in any direction
+LARGEST_SIZE = 2**48  # of a tensor, in any dimension
 LONGEST_HEADER = 100_000_000  # bytes, as the library's own limit
 
 
 def parameters_of(name: str) -> int | None:
-    """Count a base model's parameters: of its folder, or of the hub's copy on this machine.
+    """Count a base model's parameters, in its folder or in the hub's copy on this machine.
 
-    Only the headers of its safetensors are read. What is not on this machine is asked of the hub.
+    Only the headers of its safetensors are read. If the model is not on this machine, the hub is
+    asked.
 
     Returns:
-        None where it can't be told.
+        The number, or None if it can't be found.
     """
     source = source_of(name)
     if Path(source).is_dir():
@@ -43,7 +44,7 @@ def parameters_of(name: str) -> int | None:
 
 
 def header_of(path: Path) -> Any:
-    """Read the header of a safetensors file; the library itself would load numpy for a shape.
+    """Read the header of a safetensors file. The library itself would load numpy for that.
 
     Raises:
         OSError, ValueError, RecursionError: it can't be read.
@@ -56,7 +57,7 @@ def header_of(path: Path) -> Any:
 
 
 def _count(folder: Path) -> int | None:
-    """Count the parameters; None where the files are missing, or not what they should be."""
+    """Count the parameters; None if the files are missing or malformed."""
     index = folder / INDEX
     names = {"model.safetensors"}
     try:
@@ -73,7 +74,7 @@ def _count_file(path: Path) -> int:
 
 
 def _values(shape: list[object]) -> int:
-    """Count a tensor's values; refuse what is no shape, which could be long to multiply."""
+    """Count a tensor's values. Refuse what is no shape, as multiplying it could take long."""
     if not all(type(size) is int and 0 <= size <= LARGEST_SIZE for size in shape):
         raise ValueError(f"{shape!r:.100}: no shape")
     return math.prod(size for size in shape if isinstance(size, int))

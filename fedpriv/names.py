@@ -1,4 +1,4 @@
-"""Kinds of values that tables of files and bodies of messages have in common."""
+"""Types of values that both files and messages use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Name = Annotated[str, Field(pattern=NAME)]
 
 
 def has_a_port(address: str) -> str:
-    """Return the host:port, if its port can be one."""
+    """Return the host:port; raise ValueError if its port is too large."""
     if int(address.rpartition(":")[2]) > MAX_PORT:
         raise ValueError(f"expected a port of at most {MAX_PORT}")
     return address

@@ -1,4 +1,4 @@
-"""Objects as a person wants to see them in a session: in one line."""
+"""Show an object in one line, for people in a Python session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST_VALUE = 40
 
 
 def one_line(self: Any) -> str:
-    """Return an object's name and fields, as its `__repr__`: of what is large, how large it is."""
+    """Return an object's name and fields, for its `__repr__`. Of large values it shows the size."""
     shown = ", ".join(f"{name}={_told(value)}" for name, value in vars(self).items())
     text = f"{type(self).__name__}({shown})"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 2]}…)"

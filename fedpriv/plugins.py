@@ -1,7 +1,7 @@
-"""What only some sites or jobs use, by name: loaded when a setting asks for it.
+"""Load parts that only some sites or jobs use, when a setting asks for them.
 
-Any installed package may bring one, by an entry point of its group. Names in the group `PARTS` are
-the settings that ask for them.
+Any installed package may bring a part, by an entry point of its group. Names in the group `PARTS`
+are the settings that ask for the parts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ def load(group: str, name: str, *, key: str, problem: str = "is not installed") 
     """Load what a group of entry points has under a name.
 
     Args:
-        key: the setting that asks for it, for errors; `problem` is what is wrong if there is none.
+        key: the setting that asks for it, for errors.
+        problem: what the error says if no package has it.
 
     Raises:
-        ConfigError: no package has it.
+        ConfigError: no package has it, or several have.
     """
     found = {point.value: point for point in entry_points(group=group, name=name)}
     if len(found) > 1:

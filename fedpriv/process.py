@@ -35,7 +35,7 @@ _GLANCE = 10.0  # seconds; `is_running` holds the lock for an instant
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Be the only process of a folder while the context lasts; a killed one is in nobody's way.
+    """Be the only process in a folder while the context lasts. A killed process blocks nobody.
 
     Raises:
         RunningError: another one runs.
@@ -52,7 +52,7 @@ def only_process(folder: Path) -> Iterator[None]:
             works = not try_lock(stream, fcntl.LOCK_SH) and _is_at(stream, path)
             if works or time.monotonic() > deadline:
                 raise RunningError(f"{folder}: another process works in it already.")
-        time.sleep(0.02)  # somebody only looks
+        time.sleep(0.02)  # the other process only looked
 
 
 def is_running(folder: Path) -> bool:
@@ -65,7 +65,7 @@ def is_running(folder: Path) -> bool:
 
 
 def _is_at(stream: IO[str], path: Path) -> bool:
-    """Tell whether an open file still has that name: its former holder may have removed it."""
+    """Tell whether an open file still has that name. Its former holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(stream.fileno()), path.stat())
     except FileNotFoundError:
@@ -73,9 +73,9 @@ def _is_at(stream: IO[str], path: Path) -> bool:
 
 
 class Status:
-    """The newest state of a process; nothing in it is computed from records.
+    """Keep the newest state of a process. Nothing in it is computed from records.
 
-    Its text may say what is wrong on this machine, so it stays there.
+    Its text may say what is wrong on this machine, so it stays on the machine.
 
     Args:
         folder: the process's folder.
@@ -89,9 +89,9 @@ class Status:
         self.update(**facts)
 
     def update(self, **facts: Any) -> None:
-        """Say what has changed; what has not costs nothing.
+        """Write what has changed. If nothing has, nothing is written.
 
-        Of a `state`, a `connection` and an `activity` the types above are all that there is.
+        A `state`, a `connection` and an `activity` have only the values of the types above.
         """
         with self._lock:
             if all(key in self._facts and self._facts[key] == facts[key] for key in facts):
@@ -102,7 +102,7 @@ class Status:
             try:
                 temporary.write_text(json.dumps(self._facts, indent=2) + "\n", encoding="utf-8")
                 temporary.replace(self._path)
-            except OSError:  # a full disk stops the work, with a reason; this is only news of it
+            except OSError:  # a full disk stops the work itself, with a reason
                 temporary.unlink(missing_ok=True)
 
 
@@ -122,5 +122,5 @@ def timestamp() -> str:
 
 
 def stop_on_terminate() -> None:
-    """Let a polite request to end (SIGTERM) do what Ctrl-C does."""
+    """Let a request to end (SIGTERM) do what Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Show people who watch what is being done."""
+"""Show what is being done to people who watch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def is_watched(console: Console) -> bool:
-    """Return whether a bar that moves would be seen: on a terminal, or in a notebook."""
+    """Tell whether somebody would see a moving bar: on a terminal, or in a notebook."""
     return console.is_terminal or console.is_jupyter
 
 
 @contextmanager
 def shown_on(console: Console, what: str) -> Iterator[Callable[[str], None]]:
-    """Show what is being done until it is, and yield what tells the next step.
+    """Show what is being done until it is done, and yield a function that shows the next step.
 
-    Where nobody watches, each step is a line.
+    If nobody watches, each step is a line.
     """
     if not is_watched(console):
         yield partial(console.print, markup=False, soft_wrap=True)
@@ -31,7 +31,7 @@ def shown_on(console: Console, what: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def telling(what: str) -> Iterator[None]:
-    """Show on standard error what is being done, and for how long, until it is."""
+    """Show on standard error what is being done, and for how long, until it is done."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -13,10 +13,10 @@
     server → site   Handover      the job's adapter, once the job is finished
     site → server   Received      always the same, whatever became of it
 
-A message is a JSON body and at most one vector, in the blocks of `fedpriv.wire`; where a job has a
-synthetic set, a request has a text besides, `fedpriv.synthetic.records.SetChange`. The site treats
-all of what it receives as untrusted: types and ranges are checked here, permission by the site's
-own limits. Nothing in an answer is computed from records but the privatised vector, or the masked
+A message is a JSON body and at most one vector, in the blocks of `fedpriv.wire`. If a job has a
+synthetic set, a request also has a text, `fedpriv.synthetic.records.SetChange`. The site treats all
+that it receives as untrusted: types and ranges are checked here, permission by the site's own
+limits. Nothing in an answer is computed from records except the privatised vector, or the masked
 share, which is privatised once all shares of its set are added up (docs/explanation/secure-sum.md).
 """
 
@@ -52,10 +52,10 @@ from fedpriv.section import Section
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.ready import Member
 
-MAX_PROPOSAL = 1 << 17  # bytes of one as canonical JSON; usual ones have 2,000
-MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
+MAX_PROPOSAL = 1 << 17  # bytes of a proposal as canonical JSON; usual ones have 2,000
+MAX_EPSILON = 1e9  # the largest that anybody may state; more can only be a mistake or a lie
 
-# The records of a message, by name: the body as JSON, the vector, what changes the synthetic set.
+# The names of a message's records: the JSON body, the vector, the change of the synthetic set.
 BODY, VECTOR, SYNTHETIC = "fedpriv", "arrays", "synthetic"
 SIGNED = "signed"  # beside a body
 # See `fedpriv.private_training.released`.
@@ -135,7 +135,7 @@ class SharedNoise(Section):
 
 
 class Proposal(Body):
-    """A job as the server proposes it; see the rooms that its sections configure.
+    """A job as the server proposes it. For its sections see the folders that they configure.
 
     Attributes:
         job_id: unique for this job, the same when it is resumed.
@@ -213,7 +213,7 @@ class Proposal(Body):
 
     @property
     def training_steps(self) -> int:
-        """The private steps that train, spare ones among them; those of looks come after them."""
+        """The private steps that train, including spare ones. Those of looks come after them."""
         return self.steps - (0 if self.evaluation is None else self.evaluation.steps)
 
     @property
@@ -232,7 +232,7 @@ class Proposal(Body):
         return "gradient-sum" if self.local is None else "move"
 
     def digest(self) -> str:
-        """Return SHA-256 of everything in it; without newer fields, as it always was."""
+        """Return SHA-256 of all fields; if newer ones are unused, the same as in older versions."""
         fields = self.model_dump(mode="json")
         if self.model.quantize is None:
             del fields["model"]["quantize"]
@@ -257,12 +257,12 @@ class Signed(Body):
 
 
 class Offer(Body):
-    """A site's terms. Public: typed by its administrator, or computed from what was typed.
+    """A site's terms. All are public: its administrator typed them, or they follow from that.
 
     Attributes:
         held_out_size: the declared number of units to look at, in a job that looks at some.
         epsilon_alone: as `epsilon`, for the claim alone, if the ledger has one.
-        order: of sites of an earlier version, which send it without a value.
+        order: always None; sites of an earlier version send it.
     """
 
     site: str = Field(max_length=64)
@@ -295,8 +295,8 @@ class Refusal(Body):
         """Return what others may be told of an error.
 
         Privacy:
-            Read from `fedpriv.errors`, from the class that holds the code or the names of limits:
-            not from the error itself, nor from a class of which somebody else chose the name.
+            It is read from `fedpriv.errors`, from the class that holds the code or the names of
+            limits: not from the error itself, nor from a class whose name somebody else chose.
         """
         known = next(
             base
@@ -314,12 +314,12 @@ class Refusal(Body):
         return f"{self.refused} ({self.kind})"
 
 
-# All that leaves a site that failed after its batch was sampled, or for no reason that it knows.
+# All that leaves a site if a step failed after its batch was sampled, or for an unknown reason.
 FAILED = Refusal.of(StepFailedError())
 
 
 class Centres(Section):
-    """The scores from which held-out units' scores are measured: the server's, on its records."""
+    """The server's scores on its own records, from which those of held-out units are measured."""
 
     loss: float = Field(ge=0, le=MAX_RANGE)
     accuracy: float = Field(ge=0, le=1)
@@ -350,7 +350,7 @@ class StepRequest(Body):
         return Head(self.witness_rows, self.witness_head)
 
     def digest(self, vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:
-        """Return a digest of what decides the computation: all but the witness, and the vector."""
+        """Return a digest of what decides the computation: the vector, and all but the witness."""
         digest = hashlib.sha256(f"{self.job_id}\n{self.slot}\n".encode())
         if self.set_digest is not None:
             digest.update(f"{self.set_digest}\n".encode())
@@ -390,11 +390,11 @@ class SetRequest(Body):
 
 
 class ReportRequest(Body):
-    """Asks for the signed budget report of a job, see `fedpriv.report.budget`: public figures.
+    """Ask for the signed budget report of a job, see `fedpriv.report.budget`: public figures.
 
     Attributes:
-        life: whether to say what the job takes of the budget for life, which older coordinators
-            can't read and older sites don't know.
+        life: whether to say what the job takes of the budget for life. Older coordinators can't
+            read that, and older sites don't know it.
     """
 
     later: ClassVar[tuple[str, ...]] = ("life",)
@@ -406,8 +406,8 @@ class Handover(Body):
     """The adapter of a finished job. Its trained values come beside it, all of them released.
 
     Attributes:
-        values_digest: the values' digest: they arrived whole. It is the server's word that they
-            are the job's result.
+        values_digest: the digest of the values. It shows that they arrived whole. That they are the
+            job's result is only the server's word.
     """
 
     proposal: Proposal
@@ -415,7 +415,7 @@ class Handover(Body):
 
 
 class Received(Body):
-    """A handover came. There is nothing else in it: not whether the site could keep it, either."""
+    """A handover came. Nothing else is in it, not even whether the site could keep the adapter."""
 
 
 def values_digest(vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:

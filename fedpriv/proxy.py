@@ -1,4 +1,4 @@
-"""The proxy that the environment names for an address, and what to say where it fails."""
+"""The proxy that the environment names for an address, and words for errors about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HUB = "https://huggingface.co"
 def proxy_of(url: str) -> tuple[str, str]:
     """Return the proxy of an address and the variable that names it; both empty without one.
 
-    An address that NO_PROXY leaves out has none, whatever the other variables say.
+    An address that NO_PROXY names has no proxy, whatever the other variables say.
     """
     parts, named = urlsplit(url), getproxies()
     host = parts.hostname or ""
@@ -33,18 +33,18 @@ def proxy_of(url: str) -> tuple[str, str]:
 
 
 def through(url: str) -> str:
-    """Return a clause for errors: which proxy is in between, without its password."""
+    """Return a clause for errors that names the proxy in between, without its password."""
     proxy, variable = proxy_of(url)
     return proxy and f" through the proxy {re.sub('//[^/@]*@', '//***@', proxy)} of {variable}"
 
 
 def through_hub() -> str:
-    """Return the clause for what is loaded from a hub."""
+    """Return that clause for the hub."""
     return through(os.environ.get("HF_ENDPOINT", HUB))
 
 
 def transport_to(url: str, verify: ssl.SSLContext | bool = True) -> httpx.HTTPTransport:
-    """Return a way to an address, through its proxy if there is one.
+    """Return a transport to an address, through its proxy if there is one.
 
     Raises:
         NetworkError: the proxy is of a kind that can't be used.

@@ -14,7 +14,7 @@ from fedpriv.files import replacing
 
 
 class Secret:
-    """An object that shows nothing of itself, and can't be pickled, copied or sent."""
+    """Base of objects that show nothing of themselves, and can't be pickled, copied or sent."""
 
     __slots__ = ()
 
@@ -64,10 +64,10 @@ def create_secret(path: Path, content: bytes) -> None:
 def load_secret(
     path: Path, *, name: str, leaked: str, error: type[FedprivError] = LedgerError
 ) -> bytes:
-    """Return the content of `path`; for the arguments see `load_or_create_secret`.
+    """Return the content of `path`. For the arguments see `load_or_create_secret`.
 
     Raises:
-        FedprivError: of the given type; the file can't be read, or others may read or change it.
+        FedprivError: the file can't be read, or others may read or change it. `error` is its type.
     """
     try:
         with path.open("rb") as stream:

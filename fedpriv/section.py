@@ -1,4 +1,4 @@
-"""What every table of a file, and every body of a message, has in common."""
+"""What all tables of files and all bodies of messages have in common."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model
 
 
 class Section(BaseModel):
-    """A table of a file: unknown keys are refused, values can't be changed afterwards.
+    """A table of a file. Unknown keys are refused, and values can't be changed afterwards.
 
     Attributes:
-        later: fields that older versions don't know. Where one is None or empty, it is not written
-            at all, so that they read the rest, and digests and signatures of older files stay.
+        later: fields that older versions don't know. If one is None or empty, it is not written at
+            all. So older versions read the rest, and digests and signatures of older files stay
+            valid.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

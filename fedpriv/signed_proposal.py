@@ -1,10 +1,10 @@
-"""The coordinator's signature of a proposal: by the key of its server's certificate.
+"""The coordinator's signature of a proposal, with the key of its server's certificate.
 
-The authority that signed a site's enrolment vouches for that certificate. So a site knows whose
-word a proposal is, and can show it to others later.
+The authority that signed a site's enrolment vouches for that certificate. So a site knows who made
+a proposal, and can show that to others later.
 
 Privacy:
-    Nothing here comes from a site, and whether a signature holds depends on no record.
+    Nothing here comes from a site, and whether a signature is valid depends on no record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedpriv.pki.certificates import check_certificate, load_certificate, parse_
 from fedpriv.pki.keys import is_p256
 from fedpriv.protocol import Proposal, Signed
 
-AHEAD = timedelta(minutes=5)  # that the coordinator's clock may be, before its word is refused
+AHEAD = timedelta(minutes=5)  # the coordinator's clock may be so far ahead of ours
 _LABEL = "fedpriv-proposal-1"
 ECDSA = ec.ECDSA(hashes.SHA256())
 
@@ -32,11 +32,12 @@ def check_signed(proposal: Proposal, signed: Signed, authority: Path, *, begun: 
 
     Args:
         authority: file of the authority's certificate.
-        begun: the job is under way, and may outlast the certificate, which has to have been valid
-            when it signed. That time is the signer's own word, so any other's has to be valid now.
+        begun: the job is under way, and may outlast the certificate, which then only had to be
+            valid at the signature's time. The signer states that time, so for any other job the
+            certificate has to be valid now, too.
 
     Raises:
-        StatementError: it did not, or says that it will.
+        StatementError: it did not, or the signature's time is still to come.
     """
     whose = Path("the proposal's signature")
     try:
@@ -45,7 +46,7 @@ def check_signed(proposal: Proposal, signed: Signed, authority: Path, *, begun: 
         for at in (signed.at,) if begun else (signed.at, datetime.now(UTC)):
             check_certificate(certificate, ca, use="server", path=whose, now=at)
         key = certificate.public_key()
-        assert is_p256(key)  # or it had not been parsed
+        assert is_p256(key)  # else parsing had failed
         key.verify(bytes.fromhex(signed.signature), signed_content(proposal, signed.at), ECDSA)
     except InvalidSignature:
         raise StatementError(f"{whose}: is of another proposal, or was changed.") from None

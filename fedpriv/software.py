@@ -1,4 +1,4 @@
-"""Which code runs: a digest of our own source, and of each package that it needs, as installed."""
+"""Which code runs: digests of our own source, and of each installed package that it needs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ OURS = (
     *("fedpriv", "fedpriv_audit", "fedpriv_client", "fedpriv_comparison", "fedpriv_forecasting"),
     *("fedpriv_server", "fedpriv_simulation", "fedpriv_strategies"),
 )
-# Digests of every file of ours, in a distribution that holds only some (scripts/hatch_build.py).
+# Digests of all our files, in a distribution that holds only some (scripts/hatch_build.py).
 SOURCE = Path(__file__).with_name("source.json")
 
 
 class Installed(Section):
-    """A package: its version, and SHA-256 of the list of its files with their digests."""
+    """Hold a package's version, and SHA-256 of the list of its files with their digests."""
 
     version: str
     digest: str | None
@@ -31,13 +31,13 @@ class Installed(Section):
 
 @cache
 def software() -> dict[str, Installed]:
-    """Return the code of this process: fedpriv, and the packages that it names as needed, by name.
+    """Return the code of this process: fedpriv and the packages that it requires, by name.
 
-    What those need in turn is not in it. The digest of another package is of its RECORD, the list
-    that was made when its wheel was built and that installers keep. So it says which wheel was
-    installed, not whether somebody edited its files since. The digest of fedpriv is of its own
-    files. Those that a distribution leaves out count as they were when it was built, so all
-    distributions of one source have one digest.
+    What those require in turn is not included. The digest of another package is that of its RECORD,
+    the list that was made when its wheel was built and that installers keep. So it says which wheel
+    was installed, not whether somebody edited its files since. The digest of fedpriv is that of its
+    own files. Files that a distribution leaves out count as they were when it was built, so all
+    distributions of one source have the same digest.
     """
     whole = json.loads(SOURCE.read_text(encoding="utf-8")) if SOURCE.exists() else {}
     ours = {name: whole.get(name, {}) | _digests(name) for name in OURS}
@@ -52,7 +52,7 @@ def software() -> dict[str, Installed]:
 
 
 def _digests(package: str) -> dict[str, str]:
-    """Return SHA-256 of each file of one of our packages; none where it is not installed."""
+    """Return SHA-256 of each file of one of our packages; none if it is not installed."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         return {}
@@ -66,7 +66,7 @@ def _digests(package: str) -> dict[str, str]:
 
 
 def _record_digest(package: Distribution) -> str | None:
-    """Return the digest of its wheel's files, as RECORD lists them, without an installer's own."""
+    """Return the digest of the wheel's files in its RECORD, without those of an installer."""
     listed = sorted(
         (str(file), file.hash.value)
         for file in package.files or ()

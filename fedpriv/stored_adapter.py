@@ -1,7 +1,7 @@
-"""A LoRA adapter of peft's that is there already: its files, read before any model.
+"""Find an existing LoRA adapter of peft, and read its files before any model.
 
 Privacy
-    One that a site trained on its own records without privacy is refused (law 16).
+    An adapter that a site trained on its own records without privacy is refused (law 16).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedpriv.model_size import header_of
 from fedpriv.models.config import HEADS, LoraSection
 from fedpriv.names import OWN_KINDS
 
-# What peft may say of an adapter without a change to what it computes, or is read below.
+# Settings of peft that do not change what an adapter computes, or that are read below.
 _KNOWN = (
     *("auto_mapping", "base_model_name_or_path", "eva_config", "fan_in_fan_out", "inference_mode"),
     *("init_lora_weights", "lora_alpha", "lora_dropout", "megatron_core", "modules_to_save"),
@@ -29,17 +29,17 @@ _KNOWN = (
     "task_type",
 )
 _DRAWN = (True, False, None, "gaussian", "orthogonal", "eva")  # the base stays as it is
-_OWN_FOLDERS = {"site-model", "personal-work"}  # of a site, with what it trained for itself
+_OWN_FOLDERS = {"site-model", "personal-work"}  # of a site, for its own models
 _WHOLE = f"Name a folder with {CONFIG} and {WEIGHTS}, as peft writes it, or one at a hub."
 
 
 @dataclass(frozen=True)
 class StoredAdapter:
-    """The files of an adapter on this machine.
+    """Hold the files of an adapter on this machine.
 
     Attributes:
         weights: the file of its values.
-        lora: its settings, as a federation file would say.
+        lora: its settings, as a federation file would state them.
         digest: the digest of both, wherever the files are.
     """
 
@@ -49,7 +49,7 @@ class StoredAdapter:
 
 
 def find_adapter(name: str) -> StoredAdapter:
-    """Find the adapter of a folder, or of a hub, from which it is downloaded once.
+    """Find the adapter in a folder, or at a hub, from which it is downloaded once.
 
     Raises:
         ConfigError: there is none, no job can begin at it, or a site trained it on its own records.
@@ -66,7 +66,8 @@ def find_adapter(name: str) -> StoredAdapter:
 def refuse_own(folder: Path) -> None:
     """Refuse a folder that holds an adapter which may never leave its site (law 16).
 
-    It is known by what lies beside it, and by the file of its weights wherever that is.
+    Such an adapter is known by the file of facts beside it, and by a mark in its file of weights,
+    wherever that is.
 
     Raises:
         ConfigError: it was trained on a site's own records without privacy; or it can't be read.
@@ -88,7 +89,7 @@ def refuse_own(folder: Path) -> None:
 
 
 def _files(name: str) -> tuple[Path, Path]:
-    """Return its settings and its weights, of one folder."""
+    """Return an adapter's files of settings and weights, both from one folder."""
     folder = Path(name)
     if folder.is_dir():
         missing = [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]
@@ -110,7 +111,7 @@ def _files(name: str) -> tuple[Path, Path]:
 
 
 def _settings(name: str, said: Mapping[str, Any], weights: Path) -> LoraSection:
-    """Return what peft says of an adapter, in the words of a federation file."""
+    """Return peft's settings of an adapter as a section of a federation file."""
     if said.get("peft_type") != "LORA":
         raise _refused(name, f"is no LoRA adapter: its peft_type is {said.get('peft_type')!r}")
     nothing: tuple[Any, ...] = (None, False, "none", "", [], {})
@@ -120,7 +121,7 @@ def _settings(name: str, said: Mapping[str, Any], weights: Path) -> LoraSection:
         raise _refused(name, f"is more than a plain LoRA adapter: its {odd} is {said[odd]!r:.100}")
     targets, whole = said.get("target_modules"), said.get("modules_to_save") or []
     try:
-        if isinstance(targets, str):  # a pattern: its tensors say what it matched
+        if isinstance(targets, str):  # a pattern: the tensors' names say what it matched
             found = (key.partition(".lora_A.") for key in _read(weights))
             targets = [name.removeprefix("base_model.model.") for name, cut, _ in found if cut]
         return LoraSection(
@@ -135,7 +136,7 @@ def _settings(name: str, said: Mapping[str, Any], weights: Path) -> LoraSection:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Read what a file says: of the weights it is the header."""
+    """Read a file of an adapter; of the weights, only the header."""
     try:
         found = header_of(path) if path.name == WEIGHTS else json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The person at a terminal: what can be shown there, and a question."""
+"""Show text to the person at a terminal, and ask a question."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fedpriv.errors import ConfigError
 
 
 def use_readable_output() -> None:
-    """Let standard output and errors write what they can't hold by its name.
+    """Let standard output and errors write characters that they can't encode by name.
 
-    A stream that holds them all is left as it is, but for half characters, such as of the name of
-    a file that is not in UTF-8. Another program's own stream, as of a notebook, is left alone.
+    If a stream can encode all characters, only half characters change, such as those of a file name
+    that is not in UTF-8. Another program's own stream, such as a notebook's, is left alone.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -20,10 +20,10 @@ def use_readable_output() -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask a question whose "no" ends the command; `yes` answers it beforehand.
+    """Ask a question. A "no" ends the command, and `yes` answers it beforehand.
 
     Raises:
-        ConfigError: there is no terminal to ask at. Silence is no yes.
+        ConfigError: there is no terminal to ask at. Silence is not a yes.
     """
     import typer
 

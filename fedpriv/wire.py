@@ -5,9 +5,9 @@
     bf16      NNNNNN: n uint16, the upper halves of n float32          2               |x| / 2⁸
     int8      NNNNNN: n int8, and NNNNNN.scale: a float32 for each 256 1 + 1/64        max|x| / 253
 
-The error is a bound on what rounding to the nearest changes, apart from 2⁻¹³³ near zero; for
-int8 the maximum is that of the value's 256. Gaussian noise in a released vector is far above
-both. NNNNNN counts the blocks from 000000. Each array is in NumPy's own format.
+The error is a bound on what rounding to the nearest changes, apart from 2⁻¹³³ near zero. For int8
+the maximum is over the 256 values that share a scale. Gaussian noise in a released vector is far
+above both. NNNNNN counts the blocks from 000000. Each array is in NumPy's own format.
 
 Privacy:
     Rounding what was released is post-processing: it costs nothing and weakens nothing.
@@ -33,7 +33,7 @@ WHOLE = 128 << 10  # bytes up to which a message is sent whole, not object by ob
 _F4, _U2, _I1, _U1 = np.dtype("<f4"), np.dtype("<u2"), np.dtype("i1"), np.dtype("u1")
 _LARGEST = np.finfo(np.float32).max
 _LARGEST_BF16 = np.uint32(0x7F7F0000).view(np.float32)
-_LARGEST_SCALE = np.nextafter(_LARGEST / np.float32(127), np.float32(0))  # 127 of it are finite
+_LARGEST_SCALE = np.nextafter(_LARGEST / np.float32(127), np.float32(0))  # 127 times it is finite
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Read = Callable[[str], bytes]  # the content of an array, by its name
@@ -76,11 +76,11 @@ def decode_text(read: Read, names: Collection[str], largest: int) -> str:
     """Return a text that arrived.
 
     Args:
-        read, names: as of `Blocks`.
-        largest: bytes.
+        read, names: as for `Blocks`.
+        largest: the most bytes that it may have.
 
     Raises:
-        ProtocolError: other arrays, or more bytes, or no UTF-8.
+        ProtocolError: there are other arrays or more bytes, or the text is not UTF-8.
     """
     if set(names) != {_name(index) for index in range(len(names))}:
         raise ProtocolError("Expected the arrays of a text.")
@@ -101,7 +101,7 @@ def decode_text(read: Read, names: Collection[str], largest: int) -> str:
 
 
 class _Arrived:
-    """The arrays of P values that arrived, checked while they are read.
+    """Hold the arrays of P values that arrived. They are checked while they are read.
 
     Args:
         read: gives the content of an array by its name.
@@ -118,9 +118,9 @@ class _Arrived:
         self._read, self._names = read, names
 
     def _check_names(self, form: str, *arrays: Callable[[int], str]) -> None:
-        """Refuse other names than those that `arrays` give to the blocks."""
+        """Refuse any names other than those that `arrays` give to the blocks."""
         count = -(-self.size // BLOCK)
-        # Counted first: a size that is only claimed makes no list of names.
+        # Counted first, so that a size that is only claimed makes no list of names.
         if self.size >= 0 and len(self._names) == len(arrays) * count:
             expected = {named(index) for named in arrays for index in range(count)}
             if set(self._names) == expected:
@@ -137,17 +137,17 @@ class _Arrived:
 
 
 class MaskedBlocks(_Arrived):
-    """A masked share that arrived, decoded while it is iterated, one block at a time.
+    """Decode a masked share that arrived, one block at a time while it is iterated.
 
     Each iteration reads and checks everything anew and keeps nothing.
 
     Args:
-        read, names, size: as of `Blocks`.
+        read, names, size: as for `Blocks`.
         bits: the bits of a value.
 
     Raises:
         ProtocolError: from the iteration: not exactly the arrays expected, or one of another type
-            or length. Any values will do: masked ones are uniform.
+            or length. Any values are accepted, because masked values are uniform.
     """
 
     def __init__(self, read: Read, names: Collection[str], size: int, bits: Bits) -> None:
@@ -163,7 +163,7 @@ class MaskedBlocks(_Arrived):
 
 
 class Blocks(_Arrived):
-    """A vector that arrived, decoded while it is iterated, one block at a time.
+    """Decode a vector that arrived, one block at a time while it is iterated.
 
     Each iteration reads and checks everything anew and keeps nothing.
 
@@ -202,7 +202,7 @@ class Blocks(_Arrived):
             yield part, block
 
     def vector(self) -> Vector:
-        """Return all of it, (P,).
+        """Return the whole vector, (P,).
 
         Raises:
             ProtocolError: as by the iteration.
@@ -231,7 +231,7 @@ def _scale_of(index: int) -> str:
 
 
 def _header(dtype: np.dtype[Any], count: int) -> bytes:
-    """Return what precedes an array's values. Compared, so that no parser sees sent text."""
+    """Return what precedes an array's values. It is compared, so no parser sees sent text."""
     stream = io.BytesIO()
     form = {"descr": dtype.str, "fortran_order": False, "shape": (count,)}
     np.lib.format.write_array_header_1_0(stream, form)
@@ -244,7 +244,7 @@ def _check_finite(block: Vector, name: str) -> None:
 
 
 def _to_bf16(block: Vector) -> Array:
-    """Round to the nearest, ties to even; beyond the largest bf16 to that one, not to infinity."""
+    """Round to the nearest, ties to even; beyond the largest bf16, to it and not to infinity."""
     bits = np.clip(block, -_LARGEST_BF16, _LARGEST_BF16).view(np.uint32)
     return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(_U2)
 

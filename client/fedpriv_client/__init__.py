@@ -1,7 +1,7 @@
 """The site's process: what a hospital runs, and all that may touch its records.
 
-Imports `fedpriv` and Flower's client half only, so that this package and `fedpriv` are all
-that a hospital has to review.
+It imports only `fedpriv` and Flower's client half. So a hospital has to review nothing but this
+package and `fedpriv`.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ set_environment()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "client_app":  # which is heavy, and loaded when somebody asks for it
+    if name == "client_app":  # it is heavy, so it is loaded on demand
         from fedpriv_client.app import client_app
 
         return client_app

@@ -1,7 +1,8 @@
 """What a site's ledger adds up to, for people who look while its process has the ledger.
 
-A ledger is open once. So the process writes down what the ledger's rows add up to, whenever that
-has changed, and whoever only looks reads it from there; or from the ledger, if nobody has it.
+Only one process can have a ledger open. So the site's process writes down what the rows add up to,
+whenever that has changed. People who only look read that account, or the ledger itself if no
+process has it.
 
 Privacy
     Public: terms, plans, and sums over the ledger's rows.
@@ -21,7 +22,7 @@ from fedpriv_client.site_settings import SiteSettings
 
 
 def account_file(settings: SiteSettings) -> Path:
-    """Return the path of the written account; each ledger has its own."""
+    """Return the path of a ledger's written account. Each ledger has its own."""
     return settings.state_dir / "accounts" / f"{settings.terms.dataset_id}.json"
 
 

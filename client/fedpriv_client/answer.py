@@ -25,7 +25,7 @@ from fedpriv.files import try_lock
 from fedpriv.serving.answers import Answer, Answering
 
 Record = dict[str, Any]
-ADDED = ("completion", "label", "probabilities")  # to a record, which may have its own
+ADDED = ("completion", "label", "probabilities")  # to a record, which may have such fields
 
 
 def answer_file(
@@ -39,11 +39,12 @@ def answer_file(
 ) -> int:
     """Answer to each record of a JSONL file, in the order of the file, with a bar at a terminal.
 
-    A line of the answers is the record with its number as `row`, and the answer. Those that are
-    there already stay, and what is missing is added; a half line of an earlier end is cut off.
+    Each line of the answers holds the record, its number as `row`, and the answer. Answers that are
+    there already stay, and the missing ones are added. A half line, left by an earlier run that was
+    stopped, is cut off.
 
     Args:
-        field: of a record, which holds the text; that of the job without it.
+        field: the field of a record that holds the text; by default the job's.
 
     Returns:
         How many answers were added.
@@ -85,9 +86,9 @@ def run(
     field: str | None,
     batch_size: int,
 ) -> None:
-    """Answer to the text of the standard input, or to a file in another one, with a bar.
+    """Answer the text of the standard input; or answer a file into another one, with a bar.
 
-    A text is no argument of the command: every user of the machine can see those.
+    The text is not an argument of the command, because every user of the machine can see arguments.
 
     Raises:
         ConfigError: one file was named without the other, or there is no text.
@@ -109,7 +110,7 @@ def run(
 
 
 def _opened(out: Path) -> int:
-    """Open a file of answers, which is new or its owner's alone; a link is not followed."""
+    """Open a file of answers. It must be new or readable by its owner only, and not a link."""
     problem = "may be read by others, and so is no file of answers"
     try:
         file = os.open(out, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -154,13 +155,13 @@ def _text(read: Callable[[Any], str], value: Any, place: str, **where: Any) -> s
 
 
 def _resume(stream: IO[bytes], records: Sequence[Record], source: Path, out: Path) -> int:
-    """Leave whole lines of answers to these records, and say how many there are."""
+    """Keep only whole lines of answers to these records, and return how many there are."""
     *lines, half = stream.read().split(b"\n")
     for row, line in enumerate([*lines, *([half] if half else [])]):
         try:
             known = records[row] | {"row": row + 1}
             begins = json.dumps(known, ensure_ascii=False).encode()[:-1]
-            if row == len(lines):  # cut off where it was
+            if row == len(lines):  # the half line may end anywhere
                 same = line.startswith(begins) or begins.startswith(line)
             else:
                 there = json.loads(line)

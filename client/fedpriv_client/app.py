@@ -1,4 +1,4 @@
-"""A site as a Flower ClientApp: messages in, messages out, and nothing of its own."""
+"""Run a site as a Flower ClientApp: it only turns messages into calls and replies."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Work = Callable[[Site, Permit, Message], Result]
 def client_app(site: Site, permit: Permit = lambda job: None) -> ClientApp:
     """Serve a site to a server.
 
-    `query` messages carry proposals, `train` messages step requests, `train.set` the set of a
-    secure sum, `query.report` asks for the budget report of a job, and `query.adapter` brings the
-    adapter of one that is finished.
+    `query` messages carry proposals, `train` messages carry step requests, and `train.set` messages
+    carry the set of a secure sum. `query.report` asks for the budget report of a job.
+    `query.adapter` brings the adapter of a finished job.
 
     Args:
-        permit: called with the id of the job before each answer; raises what forbids it.
+        permit: called with the job's id before each answer; raises if it forbids that.
     """
 
     def answering(work: Work) -> Callable[[Message, Context], Message]:
@@ -90,7 +90,7 @@ def _share(site: Site, permit: Permit, message: Message) -> Result:
 
 
 def _tell_of(site: Site, job: str, body: protocol.StepReply) -> None:
-    """Say in the budget report and the log what was spent; it leaves without that, too."""
+    """Write what was spent to budget report and log. The reply leaves even if that fails."""
     try:
         _keep(site, signed_report(site, job))
     except FedprivError as error:
@@ -99,7 +99,7 @@ def _tell_of(site: Site, job: str, body: protocol.StepReply) -> None:
 
 
 def _keep(site: Site, report: BudgetReport) -> None:
-    """Write a report down for people; what is wrong with the disk is said here alone (law 18)."""
+    """Write a report for people. Only this site's log says what is wrong with the disk (law 18)."""
     try:
         write_report(site, report)
     except (OSError, FedprivError) as error:
@@ -107,7 +107,7 @@ def _keep(site: Site, report: BudgetReport) -> None:
 
 
 def _report(site: Site, permit: Permit, message: Message) -> Result:
-    """Answer with a report. No order forbids it: it says what was spent, and costs nothing."""
+    """Answer with a report. It needs no permit: it says what was spent, and costs nothing."""
     request = protocol.ReportRequest.parse(_body(message))
     if site.ledger.plan(request.job_id) is None:
         raise ProtocolError(f"This site has spent nothing on job {request.job_id!r}.")
@@ -117,7 +117,7 @@ def _report(site: Site, permit: Permit, message: Message) -> Result:
 
 
 def _take_adapter(site: Site, permit: Permit, message: Message) -> Result:
-    """Keep an adapter if it can be kept; what is wrong is said here alone.
+    """Keep an adapter if possible. Only this site's log says what is wrong.
 
     Privacy:
         Free disk and memory depend on the records, so the answer depends on nothing (law 18).
@@ -137,7 +137,7 @@ def _take_adapter(site: Site, permit: Permit, message: Message) -> Result:
 
 
 def refusal(message: Message, error: Exception) -> Message:
-    """Answer with an error's code and class; its text does not leave and is logged here."""
+    """Answer with an error's code and class. Its text does not leave; it is logged here."""
     body = protocol.Refusal.of(error) if isinstance(error, FedprivError) else protocol.FAILED
     if isinstance(error, PausedError):
         log.info("Waiting for a person: %s", error)
@@ -161,7 +161,7 @@ def _body(message: Message, part: str = "body") -> object:
 
 
 def _change(message: Message) -> SetChange | None:
-    """Return what becomes of the site's synthetic set; None if the request names no set."""
+    """Return the change of the site's synthetic set; None if the request names no set."""
     record = message.content.array_records.get(protocol.SYNTHETIC)
     return None if record is None else SetChange.decode(record)
 
@@ -171,7 +171,7 @@ def _most(site: Site) -> int:
 
 
 def _vector(message: Message, most: int) -> Vector:
-    """Read the vector of a request. Its arrays say its length; the site knows the right length.
+    """Read the vector of a request. Its arrays state its length, which the site checks.
 
     Args:
         most: the most values that it may have; checked before memory is taken for them.

@@ -1,4 +1,4 @@
-"""What the site would answer to a job, found out before anybody asks."""
+"""Find out what the site would answer to a job, before a server proposes it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from fedpriv_client.site_job import check_model, recipe_of
 from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import SiteSettings
 
-_ANY = "sha256:" + "0" * 64  # the digest of what a federation file does not say
+_ANY = "sha256:" + "0" * 64  # a digest, where a federation file states none
 
 
 def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
     """Make the proposal that a federation file would lead to.
 
-    A federation file does not state the digest of its model. The digest is taken to be the one
-    that this site allows, and the model's name there is not looked up. The sites of a secure sum
-    are taken to be those of this site's own roster.
+    A federation file does not state the digest of its model. So the digest that this site allows is
+    assumed, and the model's name in the file is not looked up. The sites of a secure sum are
+    assumed to be those of this site's own roster.
 
     Raises:
         ConfigError: the file can't be read, or it has a secure sum and this site has no roster.
@@ -51,13 +51,13 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
         trust = config.privacy.trust
         raise ConfigError(problem, file=path, key="privacy.trust", value=trust, fix=fix)
     name, section, groups = config.job.name, config.controller, None
-    if section is not None:  # as far as an answer depends on its groups without a model
+    if section is not None:  # only a model tells their number: 1 stands for it
         groups = GroupTerms(by=section.groups, count=1)
     return propose(config, job_id=name, base=digest, vector=_ANY, roster=roster, groups=groups)
 
 
 def _of_model(proposal: Proposal, vector: TrainableVector) -> Proposal:
-    """Fit the proposal of a federation file to the model that was loaded here."""
+    """Fill in what the proposal of a federation file can have only from the model loaded here."""
     found: dict[str, object] = {"vector_digest": vector.digest}
     if proposal.groups is not None:
         count = len(Groups.of(vector.names, vector.shapes, proposal.groups.by))
@@ -68,15 +68,15 @@ def _of_model(proposal: Proposal, vector: TrainableVector) -> Proposal:
 def check_proposal(
     settings: SiteSettings, proposal: Proposal, pool: WorkerPool | None = None
 ) -> Iterator[Finding]:
-    """Find out what the site would answer; records are not read, and the ledger is not changed.
+    """Find out what the site would answer, without reading records or changing the ledger.
 
     Args:
         proposal: as `read_proposal` makes it.
-        pool: loads the model, to check it too, if nothing else is in the way.
+        pool: loads the model to check it, too, if nothing else prevents the job.
 
     Yields:
-        Why the site would refuse, and what could not be found out. Then, if it would take part,
-        what that costs, and how much memory a step takes.
+        Why the site would refuse, and what could not be checked. Then, if it would take part, what
+        that costs and how much memory a step takes.
 
     Raises:
         LedgerError: there is no ledger, or it can't be used.
@@ -84,7 +84,7 @@ def check_proposal(
     """
     limits, terms = settings.limits, settings.terms
     with suppress(LedgerInUseError), open_ledger(settings, reading=True) as ledger:
-        terms = ledger.terms  # whose rule is the one that counts
+        terms = ledger.terms  # its rule is the one that counts
     refusals = [str(refusal) for refusal in limits.refusals(proposal, terms)]
     unchecked = ["The job's model: taken to be the one that this site allows."]
     with _noting(refusals):
@@ -127,12 +127,13 @@ def check_proposal(
 
 
 def _cost(plan: Plan, prices: list[str], looks: int, life: Life | None) -> str:
-    """Say what a job's plan costs, and what it does without trust in the other sites.
+    """Say what a job's plan costs, also if the other sites can't be trusted.
 
     Args:
-        prices: of the plan, and of a secure sum's if every other site worked with the server.
-        looks: of the plan's steps, how many look at held-out records.
-        life: what it would take of the budget for life; None if the ledger can't be looked at.
+        prices: the price of the plan; for a secure sum, also the price if every other site works
+            with the server.
+        looks: how many of the plan's steps look at held-out records.
+        life: what the plan takes of the budget for life; None if the ledger can't be read.
     """
     told = (
         f"{plan.steps} steps at rate {plan.sample_rate:g} with noise {plan.noise_multiplier:.3f}:"
@@ -160,7 +161,7 @@ def _step(pool: WorkerPool, recipe: ModelRecipe) -> str:
 
 @contextmanager
 def _noting(refusals: list[str]) -> Iterator[None]:
-    """Go on after a refusal, for there may be others."""
+    """Note a refusal and go on, because there may be others."""
     try:
         yield
     except FedprivError as error:

@@ -252,7 +252,7 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     if as_json:
         print(json.dumps(facts, indent=2))
         return
-    pid = f" (pid {facts['pid']})" if facts["pid"] else ""  # it has not said anything yet
+    pid = f" (pid {facts['pid']})" if facts["pid"] else ""  # none until it first writes its status
     running = f"running{pid}" if facts["running"] else "not running"
     print(f"{facts.get('site', 'site')}: {running}{', PAUSED' if orders.paused else ''}")
     for key in ("key", "server", "connection", "activity", "problem", "refusal"):
@@ -378,7 +378,7 @@ def serve_model(
 
 
 def _site_model(folder: Path | None, config: Path) -> tuple[Path, str | None]:
-    """Return the site model's folder, and what texts go through in training."""
+    """Return the site model's folder, and the transform that texts go through in training."""
     from fedpriv.serving.folder import newest_site_model
 
     if folder and not config.exists():

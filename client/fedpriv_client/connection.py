@@ -1,7 +1,7 @@
 """A site's connection to its server, over Flower's fleet API.
 
-The site dials out; nothing listens. What comes in is a message for the installed ClientApp,
-never an app: a bundle is not asked for.
+The site dials out, and nothing listens. What arrives is a message for the installed ClientApp,
+never an app: the site does not ask for bundles.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fedpriv_client.fleet import MIB, FleetClient
 from fedpriv_client.flower import Announced, object_id_of, outgoing
 from fedpriv_client.mailbox import HANDOVER
 
-logs.silence("flwr")  # it would tell of every request
+logs.silence("flwr")  # it would log every request
 GOODBYE = 3.0  # seconds
 MAX_OBJECTS = 4096  # in one message
-EARLY, LATE = 5.0, 300.0  # seconds that a site's clock may be ahead of the server's, or behind
+EARLY, LATE = 5.0, 300.0  # seconds that a site's clock may be ahead of the server's, or behind it
 _OTHER_NAME = (
     "is for another name. Dial one of the names it was made for, or have this one added to"
     " server.names and the certificate renewed."
@@ -43,16 +43,17 @@ _UNTRUSTED = {  # what OpenSSL says of the server's certificate, and what it mea
 
 
 class ServerConnection:
-    """Of one site to one server. Not for two threads at once, but for `reply`.
+    """Connect one site to one server. Only `reply` may be called from a second thread.
 
     Args:
         address: host:port.
         tls: what to trust and to show; None speaks plain HTTP.
-        key: the node's identity: P-256, as Flower asks for.
-        largest: bytes of a request for a step, or of an adapter; of any other message 1 MiB.
+        key: the node's identity, a P-256 key, as Flower requires.
+        largest: the most bytes of a step request or an adapter. Any other message has at most
+            1 MiB.
 
     Attributes:
-        address: as messages call it, with the proxy that is in between.
+        address: the server's address for messages, with the proxy in between if there is one.
 
     Raises:
         NetworkError: the environment names a proxy that can't be used.
@@ -65,25 +66,25 @@ class ServerConnection:
         self._client, self._largest = FleetClient(address, tls, key), largest
         self._node: int | None = None
         self._stored: dict[str, bytes] = {}  # objects of the newest message, by digest
-        self._came: tuple[str, ...] = ()  # the message that came whole: said with the next question
+        self._came: tuple[str, ...] = ()  # came whole: confirmed with the next pull
 
     def greet(self) -> None:
-        """Find out what is wrong with the connection; the server sees no more than a certificate.
+        """Find out what is wrong with the connection. The server sees no more than a certificate.
 
         Raises:
-            UnreachableError: nobody answers; may heal by itself.
-            CertificateError: somebody answers who is not the server of our enrolment.
+            UnreachableError: nobody answers; this may heal by itself.
+            CertificateError: somebody else answers than the server of our enrolment.
         """
         with _naming(self.address):
             self._client.greet()
 
     def connect(self) -> int:
-        """Say who we are; gives the node's id. The server sends again what is unanswered.
+        """Say who we are, and return the node's id. The server sends unanswered messages again.
 
         Raises:
-            UnreachableError: nobody answers; may heal by itself.
-            CertificateError: somebody answers who is not the server of our enrolment.
-            AdmissionError: the server does not know our key, or does no more.
+            UnreachableError: nobody answers; this may heal by itself.
+            CertificateError: somebody else answers than the server of our enrolment.
+            AdmissionError: the server does not know our key, or no longer accepts it.
             ClockError: the clocks differ too much for a signature to be fresh.
         """
         self._node, self._came = None, ()
@@ -92,9 +93,9 @@ class ServerConnection:
         return self._node
 
     def receive(self, wants: Callable[[Metadata], bool] = lambda _: True) -> Message | None:
-        """Wait a while for a message; None if there was none, or none that is wanted.
+        """Wait a while for a message, and return it; None if none came, or none that is wanted.
 
-        Objects that came with the message before are not asked for again.
+        Objects that came with the previous message are not fetched again.
 
         Args:
             wants: asked before the content is fetched.
@@ -146,7 +147,7 @@ class ServerConnection:
         return message
 
     def reply(self, message: Message) -> None:
-        """Send a reply; what the server has of it already is not sent again.
+        """Send a reply, without the objects of it that the server already has.
 
         Raises:
             UnreachableError, CertificateError, AdmissionError, ClockError: see `connect`.
@@ -160,7 +161,7 @@ class ServerConnection:
                     raise errors.NetworkError(f"{self.address}: did not take a reply.")
 
     def close(self) -> None:
-        """Say goodbye, if anybody listens; no server keeps a site from ending."""
+        """Say goodbye, if the server listens. No server can keep a site from ending."""
         node, self._node = self._node, None
 
         def goodbye(node: int) -> None:
@@ -174,7 +175,7 @@ class ServerConnection:
         self._client.close()
 
     def context(self) -> Context:
-        """Return the context that a ClientApp is called with; it holds nothing."""
+        """Return the empty context with which a ClientApp is called."""
         node = self._connected()
         return Context(run_id=0, node_id=node, node_config={}, state=RecordDict(), run_config={})
 
@@ -186,7 +187,7 @@ class ServerConnection:
 
 @contextmanager
 def _naming(address: str) -> Iterator[None]:
-    """Turn what the transport raises into what a person can act on."""
+    """Turn errors of the transport into errors that a person can act on."""
     try:
         yield
     except errors.FedprivError:
@@ -197,7 +198,7 @@ def _naming(address: str) -> Iterator[None]:
         raise _unreachable(address, error) from None
     except httpx.InvalidURL as error:
         raise errors.UnreachableError(f"{address}: is not an address ({error}).") from None
-    except Exception as error:  # whatever may come of what a server answers
+    except Exception as error:  # an answer of a server may cause any error
         text = f"{address}: answers, but not as a fedpriv server ({type(error).__name__})."
         raise errors.UnreachableError(text) from None
 
@@ -232,7 +233,7 @@ def _ahead(response: httpx.Response) -> float | None:
 
 
 def _unreachable(address: str, error: httpx.TransportError) -> Exception:
-    """Find the cause of a failed connection, by what OpenSSL says of it."""
+    """Find the cause of a failed connection in what OpenSSL says about it."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__
@@ -260,7 +261,7 @@ def _unreachable(address: str, error: httpx.TransportError) -> Exception:
 
 
 def _speaks_tls(url: httpx.URL) -> bool:
-    """Try whether a server that hung up on plain HTTP answers to TLS."""
+    """Check whether a server that hung up on plain HTTP answers to TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
     try:

@@ -1,4 +1,4 @@
-"""`fedpriv-client jobs` and `approve`: what a person at the command line sees, and says."""
+"""`fedpriv-client jobs` and `approve`: what a person at the command line sees and decides."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
         print("No job was proposed to this site yet, or none within its limits.")
         return
     longest = max(len(job.name) for job in jobs.jobs)
-    first = Column("job", no_wrap=True, min_width=longest)  # to be copied
+    first = Column("job", no_wrap=True, min_width=longest)  # whole, so that it can be copied
     table = Table(first, "state", "steps", "ε by itself", "of the budget", "decided by")
     for job in jobs.jobs:
         alone = "" if job.epsilon_alone is None else f", alone {upper(job.epsilon_alone)}"
@@ -48,7 +48,7 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
 
 
 def waiting(file: SiteFile, config: Path) -> list[str]:
-    """Return the ids of the jobs that wait for approval; none if no ledger can be read."""
+    """Return the ids of the jobs that wait for approval; no ids if the ledger can't be read."""
     with suppress(FedprivError):
         return [job.name for job in jobs_of(site_settings(file, config)).waiting]
     return []
@@ -57,20 +57,20 @@ def waiting(file: SiteFile, config: Path) -> list[str]:
 def approve(
     file: SiteFile, config: Path, name: str, digest: str | None, said: Said, *, yes: bool
 ) -> None:
-    """Show a proposal and, if somebody says yes to it, let the site take part in it.
+    """Show a proposal, ask for a yes, and then let the site take part in it.
 
     Args:
-        said: who says so, and why.
+        said: who approves, and why.
 
     Raises:
-        ConfigError: there is no such job that waits, or nobody can be asked.
-        JobRefusedError: it is refused.
+        ConfigError: no such job was proposed, or there is nobody to ask.
+        JobRefusedError: the job is refused.
     """
     settings = site_settings(file, config)
     jobs = jobs_of(settings)
     job = jobs.find(name, digest)
     if job.state == "refused":
-        jobs.orders.approving(job.asked, said)  # says how to take that back
+        jobs.orders.approving(job.asked, said)  # raises, and says how to take the refusal back
     if job.state != WAITS:
         print(f"Job {job.name} does not wait for approval: {job.state}.")
         return

@@ -1,11 +1,11 @@
-"""The disk space that a site reserves when it starts, so that no answer depends on what is free.
+"""The disk space that a site reserves when it starts, so that no answer depends on free space.
 
-How much is free later depends on how much of it the records themselves take. A proposal that was
-refused because the disk is full would tell a server of them, at no cost.
+How much space is free later depends on how much the records themselves take. If a proposal were
+refused because the disk is full, a server would learn about the records, at no cost.
 
-All that has to be written for an answer is allocated at the start: the tokens, and what ledger and
-witness grow by. So is the room for what is written beside an answer: proposals that are kept for
-people, reports and accounts. Whatever else fills the disk, a site answers as before.
+All space that an answer needs is allocated at the start: for the tokens, and for the growth of
+ledger and witness. So is the space for files that are written beside an answer: proposals that are
+kept for people, reports and accounts. Whatever else fills the disk, a site answers as before.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from fedpriv_client.proposals import proposals_folder
 from fedpriv_client.site_settings import SiteSettings, last_report
 
 ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open
-REPLIES = 4  # of the most values: two that are kept, one that is written, and what is rolled back
-MARGIN = 2**24  # of ROWS, for a round's rows, and what a transaction may roll back
-FORMATS = "number-formats.json"  # of jobs, where compute.dtype is auto
-FILES = 5 * LARGEST  # for two reports, an account, proposals, and one more that is written
+REPLIES = 4  # of the most values: two are kept, one is written, and one may be rolled back
+MARGIN = 2**24  # bytes of ROWS, for a round's rows and for what a transaction may roll back
+FORMATS = "number-formats.json"  # each job's, where compute.dtype is auto
+FILES = 5 * LARGEST  # bytes for two reports, an account, proposals, and one more file being written
 
 
 class LedgerGrowth:
-    """How much a ledger and its witness have grown since their site started, and may grow.
+    """Limit how much a ledger and its witness grow while their site is open.
 
-    A ledger that went on until the disk is full would end at a row that depends on how much of the
-    disk the records take. So it stops before, at a size that depends on public rows alone.
+    A ledger that grew until the disk is full would end at a row that depends on how much of the
+    disk the records take. So it stops earlier, at a size that depends on public rows alone.
 
     Args:
-        ledger: writes into the space that is held from now on, and so does its witness.
+        ledger: from now on, it and its witness write into the space that is held.
 
     Attributes:
-        space: what is held for them.
+        space: the space that is held for them.
 
     Raises:
-        DataError: there is not so much space.
+        DataError: there is not enough space.
     """
 
     def __init__(self, settings: SiteSettings, ledger: Ledger) -> None:
@@ -56,10 +56,10 @@ class LedgerGrowth:
         ledger.room = lambda reply: self.space.given(MARGIN // 4 + 2 * reply)
 
     def check(self) -> None:
-        """Check, before anything is paid, that another round finds its space.
+        """Check, before anything is paid, that there is space for another round.
 
         Raises:
-            LedgerError: the site has to be started again, which looks at the disk anew.
+            LedgerError: there is not. The site has to start again, and then reserves anew.
         """
         if self._grown() > self._most:
             raise LedgerError(
@@ -69,15 +69,15 @@ class LedgerGrowth:
 
 
 def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> TokenFile:
-    """Reserve a file for the tokens of so many units, for any proposal within the site's limits.
+    """Reserve a file for the tokens of `units` units, enough for any proposal within the limits.
 
-    It is allocated in full and used by one job after the other.
+    It is allocated in full, and one job after the other uses it.
 
     Raises:
         DataError: the disk has too little space; the message is for the site's administrator.
 
     Privacy:
-        Depends on the records, and so must never answer a server.
+        It depends on the records, so it must never be part of an answer to a server.
     """
     check_disk_space(settings, units, shutil.disk_usage(folder).free)
     tokens, _ = disk_space_needed(settings, units)
@@ -88,13 +88,13 @@ def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> Toke
 
 
 def space_for_files(settings: SiteSettings) -> HeldSpace:
-    """Hold space for what is written into a site's folder beside an answer; see `files_taken`.
+    """Hold space for the files that are written beside an answer; see `files_taken`.
 
     Raises:
         DataError: the disk has too little space.
     """
     if not settings.terms.simulated:
-        for path in _beside(settings):  # a folder takes disk space, too
+        for path in _beside(settings):  # folders take disk space, too
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         private_folder(proposals_folder(settings.state_dir))
     return held_space(settings, settings.state_dir, FILES, lambda: files_taken(settings))
@@ -103,7 +103,7 @@ def space_for_files(settings: SiteSettings) -> HeldSpace:
 def held_space(
     settings: SiteSettings, folder: Path, most: int, grown: Callable[[], int]
 ) -> HeldSpace:
-    """Hold space as `HeldSpace` does. A simulation, one process for all sites, holds nothing.
+    """Hold space as `HeldSpace` does. A simulation has one process for all sites and holds none.
 
     Raises:
         DataError: the disk has too little space.
@@ -115,7 +115,7 @@ def held_space(
 
 
 def files_taken(settings: SiteSettings) -> int:
-    """Return the bytes that a site has written beside its answers: at most `FILES`."""
+    """Return how many bytes a site has written beside its answers: at most `FILES`."""
     kept = proposals_folder(settings.state_dir).glob("*")
     return _bytes_of({*_beside(settings), *kept})
 
@@ -128,7 +128,7 @@ def _beside(settings: SiteSettings) -> set[Path]:
 
 
 def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
-    """Check that so many bytes are enough for what a site's own limits allow.
+    """Check that `free` bytes are enough for what a site's own limits allow.
 
     Raises:
         DataError: they are not; names the limit that takes the most.
@@ -152,10 +152,10 @@ def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
 
 
 def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
-    """Return the bytes that a site may need: for the tokens of so many units, and for all else.
+    """Return the bytes that a site may need: for the tokens of `units` units, and for all else.
 
-    Files that the site wrote beside its answers before count as part of them. So what a server
-    made the site write decides nothing about the next start.
+    Files that the site has already written beside its answers count as part of that. So what a
+    server made the site write decides nothing about the next start.
     """
     files = max(0, FILES - files_taken(settings))
     rows = len(_growing(settings)) * ROWS
@@ -164,7 +164,7 @@ def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
 
 
 def megabytes(count: int) -> str:
-    """Write bytes as people read them, rounded up."""
+    """Return a number of bytes in megabytes, rounded up, for people."""
     return f"{-(-count // 10**6):,} MB"
 
 
@@ -176,14 +176,14 @@ def _not_reserved(folder: Path, count: int, error: OSError) -> DataError:
 def _growing(settings: SiteSettings) -> list[Path]:
     """Return the ledger, and also its witness if that is on the same disk."""
     ledger, witness = settings.ledger, settings.witness
-    with suppress(OSError):  # no folder yet
+    with suppress(OSError):  # there is no folder yet
         if witness and witness.parent.stat().st_dev == ledger.parent.stat().st_dev:
             return [ledger, witness]
     return [ledger]
 
 
 def _bytes_of(files: Iterable[Path]) -> int:
-    """Count the bytes of files as the disk does, in blocks."""
+    """Count the bytes of files in whole blocks, as the disk does."""
     found = 0
     for path in files:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a site needs to take part, looked at one by one, and what it would answer to a job."""
+"""Check one by one what a site needs to take part, and what it would answer to a job."""
 
 from __future__ import annotations
 
@@ -42,21 +42,22 @@ from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import cache_folder, work_folder
 from fedpriv_client.undo_init import LOG, last_undone
 
-FAR = 10  # times the declared size, or a part of it: nobody typed that on purpose
+FAR = 10  # a declared size this many times too large or too small is a mistake
 
 
 def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> Iterator[Finding]:
-    """Look at everything that a site needs to take part, and at a job if one is given.
+    """Check everything that a site needs to take part, and a job if one is given.
 
-    The server is dialled and told goodbye. Nothing is committed or spent; the site's folder is made
-    if there is none, for its owner alone, because records are read into it for a moment.
+    The site connects to the server and says goodbye. Nothing is committed or spent. If the site's
+    folder is missing, it is made, for its owner alone, because records are read into it for a
+    moment.
 
     Args:
         job: a federation file.
-        offline: leave the server alone.
+        offline: don't connect to the server.
 
     Raises:
-        ConfigError: the site's file can't be read; there is nothing to look at then.
+        ConfigError: the site's file can't be read, so there is nothing to check.
     """
     file = load_site(config)
     yield Finding("site file", True, f"{file.site.name}, {config}")
@@ -77,7 +78,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
         ("signing key", lambda: _signing_key(file), True),
         ("ledger", lambda: _ledger(file, config), stopped),
         *(("port", partial(machine.port, at, key), stopped) for key, at in ports.items() if at),
-        ("disk", lambda: _disk(file, running=running), True),  # before records are read into it
+        ("disk", lambda: _disk(file, running=running), True),  # before the records are read into it
         ("records", lambda: _records(file), True),
         ("transform", lambda: _transform(file), file.data.transform is not None),
         ("model", lambda: _model(file), True),
@@ -96,14 +97,14 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 
 def _undone(file: SiteFile) -> Iterator[Finding]:
-    """Say that a ledger of this site was undone, for as long as its folder is there."""
+    """Say that a ledger of this site was undone, as long as the site's folder exists."""
     if row := last_undone(file.site.state_dir):
         text = f"one of ε = {row['budget']:g} for life, on {row['at']}: {file.site.state_dir / LOG}"
         yield Finding("undone ledgers", None, text)
 
 
 def _own_models(file: SiteFile) -> Iterator[Finding]:
-    """Say where adapters are that were trained on the site's records without privacy, if any."""
+    """Say where there are adapters that were trained on the site's records without privacy."""
     from fedpriv.serving.folder import site_models
     from fedpriv_client.own import own_cache
 
@@ -155,7 +156,7 @@ def _ledger(file: SiteFile, config: Path) -> str:
         fix = "The ledger tells it of every row before anything leaves."
         raise ConfigError(problem, file=config, key="budget.witness", value=str(witness), fix=fix)
     with open_ledger(site_settings(file, config), reading=True) as ledger:
-        if ledger.terms.witnessed and witness is None:  # who only reads may leave it out
+        if ledger.terms.witnessed and witness is None:  # only a reader may leave it out
             raise LedgerError(
                 f"{ledger.path}: was made with a witness, and the site's file names none. Put the"
                 " line back: witness under [budget], with the file that it had."
@@ -167,10 +168,10 @@ def _ledger(file: SiteFile, config: Path) -> str:
 
 
 def _room(file: SiteFile, ledger: Ledger, text: str) -> str:
-    """Say how many usual jobs fit, of a ledger that was spent from.
+    """Say how many usual jobs still fit into a ledger that was spent from.
 
     Raises:
-        DoubtError: none does, of the ε that the site's file allows a job.
+        DoubtError: no job fits of the ε that the site's file allows one job.
     """
     cap, taken = file.budget.per_job, max(map(truediv, ledger.history.used, ledger.history.limit))
     life = usual_job(file, ledger.terms, ledger.history.used)
@@ -188,7 +189,7 @@ def _records(file: SiteFile) -> str:
     from fedpriv_client.own_records import check_examples, read_records
 
     private_folder(file.site.state_dir)
-    kept = private_folder(cache_folder(file.site.state_dir))  # what a kill leaves, the site removes
+    kept = private_folder(cache_folder(file.site.state_dir))  # the site clears it after a kill
     with tempfile.TemporaryDirectory(dir=kept, prefix="doctor-") as cache:
         settings = settings_of(file, file.data.dataset_id or "")
         own = read_records(settings, Path(cache))
@@ -206,11 +207,12 @@ def _records(file: SiteFile) -> str:
 
 
 def _population(file: SiteFile, own: OwnRecords) -> Iterator[str]:
-    """Give the signs that these are not the people whom the ledger is about.
+    """Yield signs that these are not the people whom the ledger is about.
 
     Privacy:
-        Shown on the administrator's own screen only, and coarse: that the declared size is off by
-        more than ten times, and that fewer than half of the units are known. No file holds it.
+        Shown only on the administrator's own screen, and coarse: that the declared size is wrong by
+        more than a factor of ten, and that fewer than half of the units are known. No file holds
+        it.
     """
     unit, parts = file.data.unit, own.as_read
     units = sum(len(part if unit == "record" else set(part[UNIT])) for part in parts)
@@ -228,7 +230,7 @@ def _population(file: SiteFile, own: OwnRecords) -> Iterator[str]:
 
 
 def _transform(file: SiteFile) -> str:
-    """Try the transform that every text goes through on made-up texts."""
+    """Try on made-up texts the transform that every text goes through."""
     name = str(file.data.transform)
     transform = find_transform(name, "data.transform")
     try:
@@ -260,13 +262,13 @@ def _model(file: SiteFile) -> str:
 
 
 def _disk(file: SiteFile, *, running: bool) -> str:
-    """Check the room for the records while a site is open, and for all that its limits allow."""
+    """Check the disk space for the records of an open site, and for all that its limits allow."""
     folder, path = file.site.state_dir, Path(where(file.data.records))
-    if running:  # it has reserved what it needs
+    if running:  # the client has reserved what it needs
         return machine.disk(folder, 0, "site.state_dir")
     settings = settings_of(file, file.data.dataset_id or "")
     cached = path.stat().st_size if path.is_file() else 0
-    cached *= 1 if file.data.transform is None else 2  # what it makes is another copy
+    cached *= 1 if file.data.transform is None else 2  # the transformed records are another copy
     machine.disk(folder, cached, "site.state_dir")
     units = file.data.size + (settings.limits.held_out or 0) * file.allow.evaluation
     check_disk_space(settings, units, machine.free(folder) - cached)

@@ -1,4 +1,4 @@
-"""Make a site's key where it will be used, and the request that has it certified."""
+"""Make a site's key where it will be used, and the request to have it certified."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fedpriv.pki.request import make_request
 
 @dataclass(frozen=True)
 class Enrollment:
-    """What was made, and what is to be done with it.
+    """Hold the files that were made, and say what to do with them.
 
     Attributes:
-        key: private; it stays here.
-        request: to be sent to the coordinator.
-        fingerprint: of the key, for the coordinator to compare over another channel.
+        key: file of the private key; it stays here.
+        request: file of the request, for the coordinator.
+        fingerprint: the key's, for the coordinator to compare over another channel.
     """
 
     key: Path
@@ -31,7 +31,7 @@ class Enrollment:
 
     @property
     def advice(self) -> str:
-        """What to send where, in sentences."""
+        """Say in sentences which file to send where."""
         return (
             f"Send {self.request} to the coordinator, who runs fedpriv provision FILE --approve"
             f" {self.request.name}. Compare by telephone the fingerprint of your key,"
@@ -44,7 +44,7 @@ def enroll(folder: Path, name: str) -> Enrollment:
     """Make ``site.key`` and ``NAME.request.pem`` in `folder`.
 
     Args:
-        name: of the site, as in the federation file.
+        name: the site's name, as in the federation file.
 
     Raises:
         ConfigError: no site can have this name.

@@ -1,10 +1,10 @@
-"""What a message from a server may look like, checked before anything is made of it.
+"""Check the shape of a message from a server before anything is made of it.
 
     Message → RecordDict → ConfigRecord
                          → ArrayRecord → Array → ArrayChunk
 
-An arrow may lead to the same object more than once, as with two blocks of zeros. So what counts
-is the size that a message has when everything in it is written out, not what was sent of it.
+Several arrows may lead to the same object, for example if two blocks are all zeros. So the limit is
+on the size of a message with everything in it written out, not on the bytes that were sent.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _INSIDE = {
     "ArrayChunk": (),
 }
 LARGEST = {"ConfigRecord": 1 << 20, "ArrayRecord": 1 << 20, "ArrayChunk": 8 << 20}  # bytes
-LARGEST_HEAD = 64 << 10  # of anything else
+LARGEST_HEAD = 64 << 10  # bytes of anything else
 _Known = tuple[str, int]  # kind and size
 
 
 def unpack(key: str, contents: Mapping[str, bytes], largest: int) -> Message:
-    """Return the message of an object id.
+    """Return the message that has an object id.
 
     Args:
-        contents: the message's objects by id; each id fits its object's content.
-        largest: most bytes of the message when it is written out in full.
+        contents: the message's objects by id. Each id must fit its object's content.
+        largest: the most bytes of the message when it is written out in full.
 
     Raises:
         ProtocolError: the object is not a message of the shape above, or it is larger.
@@ -53,7 +53,7 @@ def unpack(key: str, contents: Mapping[str, bytes], largest: int) -> Message:
 
 
 def checked(read: Callable[[], object]) -> Message:
-    """Return the message that `read` makes, whatever a server may have put together.
+    """Return the message that `read` makes. A server may have sent anything.
 
     Raises:
         ProtocolError: it can't be read, or has no content.
@@ -72,7 +72,7 @@ def checked(read: Callable[[], object]) -> Message:
 def _size(
     key: str, contents: Mapping[str, bytes], kinds: tuple[str, ...], known: dict[str, _Known]
 ) -> int:
-    """Return the bytes of an object of these kinds, with those of every reference, repeats too."""
+    """Return the size in bytes of an object, counting every reference, also repeated ones."""
     if key not in known:
         content = contents[key]
         kind, children = object_head(content)

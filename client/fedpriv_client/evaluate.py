@@ -1,4 +1,4 @@
-"""`fedpriv-client evaluate`: the site's own view of the models it has. Free, as nothing leaves."""
+"""`fedpriv-client evaluate`: score the models that a site has. Free, because nothing leaves."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def own_view(
     limit: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Evaluation:
-    """Score base, federated and, if they were trained, own models on held-out records.
+    """Score the base, federated and (if any) own models on the held-out records.
 
     Args:
-        adapter: folder of the job's adapter; the newest that was handed over without it.
-        limit: use the first so many held-out records only.
+        adapter: folder of the job's adapter; by default the newest that was handed over.
+        limit: use only this many held-out records, from the first.
 
     Raises:
-        ConfigError, DataError, ModelError: it can't be begun; names what to do.
-        RunningError: another such look is under way.
+        ConfigError, DataError, ModelError: the evaluation can't begin; names what to do.
+        RunningError: another evaluation or personalisation is under way.
 
     Privacy:
         None: computed from raw records, so it is for the site alone (law 16).
@@ -75,7 +75,7 @@ def own_view(
         folder = site_models(chosen.settings.state_dir) / chosen.facts.job
         models, facts = _models(chosen, worker, folder)
         own_now, now = str(file.data.held_out), said(file.data.held_out)
-        knowing: dict[Kind, str | None] = {}  # models that were made with another value, or unknown
+        knowing: dict[Kind, str | None] = {}  # models made with another or an unknown value
         knowing |= {kind: one.held_out for kind, one in facts.items() if one.held_out != own_now}
         if adapter is None and (when := chosen.facts.held_out) != now:
             knowing["federated"] = when
@@ -110,7 +110,7 @@ def _models(
 
 
 def _notes(knowing: Mapping[Kind, str | None], own: int) -> list[str]:
-    """Write notes on models that may have seen held-out records, and on how many a site has."""
+    """Write notes on models that may know held-out records, and on own models that are missing."""
     again = " Train it again: fedpriv-client personalise"
     notes = [
         f"The model {kind!r} was trained when data.held_out was {when or 'not written down'},"
@@ -146,7 +146,7 @@ def run(
 
 
 def table(found: Evaluation) -> Table:
-    """Show the models side by side."""
+    """Return a table of the models side by side."""
     title = f"{found.records} held-out records of {found.site}, job {found.job}"
     shown = Table("", *found.columns, "rate × passes", title=title, title_justify="left")
     for index, row in enumerate(found.rows):

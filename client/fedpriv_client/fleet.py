@@ -1,7 +1,7 @@
-"""Flower's client of the fleet API, for a server that need not mean well.
+"""A client of Flower's fleet API that does not trust the server.
 
-Flower's own follows redirects and proxies, unpacks whatever is sent into memory, and ends the
-process when a server says that the versions differ. This one does none of that.
+Flower's own client follows redirects and proxies, unpacks into memory whatever is sent, and ends
+the process when a server says that the versions differ. This one does none of that.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from fedpriv.proxy import transport_to
 from fedpriv_client.flower import FleetCalls
 
 TIMEOUT = 30.0  # seconds without a byte
-SLOWEST = 64 << 10  # bytes a second in which the body of an answer has to come, after that
-PARTS, SMALLEST = 1000, 256  # in which it may come, and bytes of each of the others
+SLOWEST = 64 << 10  # bytes a second at which an answer's body has to come, after that time
+PARTS, SMALLEST = 1000, 256  # pieces in which it may come, and bytes of each further piece
 MIB = 1 << 20
-_LARGEST = {"PullObject": 8 * MIB}  # bytes of an answer; of any other 1 MiB
+_LARGEST = {"PullObject": 8 * MIB}  # bytes of an answer; any other has at most 1 MiB
 _OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class FleetClient(FleetCalls):
-    """Asks one server, and holds no more of an answer than it needs.
+    """Ask one server, and hold no more of an answer than is needed.
 
     Args:
         address: host:port.
@@ -35,7 +35,7 @@ class FleetClient(FleetCalls):
 
     Raises:
         NetworkError: the environment names a proxy that can't be used.
-        UnreachableError: from a call whose answer is too long, packed, or in crumbs.
+        UnreachableError: from a call whose answer is too long, packed, too slow, or in tiny pieces.
     """
 
     def __init__(self, address: str, tls: ssl.SSLContext | None, key: PrivateKey) -> None:
@@ -47,15 +47,15 @@ class FleetClient(FleetCalls):
         super().__init__(url, key, client)
 
     def greet(self) -> None:
-        """Make a connection and hang up. What the server answers is not read."""
+        """Make a connection and hang up. The server's answer is not read."""
         with self._client.stream("HEAD", self._address):
             pass
 
     def exchange(self, request: httpx.Request, call: str) -> httpx.Response:
-        """Send a request and read its answer, as far as one of that call may be long.
+        """Send a request and read its answer, up to the length that an answer to the call may have.
 
         Raises:
-            UnreachableError: the answer is longer than that, packed, in crumbs, or too slow.
+            UnreachableError: the answer is longer than that, packed, in tiny pieces, or too slow.
         """
         limit = _LARGEST.get(call, MIB)
         host = request.url.netloc.decode()

@@ -1,8 +1,8 @@
-"""All of Flower's internals that a site's side uses, and nothing else of it.
+"""All of Flower's internals that a site's side uses. They are used nowhere else.
 
-Flower moves these between minor versions. Whoever moves the pin reads this file, and
+Flower moves them between minor versions. Before you change the pinned version, read this file and
 `tests/client/test_flower.py`, which says what each has to do. Flower's public packages (flwr.app,
-flwr.clientapp) are used anywhere.
+flwr.clientapp) may be used anywhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KINDS: dict[str, type[inflatable.InflatableObject]] = {
 
 
 def set_message_id(message: Message, message_id: str) -> None:
-    """Name a message; Flower lets only its own server do so."""
+    """Give a message its id. Flower lets only its own server do that."""
     message.metadata.__dict__["_message_id"] = message_id
 
 
@@ -50,7 +50,7 @@ def object_id_of(content: bytes) -> str:
 
 
 def object_head(content: bytes) -> tuple[str, list[str]]:
-    """Return the kind of an object and the ids that it refers to, as the object itself says.
+    """Return the kind of an object and the ids that it refers to, as the object states them.
 
     Raises:
         ValueError: it has no head.
@@ -73,7 +73,7 @@ def assemble(key: str, contents: Mapping[str, bytes]) -> object:
     """Assemble an object and those that it refers to, as a message with its content.
 
     Args:
-        contents: by object id; check their sizes and references first.
+        contents: objects by id; check their sizes and references first.
 
     Raises:
         Exception: of any kind.
@@ -83,24 +83,24 @@ def assemble(key: str, contents: Mapping[str, bytes]) -> object:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A reply as it is sent: first what it consists of, then each object that is missing."""
+    """Hold a reply as it is sent: first its parts are announced, then missing objects are sent."""
 
     message: Message
     _objects: Mapping[str, inflatable.InflatableObject]
 
     def content(self, key: str) -> bytes:
-        """Return an object, which is made when it is asked for."""
+        """Return the content of an object, which is made only now."""
         return self._objects[key].deflate()
 
     def announced(self) -> Message:
-        """Return the reply as it is announced: with its content if that is small."""
+        """Return the reply as it is announced, with its content if that is small."""
         is_small = sum(len(one.deflate()) for one in self._objects.values()) <= WHOLE
         return self.message if is_small else remove_content_from_message(self.message)
 
 
 @contextmanager
 def outgoing(message: Message) -> Iterator[Outgoing]:
-    """Take a reply apart, and name it by its content.
+    """Take a reply apart, and set its id from its content.
 
     Within the context an object's id is computed once, so the reply must not be changed.
     """
@@ -113,7 +113,7 @@ def outgoing(message: Message) -> Iterator[Outgoing]:
 
 
 class Announced:
-    """A message that waits for us: its metadata, and its content or the ids of its objects."""
+    """Hold a message that waits for us: its metadata, and its content or its objects' ids."""
 
     def __init__(self, answer: fleet.PullMessagesResponse) -> None:
         (self._message,) = answer.messages_list
@@ -135,17 +135,17 @@ class Announced:
 
 
 class FleetCalls(FleetHttpClient):
-    """The calls of the fleet API that a site makes, each signed by its key.
+    """Make the calls of the fleet API that a site needs, each signed with its key.
 
     Args:
         url: scheme, host and port.
-        transport: sends the requests. Its headers are completed by the versions that Flower's
-            server asks for.
+        transport: sends the requests. The versions that Flower's server asks for are added to
+            its headers.
     """
 
     def __init__(self, url: str, key: PrivateKey, transport: httpx.Client) -> None:
-        # Not by Flower's own constructor: it makes a client that follows redirects, and fails by
-        # a proxy of the environment that is not even needed.
+        # Flower's own constructor is not called: it makes a client that follows redirects, and it
+        # fails at a proxy of the environment even if that is not needed.
         self._base_url, self._retry_invoker = url, None
         self._interceptors = (NodeAuthHttpInterceptor(key, key.public_key()),)
         versions = RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()
@@ -154,10 +154,10 @@ class FleetCalls(FleetHttpClient):
         self.public_key = public_pem(key.public_key())
 
     def exchange(self, request: httpx.Request, call: str) -> httpx.Response:
-        """Send a request that is signed; gives the whole answer.
+        """Send a signed request, and return the whole answer.
 
         Args:
-            call: name of what is called, such as PullObject.
+            call: the name of the call, such as PullObject.
         """
         raise NotImplementedError
 
@@ -167,7 +167,7 @@ class FleetCalls(FleetHttpClient):
         return signing.intercept(context, lambda signed: self.exchange(signed.request, call))
 
     def activate(self) -> int:
-        """Say who we are; gives the node's id."""
+        """Say who we are, and return the node's id."""
         asked = fleet.ActivateNodeRequest(
             public_key=self.public_key, heartbeat_interval=HEARTBEAT_MAX_INTERVAL
         )
@@ -178,7 +178,7 @@ class FleetCalls(FleetHttpClient):
         self.DeactivateNode(fleet.DeactivateNodeRequest(node_id=node))
 
     def pull(self, node: int, came: Iterable[str] = ()) -> Announced | None:
-        """Ask for a message; the server holds the question open for a while.
+        """Ask for a message. The server waits a while before it answers that there is none.
 
         Args:
             came: ids of messages that came whole, so that they do not come again.
@@ -189,30 +189,30 @@ class FleetCalls(FleetHttpClient):
         return Announced(answer) if answer.messages_list else None
 
     def fetch(self, node: int, run: int, key: str) -> bytes | None:
-        """Fetch the content of an object, without checking it; None if it is not there."""
+        """Fetch the content of an object, unchecked; None if the server does not have it."""
         asked = objects.PullObjectRequest(node=Node(node_id=node), run_id=run, object_id=key)
         answer = self.PullObject(asked)
         return answer.object_content if answer.object_available else None
 
     def confirm(self, node: int, metadata: Metadata) -> None:
-        """Say that a message has come, so that it does not come again."""
+        """Confirm that a message has come, so that it does not come again."""
         came = objects.ConfirmMessageReceivedRequest(node=Node(node_id=node))
         came.run_id, came.message_object_id = metadata.run_id, metadata.message_id
         self.ConfirmMessageReceived(came)
 
     def announce(self, node: int, reply: Outgoing) -> tuple[str, list[str]]:
-        """Say that a reply comes; gives a session, and the ids of the objects that are missing."""
+        """Announce a reply, and return a session and the ids of the objects that are missing."""
         asked = fleet.PushMessagesRequest(
             node=Node(node_id=node),
             messages_list=[message_to_proto(reply.announced())],
             message_object_trees=[inflatable.get_object_tree(reply.message)],
-            clientapp_runtime_list=[0.0],  # how long it took is nobody's business
+            clientapp_runtime_list=[0.0],  # the real time stays secret
         )
         answer = self.PushMessages(asked)
         return answer.session_id, list(dict.fromkeys(answer.objects_to_push))
 
     def push(self, node: int, run: int, session: str, key: str, content: bytes) -> bool:
-        """Send an object of a reply that was announced; gives whether the server took it."""
+        """Send an object of an announced reply, and return whether the server took it."""
         sent = objects.PushObjectRequest(node=Node(node_id=node), run_id=run, session_id=session)
         sent.object_id, sent.object_content = key, content
         return bool(self.PushObject(sent).stored)

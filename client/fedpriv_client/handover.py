@@ -1,4 +1,4 @@
-"""What a site keeps of a job that is finished: its adapter, which is public by now."""
+"""Keep the adapter of a finished job at a site. The adapter is public by now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpriv_client.site_settings import SiteSettings, adapters_folder
 from fedpriv_client.ticks import until_tick
 
 MOST = 32  # adapters that are kept, so that no server fills the disk with them
-WRITING = 1.0, 20e6  # seconds, and bytes in each further one, until a reply about an adapter
+WRITING = 1.0, 20e6  # seconds until a reply about an adapter, and bytes for each further second
 ASK = "ask the coordinator for the folder `adapter` of the run."
 SLACK = 1 << 20  # bytes of an adapter's folder beside its values
 
@@ -34,15 +34,15 @@ def keep_adapter(
     vector: Vector,
     held: int,
 ) -> Path:
-    """Check what a server hands over, and write it as a folder that peft reads.
+    """Check the adapter that a server hands over, and write it as a folder that peft reads.
 
     Args:
-        ledger: the site's, which holds a plan of every job that it took part in.
+        ledger: the site's ledger, with a plan of every job that the site took part in.
         held: bytes of the disk that the open site holds; see `fedpriv_client.held_space`.
 
     Raises:
-        ProtocolError: it is of no job of this site, or another one than was proposed; more than
-            the site allows now; or its values did not arrive whole.
+        ProtocolError: the adapter is of no job of this site, or of another job than was proposed;
+            it is more than the site allows now; or its values did not arrive whole.
         ConfigError: another adapter of the job is here already.
         DataError: there is no room for it.
         OSError: the disk fails.
@@ -78,12 +78,12 @@ def keep_adapter(
 
 
 def said(held_out: Path | float | None) -> str:
-    """Say what a site's `data.held_out` is, without a path: an adapter may be handed on."""
+    """Describe a site's `data.held_out` without its path, because an adapter may be handed on."""
     return "a file" if isinstance(held_out, Path) else str(held_out or "not set")
 
 
 def _check_room(settings: SiteSettings, folder: Path, needed: int, held: int) -> None:
-    """Leave the site all that it may need of the disk after its next start, too."""
+    """Check that an adapter leaves the disk space that the site may need after its next start."""
     kept = sum(1 for path in folder.iterdir() if not path.name.startswith("."))
     if kept >= MOST:
         fix = f"Move those away that you need no longer, then {ASK}"

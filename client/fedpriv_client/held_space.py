@@ -1,4 +1,4 @@
-"""Disk space that is held for what a site writes, so that nothing else takes it meanwhile."""
+"""Hold disk space for what a site writes, so that nothing else takes it in the meantime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = 2**14  # bytes of folders and names
 
 
 def full_disk(folder: Path) -> str:
-    """Return that the disk of a folder is full, for people at the site; nothing if it is not."""
+    """Say to people at the site that a folder's disk is full; return nothing if it is not."""
     free = shutil.disk_usage(folder).free
     text = f"{folder}: the disk is full ({free:,} bytes are free). Make room: what is reserved"
     lasts = "lasts for the site's answers, but not for its next start."
@@ -28,38 +28,38 @@ def full_disk(folder: Path) -> str:
 
 
 class HeldSpace:
-    """Disk space for files that grow, which nothing else can take in the meantime.
+    """Hold disk space for files that grow, so that nothing else can take it in the meantime.
 
-    A file without a name holds it. It gets shorter while something is written, and afterwards
-    holds what is left.
+    A file without a name takes the space. It gets shorter while something is written, and
+    afterwards it takes what is left.
 
     Args:
-        folder: on the file system of the files.
-        most: bytes that they may grow by.
-        grown: by how much they have.
+        folder: a folder on the file system of the files.
+        most: the bytes that the files may grow by.
+        grown: returns the bytes that they have grown by.
 
     Attributes:
         held: bytes that are allocated now.
 
     Raises:
-        OSError: the disk has not so many bytes.
+        OSError: the disk does not have `most` free bytes.
     """
 
     def __init__(self, folder: Path, most: int, grown: Callable[[], int]) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self._most, self._grown, self.held = most, grown, 0
         self._lock = threading.RLock()
-        self._release = weakref.finalize(self, self._file.close)  # at the latest
+        self._release = weakref.finalize(self, self._file.close)  # closes it at the latest then
         self._hold()
 
     def close(self) -> None:
-        """Give all of it back for good."""
+        """Give all space back for good."""
         self._most = self.held = 0
         self._release()
 
     @contextmanager
     def given(self, count: int) -> Iterator[None]:
-        """Give so many bytes back to the disk for as long as the block writes."""
+        """Give `count` bytes back to the disk while the block writes."""
         with self._lock:
             self._keep(max(0, self.held - count))
             try:
@@ -67,7 +67,7 @@ class HeldSpace:
             finally:
                 try:
                     self._hold()
-                except OSError:  # somebody else was quicker: there is less from now on
+                except OSError:  # another program was quicker: less is held from now on
                     os.ftruncate(self._file.fileno(), self.held)
                     with suppress(OSError):
                         self._hold(shutil.disk_usage(self._file.fileno()).free)
@@ -91,7 +91,7 @@ def write_beside(
     """Replace a file that is written beside an answer.
 
     Args:
-        held: for it; None while no site is open.
+        held: the space held for such files; None while no site is open.
 
     Raises:
         OSError: the disk fails, or the file is larger than any may be.

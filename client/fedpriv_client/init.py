@@ -38,13 +38,14 @@ from fedpriv_client.settings import (
 from fedpriv_client.site_settings import cache_folder
 from fedpriv_client.undo_init import undo, unspent
 
-RATE, STEPS = 0.05, 100  # of a usual job, within the site's own limits
+RATE, STEPS = 0.05, 100  # of a usual job, if the site's own limits allow them
 
 
 def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) -> None:
-    """Show the terms of a ledger, ask where there is somebody to ask, and make it.
+    """Show the terms of a ledger, ask for a yes if there is a terminal, and make the ledger.
 
-    A ledger with other terms that nothing was spent from is undone first, with a trace.
+    If there is a ledger with other terms and nothing was spent from it, it is undone first. This
+    leaves a trace.
 
     Args:
         another: these are other people than in the first ledger.
@@ -77,7 +78,7 @@ def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) 
 
 
 def in_words_of(file: SiteFile, terms: Terms) -> Iterator[tuple[str, str]]:
-    """Give by name what a ledger fixes, with what it means."""
+    """Yield the name of each term that a ledger fixes, with its value and meaning."""
     whose = "each by itself" if terms.unit == "record" else "all records of one together"
     alone = terms.budget_alone
     yield "data", str(where(file.data.records))
@@ -101,10 +102,10 @@ def in_words_of(file: SiteFile, terms: Terms) -> Iterator[tuple[str, str]]:
 
 
 def _left_out(file: SiteFile) -> str:
-    """Read the records as the client will; those that are not there yet are not asked about.
+    """Read the records as the client will. If their file is not there yet, only say so.
 
     Returns:
-        What of them would be left out, in words; nothing if all is used.
+        In words, which of them would be left out; nothing if all are used.
 
     Raises:
         DataError: they can't be used as the file says.
@@ -136,17 +137,18 @@ def _mistyped(file: SiteFile, terms: Terms) -> str | None:
 
 
 def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> str:
-    """Make a ledger with the budget that a file states; its terms can't be changed afterwards.
+    """Make a ledger with the budget that a file states. Its terms can't be changed afterwards.
 
     Args:
-        another: the site has a ledger, and these are other people.
+        another: the site has a ledger already, and these are other people.
 
     Returns:
-        The dataset id: a random name, from which nothing of the records can be learned.
+        The dataset id: a random name, from which nothing about the records can be learned.
 
     Raises:
-        LedgerError: there is a ledger already, or the terms make none. Nothing was made.
-        LedgerCorruptError: there was one, which has to be restored.
+        LedgerError: there is a ledger already, or none can be made with these terms. Nothing was
+            made.
+        LedgerCorruptError: there was a ledger, which has to be restored.
     """
     known, stated, state = ledgers(file), file.data.dataset_id, file.site.state_dir
     if known and not another:
@@ -171,10 +173,10 @@ def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> st
 
 
 def usual_job(file: SiteFile, terms: Terms, used: Amounts) -> Life:
-    """Return what a usual job of ε = `budget.per_job` takes of the budget, or that it does not fit.
+    """Return what a usual job of ε = `budget.per_job` takes of the budget, or that it doesn't fit.
 
     Args:
-        used: by the jobs that were accepted, as `History.used`.
+        used: what the accepted jobs use, as `History.used`.
     """
     rate, steps = pace(file)
     noise = calibrate_noise(file.budget.per_job, terms.plan_delta, rate, steps)
@@ -183,7 +185,7 @@ def usual_job(file: SiteFile, terms: Terms, used: Amounts) -> Life:
 
 
 def pace(file: SiteFile) -> tuple[float, int]:
-    """Return the sample rate and the steps of a usual job: the site's own limits, where stated."""
+    """Return the sample rate and steps of a usual job, within the site's own limits."""
     allow, stated = file.allow, file.allow.model_fields_set
     rate = allow.max_rate if "max_rate" in stated else min(RATE, allow.max_rate)
     return rate, min(STEPS, allow.max_steps)

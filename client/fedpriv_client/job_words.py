@@ -1,4 +1,4 @@
-"""A proposed job in plain words, for whoever decides about it. Everything in it is public."""
+"""Describe a proposed job in plain words, for the people who decide. All of it is public."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def described(job: Job, declared_size: int) -> Iterator[tuple[str, str]]:
     """Describe what a job trains, how and how long, what would leave, and who proposed it.
 
     Args:
-        declared_size: units of the site, as its administrator states it.
+        declared_size: the site's number of units, as its administrator states it.
 
     Returns:
         Names, each with a sentence or two.
@@ -59,7 +59,7 @@ def cost(jobs: Jobs, job: Job) -> str:
 
 
 def meaning(jobs: Jobs, job: Job) -> str:
-    """Say what a job's cost means for one unit, and why a first job's is larger than the next."""
+    """Say what a job's cost means for one unit, and why a first job costs more than the next."""
     account, own = jobs.account, job.epsilon
     whole, alone = account["budget"], account["budget_alone"]
     if alone is not None and job.epsilon_alone is not None:

@@ -1,4 +1,4 @@
-"""The jobs of a site, those that ran and those that may: what became of each, and its price."""
+"""The jobs of a site, past and possible ones: the state of each, and its price."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ WAITS: State = "waits for approval"
 
 @dataclass(frozen=True)
 class Job:
-    """One proposal, or one plan of the ledger.
+    """Hold one proposal, or one plan of the ledger.
 
     Attributes:
-        proposal: what was proposed; None of a job from before proposals were kept.
-        paid: steps that are paid for.
+        proposal: what was proposed; None for a job from before proposals were kept.
+        paid: the number of steps that are paid for.
         approval: who said yes to it; None if nobody did, or nobody was asked.
         refusal: who said no to it, if that is known.
-        dataset_id, delta: of the ledger.
-        two_claims: the ledger has a budget for what holds alone, too.
+        dataset_id, delta: those of the ledger.
+        two_claims: whether the ledger also has a budget for the claim that holds alone.
     """
 
     plan: Plan
@@ -53,36 +53,36 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Its id."""
+        """Return the job's id."""
         return self.plan.job
 
     @property
     def digest(self) -> str:
-        """Of its proposal."""
+        """Return the proposal's digest."""
         return self.plan.proposal
 
     @property
     def asked(self) -> Asked:
-        """What a person approves."""
+        """Return what a person approves."""
         return Asked(self.plan, self.dataset_id, self.delta)
 
     @property
     def epsilon(self) -> float:
-        """Of the plan by itself, an upper bound."""
+        """Return an upper bound of ε for the plan by itself."""
         return _epsilon(self.plan, self.delta)
 
     @property
     def epsilon_alone(self) -> float | None:
-        """The same if nobody else's noise counts; None without a budget for that."""
+        """Return the same if only the site's own noise counts; None without a budget for that."""
         return _epsilon(self.plan.alone, self.delta) if self.two_claims else None
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """All jobs of a ledger, those that wait first, then the newest; and what the ledger says.
+    """Hold all jobs of a ledger: first those that wait, then the newest; and the ledger's sums.
 
     Attributes:
-        account: as `fedpriv_client.account.read_account` gives it.
+        account: the sums, as `fedpriv_client.account.read_account` gives them.
     """
 
     jobs: tuple[Job, ...]
@@ -91,14 +91,14 @@ class Jobs:
 
     @property
     def waiting(self) -> tuple[Job, ...]:
-        """Those that wait for somebody's yes."""
+        """Return the jobs that wait for somebody's yes."""
         return tuple(job for job in self.jobs if job.state == WAITS)
 
     def find(self, name: str, digest: str | None = None) -> Job:
         """Find the job with this id or name: one that waits, or else one that was proposed.
 
         Args:
-            digest: of its proposal, where there are several.
+            digest: the digest of its proposal, if there are several.
 
         Raises:
             ConfigError: there is no such job, or there are several.
@@ -124,7 +124,7 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
     """Return the jobs of a site, from its folder.
 
     Args:
-        account: the sums of the ledger; they are read if not given.
+        account: the sums of the ledger; if None, they are read.
 
     Raises:
         LedgerError, ConfigError: the ledger, or what is written beside it, can't be read.
@@ -136,7 +136,7 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
     two = account["budget_alone"] is not None
 
     def job(plan: Plan, row: Mapping[str, Any] | None = None) -> Job:
-        """Return the job of a plan, and of its row in the sums if it has begun."""
+        """Return the job of a plan. A job that has begun also has a row in the sums."""
         kept, yes = proposals.get(plan.proposal), orders.approved.get(plan.proposal)
         paid = 0 if row is None else row["reserved"]
         state: State = "not begun" if row is None else "begun"
@@ -147,10 +147,10 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
         elif orders.refuses(plan.job):
             state = "refused"
         elif row is not None and (adapters_folder(settings.state_dir) / plan.job).exists():
-            state = "handed over"  # the server says that it is over; it can ask for what is left
+            state = "handed over"  # the server says it is over; it may still ask for what is left
         elif row is None and kept is not None and kept.proposal.has_expired:
             state = "expired"
-        elif settings.ask and kept is not None:  # also of a job that began before the site asked
+        elif settings.ask and kept is not None:  # also for a job that began before the site asked
             is_approved = orders.is_approved(
                 Asked(plan, *ledger), settings.approvers, settings.approvals
             )

@@ -1,4 +1,4 @@
-"""The site decides: what it allows, whatever a server asks."""
+"""What a site allows. The site decides, whatever a server asks for."""
 
 from __future__ import annotations
 
@@ -25,38 +25,40 @@ _WHOLE = ".modules_to_save."  # what peft calls a layer that is trained whole
 
 @dataclass(frozen=True)
 class Limits:
-    """What the site's administrator allows.
+    """Hold what the site's administrator allows.
 
-    What is left out here is what a simulation allows; a site's file says all of it, with its own
+    The defaults here are what a simulation allows. A site's file sets all of it, with its own
     defaults (`fedpriv.config.site_file.AllowSection`).
 
     Attributes:
-        per_job: ε that one job may cost by itself; a ledger's rule may charge more for it.
-        per_job_alone: the same if every other site of a secure sum works with the server; None:
-            whatever the ledger's second budget has.
-        methods: names a server may ask for.
-        base_digest: of the only base that may be used: weights, tokenizer, configuration. Of a
-            base as it is stored, also for a job that quantises it; or of it in 8 or 4 bits alone.
-        begin_digest: of the only adapter that a job may begin at; None for none.
-        labels: of the records, in the model's order; none for text.
+        per_job: the most ε that one job may cost by itself; a ledger's rule may charge more for it.
+        per_job_alone: the same if every other site of a secure sum works with the server; None
+            allows all of the ledger's second budget.
+        methods: the names of methods that a server may ask for.
+        base_digest: digest of the only base that may be used: weights, tokenizer, configuration. It
+            is that of the base as stored, also for a job that quantises it; or that of the base in
+            8 or 4 bits alone.
+        begin_digest: digest of the only adapter that a job may begin at; None for none.
+        labels: the records' labels, in the model's order; empty for text.
         min_noise, max_rate, max_steps: bounds on a plan, whatever its ε.
-        min_noise_alone: the least of a step's noise that this site adds itself in a secure sum;
-            None: its share of `min_noise`.
-        max_length: tokens of the longest example.
-        numerics: modes a server may ask for; leave ``strict`` alone to insist on it.
-        ticks: when a reply leaves is a function of public settings (`fedpriv_client.ticks`).
-        max_r: rank of an adapter.
-        max_trainable: parameters that are trained, adapter and new head together.
-        max_synthetic: public records that a method may have the site hold.
-        max_basis: bytes of what it has to hold of them.
-        targets: names of the layers that may get an adapter, or be trained whole; none for any.
+        min_noise_alone: the least noise that this site itself adds to a step of a secure sum; None
+            for its share of `min_noise`.
+        max_length: the most tokens of an example.
+        numerics: the modes that a server may ask for; with ``strict`` alone, it is required.
+        ticks: whether the time when a reply leaves is a function of public settings
+            (`fedpriv_client.ticks`).
+        max_r: the highest rank of an adapter.
+        max_trainable: the most trained parameters, adapter and new head together.
+        max_synthetic: the most public records that a method may have the site hold.
+        max_basis: the most bytes of what the site has to hold of them.
+        targets: names of the layers that may get an adapter, or be trained whole; empty allows any.
         statement: whether a job has to say what it is for, and be signed.
         evaluation: whether a job may look at held-out records.
         held_out: the declared number of units that are held out; None without one.
-        controller: what a controller may move: nothing (``none``), or how noise is divided among
+        controller: what a controller may change: nothing (``none``), or how noise is divided among
             groups (``fixed-noise``).
-        roster: of those whom the site may be added up with; None if it adds up with nobody.
-        max_colluding_at_least: of these, as many at least have to be counted as dishonest.
+        roster: the sites with which this one may form a secure sum; None if it may with nobody.
+        max_colluding_at_least: how many of them, at least, a job has to count as dishonest.
     """
 
     per_job: float
@@ -98,7 +100,7 @@ class Limits:
         return plan
 
     def refusals(self, proposal: Proposal, terms: Terms) -> Iterator[FedprivError]:
-        """Give all that this site does not allow of a proposal, before a model is loaded for it."""
+        """Yield all that this site does not allow in a proposal, before it loads a model."""
         yield from _foreign("methods", "method", proposal.method, self.methods)
         if self.statement and proposal.statement is None:
             yield StatementError("statement: is missing, and needed here (allow.statement).")
@@ -123,7 +125,7 @@ class Limits:
             yield LimitError(f"evaluation.sites: {text}", "held-out")
         elif proposal.evaluation is not None and privacy.numerics == "default":
             drawn = privacy.sample_rate * (self.held_out or 0)
-            if drawn > MAX_DRAWN:  # as of the units that are trained on, see `History.check_drawn`
+            if drawn > MAX_DRAWN:  # as for training units, see `History.check_drawn`
                 text = f"would draw {drawn:,.0f} units, and {MAX_DRAWN:,} are the most that default"
                 fix = 'numerics can add up. Use privacy.numerics = "strict", or a lower rate.'
                 yield LimitError(f"evaluation.sites: a look {text} {fix}", "held-out")
@@ -134,7 +136,7 @@ class Limits:
             yield from self._sharing_refusals(proposal.shared, terms)
 
     def _sharing_refusals(self, shared: SharedNoise, terms: Terms) -> Iterator[LimitError]:
-        """Give all that this site does not allow of a secure sum."""
+        """Yield all that this site does not allow in a secure sum."""
         if self.roster is None or self.roster.digest != shared.roster:
             pinned = "none" if self.roster is None else self.roster.digest
             text = f"the sum is of the sites of {shared.roster}, and this site's roster is {pinned}"
@@ -155,7 +157,7 @@ class Limits:
             )
 
     def model_refusals(self, proposal: Proposal) -> Iterator[LimitError]:
-        """Give all that this site does not allow of a proposal's model and of its trained part."""
+        """Yield all that this site does not allow in a proposal's model and its trained part."""
         if self.labels != proposal.model.labels:
             text = f"{proposal.model.labels} are not this site's labels {self.labels}."
             yield LimitError(f"model.labels: {text}", "labels")
@@ -176,9 +178,9 @@ class Limits:
     def calibrated(self, proposal: Proposal, terms: Terms) -> Plan:
         """Turn a proposal into a plan, whether or not the site allows it.
 
-        The noise is calibrated to the smaller of the proposed ε and the site's cap for a job, at
-        the proposed rate and steps and the site's own δ. In a secure sum the noise is the proposed
-        one, the same for all sites, and `check_cost` says whether it is enough.
+        The noise is calibrated to the smaller of the proposed ε and the site's cap for a job, with
+        the proposed rate and steps and the site's own δ. In a secure sum the proposed noise is
+        used, which is the same for all sites, and `check_cost` checks whether it is enough.
         """
         privacy, shared = proposal.privacy, proposal.shared
         epsilon, delta = min(privacy.epsilon, self.per_job), terms.plan_delta
@@ -202,10 +204,10 @@ class Limits:
         )
 
     def check_cost(self, plan: Plan, terms: Terms) -> None:
-        """Check a plan whose noise somebody else chose against the caps, under both claims.
+        """Check the caps for a plan whose noise somebody else chose, under both claims.
 
         Raises:
-            LimitError: it costs more, or has less noise than any step may.
+            LimitError: it costs more than one job may, or has less noise than the site allows.
         """
         alone: tuple[Limit, Limit] = ("min-noise-alone", "per-job-alone")
         usual: tuple[Limit, Limit] = ("min-noise", "per-job")
@@ -229,10 +231,10 @@ class Limits:
                 )
 
     def check_trained(self, vector: TrainableVector) -> None:
-        """Check what a loaded model would train: how much, and in which layers.
+        """Check how many parameters a loaded model would train, and in which layers.
 
         Raises:
-            LimitError: more parameters, or other layers, than the site allows.
+            LimitError: there are more parameters, or other layers, than the site allows.
         """
         if vector.size > self.max_trainable:
             text = f"lora: would train {vector.size:,} parameters, more than this site allows,"
@@ -241,25 +243,25 @@ class Limits:
             )
         layers = {name.partition(".lora_")[0] for name in vector.names if ".lora_" in name}
         whole = {name.partition(_WHOLE)[0] for name in vector.names if _WHOLE in name}
-        heads = {name for name in whole if name.endswith(HEADS)}  # of a classifier, always trained
+        heads = {name for name in whole if name.endswith(HEADS)}  # a classifier's, always trained
         for refusal in self._foreign_targets(sorted(layers | (whole - heads))):
             raise refusal
 
     def check_held(self, records: int, needed: int) -> None:
-        """Check what a method would hold of its public records.
+        """Check how much memory a method would need for its public records.
 
         Args:
             needed: bytes.
 
         Raises:
-            LimitError: more than the site allows.
+            LimitError: it is more than the site allows.
         """
         if needed > self.max_basis:
             text = f"synthetic.size: the gradients of {records} records are {needed:,} bytes,"
             raise LimitError(f"{text} more than this site allows, {self.max_basis:,}.", "max-basis")
 
     def _foreign_targets(self, layers: Iterable[str]) -> Iterator[LimitError]:
-        """Refuse layers that may get no adapter here. Of a path (``h.0.attn``) its end counts."""
+        """Refuse layers that may get no adapter here. The end of a path (``h.0.attn``) counts."""
         names = dict.fromkeys(layer.rpartition(".")[2] for layer in layers)
         foreign = [name for name in names if self.targets and name not in self.targets]
         if foreign:

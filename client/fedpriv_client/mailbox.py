@@ -1,4 +1,4 @@
-"""What waits for an answer at a site that is busy: never more than it can do something with."""
+"""Hold messages for a busy site: never more than it can use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MOST = 4  # questions that wait
 
 
 class Mailbox:
-    """Messages on their way from the thread that asks for them to the one that answers.
+    """Pass messages from the thread that asks for them to the thread that answers.
 
-    Of requests for a step, or for a share of its sum, one waits, the latest: the others were asked
-    again, or their round is over. Of adapters the newest waits, as each may be large; of questions
-    the newest few.
+    Only the latest request for a step, or for a share of its sum, waits: the others were asked
+    again, or their round is over. Only the newest adapter waits, because each may be large. Of the
+    questions the newest few wait.
     """
 
     def __init__(self) -> None:
@@ -28,33 +28,33 @@ class Mailbox:
         self._closed = False
 
     def wants(self, metadata: Metadata) -> bool:
-        """Tell whether there is room for a message, before more of it is fetched."""
+        """Tell whether a message is wanted, before more of it is fetched."""
         kind = metadata.message_type
         with self._news:
             is_newest = not self._step or _round(metadata) >= _round(self._step[0].metadata)
             return kind in (*QUESTIONS, HANDOVER) or (kind in STEPS and is_newest)
 
     def put(self, message: Message) -> None:
-        """Let a message that is wanted wait for its turn."""
+        """Add a message that is wanted, to wait for its turn."""
         others = {HANDOVER: self._handover, **dict.fromkeys(STEPS, self._step)}
         with self._news:
             others.get(message.metadata.message_type, self._questions).append(message)
             self._news.notify()
 
     def get(self) -> Message | None:
-        """Wait for the next message, questions first; None when the mailbox is closed."""
+        """Wait for the next message, questions first; return None when the mailbox is closed."""
         with self._news:
             self._news.wait_for(lambda: self._closed or any(self._boxes))
             return None if self._closed else next(filter(None, self._boxes)).popleft()
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Forget all messages that wait."""
         with self._news:
             for box in self._boxes:
                 box.clear()
 
     def close(self) -> None:
-        """Give nothing out any more."""
+        """Give out no more messages."""
         with self._news:
             self._closed = True
             self._news.notify()

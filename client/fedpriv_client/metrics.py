@@ -1,8 +1,8 @@
-"""What a site's process says of itself to Prometheus: public figures of ledger and orders.
+"""Figures of a site's process for Prometheus: public figures of ledger and orders.
 
 Privacy
-    Read from the status, the orders, the proposals that are kept, and what the ledger adds up to.
-    None of that is computed from records.
+    They are read from the status, the orders, the kept proposals, and the sums of the ledger. None
+    of that is computed from records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FIGURES = tuple(named for named in list(vars().values()) if isinstance(named, Fi
 
 
 def site_figures(file: SiteFile, config: Path) -> dict[Figure, Samples]:
-    """Return the present figures of a site, without those of a ledger that is not open yet."""
+    """Return a site's present figures. Those of a ledger that is not open yet are left out."""
     state_dir = file.site.state_dir
     is_connected = read_status(state_dir).get("connection") == "connected"
     found: dict[Figure, Samples] = {CONNECTED: _one(is_connected)}

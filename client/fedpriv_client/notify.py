@@ -1,9 +1,9 @@
-"""`[notify]`: somebody is told, by Apprise, that a job waits for a yes.
+"""`[notify]`: tell people, by Apprise, that a job waits for a yes.
 
 Privacy
-    A notice holds public facts: the job, what the coordinator states of it, and where to decide.
-    One is sent when a proposal is new on the list, which depends on no record. It is plain text, as
-    a coordinator's words are in it.
+    A notice holds public facts: the job, what the coordinator states about it, and where to decide.
+        It is sent when a proposal is new on the list, which depends on no record. It is plain text,
+        because it holds a coordinator's words.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fedpriv_client.proposals import KeptProposal
 from fedpriv_client.stated import stated
 
 log = logging.getLogger(__name__)
-LIMIT = 30.0  # seconds until nobody waits for an answer any more
+LIMIT = 30.0  # seconds to wait for an answer
 
 
 def notifier(file: SiteFile) -> Callable[[KeptProposal], None]:
-    """Return what sends a notice to every address of a site's file, and waits for none.
+    """Return a function that sends a notice to every address of a site's file, without waiting.
 
     Raises:
-        ConfigError: Apprise is not installed, or takes an address for none.
+        ConfigError: Apprise is not installed, or does not accept an address.
     """
     section = file.notify
     assert section is not None
@@ -36,7 +36,7 @@ def notifier(file: SiteFile) -> Callable[[KeptProposal], None]:
     except ImportError:
         fix = "Install it: pip install 'fedpriv[notify]'."
         raise ConfigError("needs the package apprise", key="notify.urls", fix=fix) from None
-    logging.getLogger("apprise").disabled = True  # it would tell what a URL holds
+    logging.getLogger("apprise").disabled = True  # it would log what a URL holds
     senders = []
     for index, url in enumerate(section.urls):
         senders.append(Apprise())
@@ -53,7 +53,7 @@ def notifier(file: SiteFile) -> Callable[[KeptProposal], None]:
             asked = index, sender, title, "\n".join(told)
             try:
                 threading.Thread(target=_send, args=asked, name="notice", daemon=True).start()
-            except RuntimeError:  # no thread is left, and the server hears the same (law 18)
+            except RuntimeError:  # no thread is left; the server hears the same (law 18)
                 log.warning("A notice was not sent: notify.urls.%d, for lack of a thread.", index)
 
     return notify
@@ -63,7 +63,7 @@ def _send(index: int, sender: Any, title: str, body: str) -> None:
     sent: list[bool] = []
 
     def send() -> None:
-        with suppress(Exception):  # whose text may quote the URL
+        with suppress(Exception):  # an error's text may quote the URL
             sent.append(sender.notify(title=title, body=body, body_format="text"))
 
     at_work = threading.Thread(target=send, name="sending", daemon=True)

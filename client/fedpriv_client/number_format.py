@@ -1,4 +1,4 @@
-"""The number format that a site's `compute.dtype = "auto"` came to, kept for each job.
+"""The number format that a site with `compute.dtype = "auto"` chose, kept for each job.
 
 Privacy
     It was found on random tokens. A site answers in the same way whether or not it could be kept.
@@ -22,11 +22,11 @@ from fedpriv_client.held_space import HeldSpace, write_beside
 from fedpriv_client.site_settings import SiteSettings
 
 log = logging.getLogger(__name__)
-MOST = 100  # jobs; the oldest is forgotten
+MOST = 100  # jobs; the oldest are forgotten
 
 
 def model_of(file: SiteFile) -> ModelSection:
-    """Return the model that a site allows, as far as its own file says."""
+    """Return the model that a site allows, as far as its own file describes it."""
     name, labels = file.allow.model, file.data.labels
     if labels:
         return ModelSection(name=name, task="classification", labels=labels)
@@ -34,7 +34,7 @@ def model_of(file: SiteFile) -> ModelSection:
 
 
 def warn(file: SiteFile) -> None:
-    """Tell the log if the number format of the file is slower than float32 on this machine."""
+    """Log a warning if the number format of the file is slower than float32 on this machine."""
     warn_if_slower(model_of(file), file.compute)
 
 
@@ -51,8 +51,8 @@ def settle(
     In a simulation one trial settles the format for all sites, so ``auto`` is float32 by now.
 
     Args:
-        look: as of `WorkerPool.borrow`.
-        held: disk space, as of `write_beside`.
+        look: as for `WorkerPool.borrow`.
+        held: disk space, as for `write_beside`.
 
     Raises:
         FedprivError: ``auto`` is tried, and the model can't be loaded or used.
@@ -71,12 +71,12 @@ def settle(
 
 
 def compute_of(settings: SiteSettings, job: str) -> ComputeSection:
-    """Return the format that an ``auto`` site computes a job with, as far as it is settled."""
+    """Return the compute settings of a job at an ``auto`` site; float32 until that is settled."""
     return computed_in(settings.compute, _known(settings).get(job, "float32"))
 
 
 def _known(settings: SiteSettings) -> dict[str, str]:
-    """Return the number formats by job; none if the file can't be read as such."""
+    """Return the number formats by job; none if the file can't be read."""
     try:
         found = json.loads((settings.state_dir / FORMATS).read_text(encoding="utf-8"))
         return {str(job): dtype for job, dtype in found.items() if dtype in SETTLED}

@@ -1,6 +1,6 @@
-"""What the administrator says to a running site: pause, go on, refuse a job, approve a proposal.
+"""Orders of the administrator to a running site: pause, resume, refuse a job, approve a proposal.
 
-Said by a file in the site's folder, so that it holds across restarts and needs no port.
+They are kept in a file in the site's folder. So they hold across restarts and need no port.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Reason = Literal["agreement", "ethics", "usual", "purpose", "recipients", "cost"
 
 
 class Said(Section):
-    """Who decided about a job, and why.
+    """Hold who decided about a job, and why.
 
     Attributes:
-        by: who, or how.
-        reason: of the list; None where nobody was asked for one.
+        by: who decided, or how.
+        reason: a reason of the list; None if nobody was asked for one.
         text: more about it, in the person's own words.
-        agreed: name and text may leave the site.
+        agreed: whether name and text may leave the site.
     """
 
     by: str = Field(max_length=200)
@@ -40,13 +40,14 @@ class Said(Section):
 
 
 class Approval(Said):
-    """That a person said yes to a proposal, or no to a job.
+    """Record that a person said yes to a proposal, or no to a job.
 
     Attributes:
-        job: that it is for.
-        at: when.
-        plan: digest of what the person was asked, as `Asked.digest`: the site's own file decides
-            the price, too. None of a no; a yes without it, of an older version, does not count.
+        job: the job's id or name.
+        at: when the person said so.
+        plan: digest of what the person was asked, as `Asked.digest`, because the site's own file
+            also decides the price. It is None for a no. A yes without it, from an older version,
+            does not count.
         before: the yes of another person, which was there already.
     """
 
@@ -57,11 +58,11 @@ class Approval(Said):
 
     @property
     def persons(self) -> tuple[Approval, ...]:
-        """All who said so, the first of them first."""
+        """Return all who said so, in order of time."""
         return (*(() if self.before is None else self.before.persons), self)
 
     def as_row(self, key: bytes, proposal: str) -> dict[str, str]:
-        """Return the approval as a ledger's row keeps it; a secret key hides guessable names."""
+        """Return the approval as a ledger's row keeps it. A secret key hides guessable names."""
         person = hmac.new(key, canonical_json([proposal, self.by]), "sha256").hexdigest()
         row = {"person": person, "reason": self.reason or "none"}
         return {**row, "name": self.by, "text": self.text} if self.agreed else row
@@ -69,7 +70,7 @@ class Approval(Said):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person is asked to approve: a plan, paid from one ledger at its δ."""
+    """Hold what a person is asked to approve: a plan, paid from one ledger at its δ."""
 
     plan: Plan
     dataset_id: str
@@ -77,26 +78,26 @@ class Asked:
 
     @property
     def digest(self) -> str:
-        """Of all that decides whose records pay, and how much; not of when its answers leave."""
+        """Return the digest of what decides whose records pay and how much, but not of `ticks`."""
         plan = replace(self.plan, ticks=False).as_row()
         return sha256(canonical_json([plan, self.dataset_id, self.delta]))
 
 
 class Orders(Section):
-    """What stands. Kept until it is changed.
+    """Hold the present orders, which stay until they are changed.
 
     Attributes:
-        paused: compute nothing, for any job.
-        refused: jobs to which no request is answered any more, by id, or by the name that the
-            coordinator gave them, which an id begins with.
-        approved: digest of a proposal → that a person said yes to it, and to no other.
-        reasons: a refused job, as in `refused` → who said no, and why.
+        paused: whether the site computes nothing, for any job.
+        refused: jobs for which no request is answered any more, by id, or by the coordinator's name
+            for them, with which an id begins.
+        approved: by digest of a proposal, the yes to this proposal and no other.
+        reasons: by refused job, as in `refused`, who said no and why.
     """
 
     paused: bool = False
     refused: tuple[str, ...] = ()
-    approved: dict[str, Approval] = Field({})  # which older versions don't know
-    reasons: dict[str, Approval] = Field({})  # nor this
+    approved: dict[str, Approval] = Field({})  # older versions don't know it
+    reasons: dict[str, Approval] = Field({})  # nor this one
 
     @classmethod
     def read(cls, folder: Path) -> Orders:
@@ -118,15 +119,15 @@ class Orders(Section):
         return found
 
     def write(self, folder: Path) -> None:
-        """Let these stand from now on."""
+        """Write these orders, which hold from now on."""
         write_json(folder / "orders.json", self.model_dump(mode="json"))
 
     @classmethod
     def change(cls, folder: Path, how: Callable[[Orders], Orders]) -> Orders:
-        """Give an order beside those that stand; of two people at once, neither's is lost.
+        """Change the orders. If two people do so at once, neither change is lost.
 
         Raises:
-            ConfigError: those that stand can't be read.
+            ConfigError: the present orders can't be read.
         """
         with (private_folder(folder) / "orders.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -135,14 +136,14 @@ class Orders(Section):
             return stands
 
     def refusing(self, job: str, said: Said | None = None) -> Orders:
-        """Add the refusal of a job, or of all jobs of that name; forget any approval of one."""
+        """Add the refusal of a job, or of all jobs of that name, and forget their approvals."""
         stands = self.model_copy(update={"refused": tuple(sorted({*self.refused, job}))})
         approved = {d: yes for d, yes in self.approved.items() if not stands.refuses(yes.job)}
         reasons = self.reasons if said is None else {**self.reasons, job: _now(job, said)}
         return stands.model_copy(update={"approved": approved, "reasons": reasons})
 
     def not_refusing(self, job: str) -> Orders:
-        """Take that refusal out of the orders."""
+        """Remove that refusal from the orders."""
         refused = tuple(name for name in self.refused if name != job)
         reasons = {name: no for name, no in self.reasons.items() if name != job}
         return self.model_copy(update={"refused": refused, "reasons": reasons})
@@ -167,7 +168,7 @@ class Orders(Section):
         return self.model_copy(update={"approved": {**self.approved, plan.proposal: yes}})
 
     def persons(self, asked: Asked, approvers: Sequence[str] = ()) -> tuple[Approval, ...]:
-        """Return the approvals that count. One at another price, or of other records, does not.
+        """Return the approvals that count. One at another price, or for other records, does not.
 
         Args:
             approvers: who may approve; if empty, everybody who can give orders.
@@ -186,7 +187,7 @@ class Orders(Section):
         return len(self.persons(asked, approvers)) >= needed
 
     def refusal(self, job: str) -> Approval | None:
-        """Return who refused a job, if a person was named."""
+        """Return who refused a job and why, if a person was named."""
         return self.reasons.get(job) or self.reasons.get(job.rpartition("-")[0])
 
     def _check_not_refused(self, job: str, advice: str = "") -> None:
@@ -201,11 +202,11 @@ class Orders(Section):
             raise PausedError("This site is paused: fedpriv-client resume lets it go on.")
 
     def check_approved(self, asked: Asked, approvers: Sequence[str] = (), needed: int = 1) -> None:
-        """Check that so many persons said yes to a plan.
+        """Check that at least `needed` persons said yes to a plan.
 
         Raises:
-            PausedError: nobody has yet. Asked again later, the answer may be another; and a server
-                can't tell it from that of a site that is paused.
+            PausedError: not enough have yet. Later the answer may be another. A server can't tell
+                this error from that of a paused site.
         """
         if not self.is_approved(asked, approvers, needed):
             job = asked.plan.job

@@ -32,11 +32,11 @@ from fedpriv_client.site_settings import SiteSettings, adapters_folder, work_fol
 
 @dataclass(frozen=True)
 class Federated:
-    """The adapter of a job, which the site may use.
+    """Hold the adapter of a job, which the site may use.
 
     Attributes:
-        folder: where it is.
-        spec: how the job has the site's records prepared.
+        folder: where the adapter is.
+        spec: how the site's records are prepared for the job.
     """
 
     folder: Path
@@ -72,7 +72,7 @@ def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
 
 @contextmanager
 def at_work(state_dir: Path) -> Iterator[Path]:
-    """Let one command at a time be at work; gives a folder that is gone afterwards, errors or not.
+    """Let only one such command run, and yield a folder that is removed in any case afterwards.
 
     Raises:
         RunningError: another such command is at work, or the client runs.
@@ -86,7 +86,7 @@ def at_work(state_dir: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         stack.enter_context(only_process(private_folder(work_folder(state_dir))))
         made = work_folder(state_dir) / "adapters"
-        for left in (made, *site_models(state_dir).glob(".*.tmp")):  # of a process that was killed
+        for left in (made, *site_models(state_dir).glob(".*.tmp")):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
         stack.callback(shutil.rmtree, private_folder(made), ignore_errors=True)
         yield made
@@ -94,19 +94,19 @@ def at_work(state_dir: Path) -> Iterator[Path]:
 
 @contextmanager
 def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[tuple[OwnRecords, Worker]]:
-    """Read the records and load the model; their clear text is gone afterwards, errors or not.
+    """Read the records and load the model. The records' clear text is removed in any case.
 
     Raises:
         DataError: see `read_records`.
         ModelError, ConfigError, ProtocolError: the model can't be loaded, or is another.
 
     Privacy:
-        Nothing of them leaves the site.
+        Nothing of the records leaves the site.
     """
     settings, proposal = chosen.settings, chosen.facts.proposal
     with ExitStack() as stack:
         cache = own_cache(settings.state_dir)
-        shutil.rmtree(cache, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(cache, ignore_errors=True)  # left by a killed process
         stack.callback(shutil.rmtree, private_folder(cache), ignore_errors=True)
         say("Reading the records")
         records = read_records(settings, cache)
@@ -118,7 +118,7 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[tuple[OwnR
 
 
 def own_cache(state_dir: Path) -> Path:
-    """Return the folder for clear text of records; it is not the one of the site's process."""
+    """Return the folder for clear text of records. The site's process has another one."""
     return work_folder(state_dir) / "cache"
 
 

@@ -1,4 +1,4 @@
-"""A site's records, as its own file has them read, and whether there is anything to learn from."""
+"""Read a site's records as its own file says, and check that they have something to learn."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedpriv.models.config import ModelSection
 from fedpriv_client.site_settings import SiteSettings
 from fedpriv_client.ticks import SLOWER, preparation
 
-WRITTEN = 1.2  # times that tokens take which are also written
+WRITTEN = 1.2  # factor on the time if tokens are also written
 
 
 def read_records(settings: SiteSettings, cache_dir: Path) -> OwnRecords:
-    """Read the records of a site, with its held-out records apart.
+    """Read the records of a site, with the held-out records apart.
 
     Raises:
         DataError: see `read_own`.
@@ -36,21 +36,21 @@ def read_records(settings: SiteSettings, cache_dir: Path) -> OwnRecords:
 
 
 def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
-    """Check that the model which the site allows has something to learn from its records.
+    """Check that the model which the site allows has something to learn from the records.
 
     Raises:
-        DataError: too few records give an example; names rows and never what they hold. Or they
-            take longer to prepare than a proposal has for it.
+        DataError: too few records give an example; names rows, never what they hold. Or they take
+            longer to prepare than a proposal allows.
         ModelError: the model is not there and can't be downloaded, or has no tokenizer.
 
     Privacy:
-        For the administrator, before the site connects. It is decided by the site's own file, once:
-        no proposal changes it, and no answer to one depends on it (law 18).
+        For the administrator, before the site connects. The site's own file decides it, once: no
+        proposal changes it, and no answer to a proposal depends on it (law 18).
     """
     assert settings.model is not None
     spec, looks = settings.longest, settings.limits.evaluation
     model = ModelSection(name=settings.model, begin=settings.begin)
-    fetch_base(model)  # now: a proposal's answer must not depend on room for what a hub sends
+    fetch_base(model)  # now: no answer may depend on disk space for a download
     tokenizer = load_tokenizer(model)
     began = time.monotonic()
     tally = tally_records(own.training, spec, tokenizer, rows=own.rows)
@@ -68,7 +68,7 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
 
 
 def _check_preparation(settings: SiteSettings, took: float) -> None:
-    """Check that no proposal's records are prepared after their tick (law 19)."""
+    """Check that for any proposal the records are prepared before their tick (law 19)."""
     if took > (allowed := preparation(settings)):
         problem = f"takes {took:.1f} s to prepare, and would have {allowed:.1f} s for a proposal"
         fix = f"Set it to {2 * took:.0f}: when an answer leaves may not depend on the records."
@@ -76,7 +76,7 @@ def _check_preparation(settings: SiteSettings, took: float) -> None:
 
 
 def refuse_empty(settings: SiteSettings, tally: Tally, *, held_out: bool = False) -> None:
-    """Refuse records of which too few give an example: those that train, or those held out.
+    """Refuse records if too few of them give an example: those to train on, or those held out.
 
     Raises:
         DataError: see `Tally.check`.

@@ -1,9 +1,9 @@
 """The site's own page: its jobs in plain words, what they cost, and what waits for a yes.
 
 Privacy
-    Made of the site's settings, of proposals, and of sums over the ledger's rows: but for how full
-    a full disk is, nothing in it is computed from records. Nothing of the site's own models is on
-    it (law 16).
+    The page is made of the site's settings, of proposals, and of sums over the ledger's rows.
+    Except for how full a full disk is, nothing in it is computed from records. Nothing of the
+    site's own models is on it (law 16).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
     """Return the page as it is now.
 
     Args:
-        form_key: the key that a form has to send along; None makes a page without forms.
+        form_key: the key that a form has to send back; None makes a page without forms.
 
     Raises:
         LedgerError, ConfigError: as `fedpriv_client.jobs.jobs_of`.
@@ -88,7 +88,7 @@ def write_site_page(file: SiteFile, config: Path, out: Path) -> None:
 
 
 def _budgets(account: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give the budget for life under each claim of the ledger, and what is left of it."""
+    """Yield the budget for life under each claim of the ledger, and what is left of it."""
     terms, used = terms_in(account), account["used"]
     size = len(used) // len(terms.claims)
     for at, claim in enumerate(terms.claims):
@@ -110,7 +110,7 @@ def _budgets(account: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]:
-    """Give what a job may ask for here, as the site's file says."""
+    """Yield what a job may ask for here, by the site's file."""
     allow, budget = file.allow, file.budget
     yield "ε of one job", f"at most {budget.per_job:g}"
     if allow.statement:

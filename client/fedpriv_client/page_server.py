@@ -1,10 +1,11 @@
-"""The site's page at a port of this machine, for whoever has its token, with buttons to decide.
+"""Serve the site's page at a port of this machine, to people with its token; buttons decide.
 
-A process of its own, beside the client: it never has a record, and the client need not run. It
-reads the site's folder anew for each look, and gives orders by the same file as the commands.
+It is a process of its own, beside the client. It never has a record, and the client need not run.
+It reads the site's folder again for each request, and gives orders through the same file as the
+commands.
 
-Beside what `fedpriv.local_page` refuses, a page of another origin is known by its Origin, and by
-not having the key that is in this page's own forms.
+`fedpriv.local_page` refuses some requests. Forms of another origin are refused, too: they have
+another Origin header, and lack the key that is in this page's own forms.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ def serve_page(file: SiteFile, config: Path, port: int) -> None:
         ConfigError: the port can't be bound.
         LedgerError: there is no ledger yet.
     """
-    site_settings(file, config)  # what is wrong shows here
+    site_settings(file, config)  # errors show here
     serve_locally(lambda token: page_app(file, config, token), file.site.state_dir, port)
 
 
 def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
-    """Make the app of the page and of its buttons.
+    """Make the app for the page and its buttons.
 
     Args:
         token: the password; any user name will do.
@@ -86,7 +87,7 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
 
 
 async def said_in(request: Request, form: Mapping[str, str]) -> Said:
-    """Read who decides, and why, from a form or else from the user name that the browser sent.
+    """Read who decides, and why, from a form; if it has no name, from the browser's user name.
 
     Raises:
         ConfigError: as `persons.said_of`.
@@ -97,10 +98,10 @@ async def said_in(request: Request, form: Mapping[str, str]) -> Said:
 
 
 async def own_form(request: Request, form_key: str) -> dict[str, str]:
-    """Read the fields of a form of this very page, with a job and a digest.
+    """Read the fields of a form of this page: they include a job and a digest.
 
     Raises:
-        HTTPException: the form came from elsewhere, or it is no such form.
+        HTTPException: the form came from another page, or is not such a form.
     """
     origin = request.headers.get("origin")
     if origin != f"http://{request.headers['host']}":

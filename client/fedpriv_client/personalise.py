@@ -1,4 +1,4 @@
-"""`fedpriv-client personalise`: a site's own models, which answer with the federation's."""
+"""`fedpriv-client personalise`: own models of a site, which answer with the federation's."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from fedpriv_client.site_job import recipe_of
 
 @dataclass(frozen=True)
 class Made:
-    """What was made.
+    """Hold what `personalise` made.
 
     Attributes:
         folder: the site model, with all adapters.
-        training: examples that were learned from.
-        parts: of them that were left out in turn, to choose by; 0 if none were.
-        models: passes, losses and weights. Private, as all of it.
+        training: the number of examples that were learned from.
+        parts: how many parts of them were left out in turn, to choose by; 0 if none were.
+        models: passes, losses and weights. They are private, as all of this is.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Made:
     models: OwnModels
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON, for the site's own administrator."""
+        """Return all of it as JSON, for the site's own administrator."""
         answer = self.models.answer
         models = {
             kind: {"best": one.best.as_dict(), "passes": [epoch.as_dict() for epoch in one.epochs]}
@@ -67,19 +67,19 @@ class Made:
 
 
 class Watch:
-    """Is told of what `personalise` does, for the administrator's screen; this one is silent."""
+    """Follow what `personalise` does, for the administrator's screen. This class is silent."""
 
     def say(self, text: str) -> None:
-        """Say what is done next."""
+        """Show what is done next."""
 
     def begun(self, kind: OwnKind) -> None:
-        """Hear of each model before it is trained."""
+        """Take note of a model before it is trained."""
 
     def told(self, epoch: Epoch) -> None:
-        """Hear of every pass over the records."""
+        """Take note of a pass over the records."""
 
     def learned(self, step: int, steps: int) -> None:
-        """Hear of every step of the single adapter, of how many."""
+        """Take note of a step of the single adapter, and of the number of its steps."""
 
 
 def personalise(
@@ -92,16 +92,16 @@ def personalise(
 ) -> Made:
     """Train a site's own models, and make the folder in which they answer with the federation's.
 
-    What an earlier call made of the same job is replaced when this is whole.
+    What an earlier call made of the same job is replaced once the new folder is complete.
 
     Args:
-        adapter: folder of the job's adapter; the newest that was handed over without it.
+        adapter: folder of the job's adapter; by default the newest that was handed over.
         single: let one adapter answer by itself. It learns what the models answer together; for
-            labels it is the job's, trained further.
-        watch: is told of what is done; nobody is without it.
+            labels it is the job's adapter, trained further.
+        watch: follows what is done; None for nobody.
 
     Raises:
-        ConfigError, DataError, ModelError: it can't be begun; names what to do.
+        ConfigError, DataError, ModelError: it can't begin; names what to do.
         RunningError: another one is under way.
         KeyboardInterrupt: nothing was changed.
 
@@ -128,7 +128,7 @@ def personalise(
 def _train(
     chosen: Federated, file: OwnSiteFile, config: Path, folder: Path, single: bool, watch: Watch
 ) -> tuple[OwnParts, OwnModels]:
-    """Train the models, and put their adapters into a folder; no more is in memory afterwards."""
+    """Train the models and write their adapters into a folder. Only results stay in memory."""
     settings, facts = chosen.settings, chosen.facts
     recipe = recipe_of(facts.proposal, settings)
     labels = bool(recipe.model.labels)
@@ -184,7 +184,7 @@ def _train(
 def run(
     file: OwnSiteFile, config: Path, adapter: Path | None, *, single: bool, as_json: bool
 ) -> dict[str, Any]:
-    """Personalise with progress on the screen, and evaluate where records are held out.
+    """Personalise with progress on the screen, and evaluate if records are held out.
 
     Returns:
         What was made, as JSON.
@@ -199,13 +199,13 @@ def run(
     if file.data.held_out is not None:
         try:
             found["evaluation"] = evaluate.run(file, config, adapter, limit=None, as_json=as_json)
-        except DataError as error:  # the site model is whole
+        except DataError as error:  # the site model is complete
             console.print(f"It can't be evaluated: {error}")
     return found
 
 
 class _Screen(Watch):
-    """Shows a bar at a terminal, and lines elsewhere."""
+    """Show a bar at a terminal, and lines elsewhere."""
 
     def __init__(self, console: Console, personal: PersonalSection) -> None:
         self._console, self._personal, self._lowest = console, personal, math.inf

@@ -1,4 +1,4 @@
-"""Who says yes or no to a job, and why: what a page and the command line ask a person."""
+"""Who says yes or no to a job, and why: what the page and the command line ask a person."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ REASONS: dict[Reason, str] = {
 
 
 def approve(settings: SiteSettings, job: Job, said: Said) -> str:
-    """Let a person say yes to a proposal, and return what comes next, in a sentence.
+    """Record a person's yes to a proposal, and return what comes next, in a sentence.
 
     Raises:
-        ConfigError: the person is not one of those who may, or gives no reason.
+        ConfigError: the person may not approve here, or gives no reason where one is needed.
         JobRefusedError: the job is refused.
     """
     allowed = settings.approvers
@@ -44,13 +44,13 @@ def approve(settings: SiteSettings, job: Job, said: Said) -> str:
 
 
 def said_of(by: str, reason: str, text: str, *, agreed: bool) -> Said:
-    """Return what a person typed, checked.
+    """Check what a person typed, and return it.
 
     Args:
         reason: a code of `REASONS`, or empty.
 
     Raises:
-        ConfigError: it is no reason of the list, or a name or text is longer than allowed.
+        ConfigError: the reason is not on the list, or a name or text is longer than allowed.
     """
     if reason and reason not in REASONS:
         fix = f"Choose one of {', '.join(REASONS)}; more can be said with --text."
@@ -68,7 +68,7 @@ def persons(job: Job, approvers: Sequence[str] = ()) -> list[str]:
     """Return who decided about a job, when and why, each in a few words.
 
     Args:
-        approvers: whose yes counts; without any, everybody's.
+        approvers: the people whose yes counts; if empty, everybody's does.
     """
     if job.state == "refused" and job.refusal is not None:
         return [_told(job.refusal)]

@@ -1,10 +1,10 @@
 """The proposals that a site could accept, kept in its folder for people to read.
 
-One file for each, named by the proposal's digest. A person approves what is in such a file, so a
-proposal that differs in anything is another one, and has to be asked about again.
+Each has a file, named by the proposal's digest. A person approves what is in that file. So a
+proposal that differs in anything is another one, and people are asked again.
 
 Privacy
-    What is kept was sent by a server, or computed from settings and the ledger's public rows. A
+    What is kept was sent by a server, or was computed from settings and the ledger's public rows. A
     site answers a proposal in the same way whether or not it could be kept.
 """
 
@@ -29,20 +29,20 @@ from fedpriv_client.held_space import HeldSpace, write_beside
 from fedpriv_client.site_settings import SiteSettings
 
 log = logging.getLogger(__name__)
-SHARE = 50  # of those that were decided on, and as many of the others: no flood fills a disk
-BYTES = 2**20  # of each share, which a page reads at every look
+SHARE = 50  # decided ones, and as many others: no flood fills a disk
+BYTES = 2**20  # of each of the two shares, which a page reads at every request
 _NAMES = "[0-9a-f]*.json"
 
 
 class KeptProposal(Section):
-    """A proposal, with what the site would commit to for it.
+    """Hold a proposal, with what the site would commit to for it.
 
     Attributes:
-        server: host:port from which it came.
+        server: the host:port from which it came.
         first: when it came for the first time.
         committed: the plan, as a ledger's row has it.
-        allocated: ε of the ledger with this plan, as the ledger was when it was asked last.
-        allocated_alone: the same of the claim alone, where the ledger has one.
+        allocated: ε allocated of the ledger with this plan, when the proposal came last.
+        allocated_alone: the same for the claim that holds alone, if the ledger has one.
         signed: the coordinator's signature, which was checked when it came.
     """
 
@@ -72,13 +72,13 @@ class KeptProposal(Section):
         """Read one file.
 
         Raises:
-            ValueError: there is something else in it than its name says, or an older version's.
+            ValueError: its content does not fit its name, or is of an older version.
             OSError: it can't be read.
         """
         try:
             found = cls.model_validate_json(path.read_bytes())
             named = found.proposal.digest() == found.digest == f"sha256:{path.stem}"
-        except (AccountingError, TypeError) as error:  # a plan that is none
+        except (AccountingError, TypeError) as error:  # not a valid plan
             raise ValueError(str(error)) from None
         if not named:
             raise ValueError("a proposal of another digest")
@@ -110,13 +110,13 @@ def check_expiry(proposal: Proposal, *, begun: bool) -> None:
 def check_word(
     settings: SiteSettings, proposal: Proposal, signed: Signed | None, *, begun: bool
 ) -> Signed | None:
-    """Check that somebody stands for a proposal, as far as the site's own file asks.
+    """Check expiry and signature of a proposal, as far as the site's own file asks for them.
 
     Returns:
-        The signature, where the site's enrolment names an authority to check it by.
+        The signature, if the site's enrolment names an authority to check it with.
 
     Raises:
-        StatementError: it has expired before it began here, or its signature is wrong or missing.
+        StatementError: it expired before it began here, or its signature is wrong or missing.
     """
     check_expiry(proposal, begun=begun)
     if settings.authority is None:
@@ -131,17 +131,17 @@ def check_word(
 def keep_proposal(
     settings: SiteSettings, held: HeldSpace, came: KeptProposal, is_decided: Decide
 ) -> KeptProposal | None:
-    """Keep a proposal that the site's limits allow; what is wrong with it is said here alone.
+    """Keep a proposal that the site's limits allow. Only this site's log says what is wrong.
 
-    Of those on which somebody has decided the newest stay, and of those on which nobody has.
-    Where people are asked, the second stay until somebody decides: a further one is on no list.
+    The newest decided proposals stay, and the newest undecided ones. If the site asks people, the
+    undecided ones stay until somebody decides, and beyond the limits a further one is not kept.
 
     Args:
         came: the proposal, as if it came for the first time.
-        is_decided: tells whether a person said yes or no to one, or it has begun.
+        is_decided: tells whether a person said yes or no to a proposal, or its job has begun.
 
     Returns:
-        What was kept, if it is new; None otherwise.
+        The kept proposal, if it is new; None otherwise.
     """
     try:
         folder = private_folder(proposals_folder(settings.state_dir))
@@ -169,13 +169,13 @@ def keep_proposal(
 
 
 def kept_proposals(state_dir: Path) -> Iterator[KeptProposal]:
-    """Give all kept proposals, the newest first; those of another version are left out."""
+    """Yield all kept proposals, the newest first; those of another version are left out."""
     found = filter(None, _files(proposals_folder(state_dir)).values())
     yield from sorted(found, key=lambda kept: (kept.first, kept.digest), reverse=True)
 
 
 def _files(folder: Path) -> dict[Path, KeptProposal | None]:
-    """Read each file, the oldest first; None marks one that can't be read, before all others."""
+    """Read each file, oldest first. Files that can't be read come before all others, as None."""
     found: list[tuple[int, Path, KeptProposal | None]] = []
     for path in folder.glob(_NAMES):
         try:

@@ -1,4 +1,4 @@
-"""The site's budget report, from its ledger, signed with the site's key."""
+"""Make the site's budget report from its ledger, signed with the site's key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedpriv_client.site_settings import last_report
 
 
 def budget_report(site: Site, job: str) -> BudgetReport:
-    """Return what the site's ledger says of a job, unsigned.
+    """Return what the site's ledger says about a job, unsigned.
 
     Privacy:
         Public fields of the ledger only.
@@ -30,7 +30,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
             used, takes = ledger.history.used, ledger.history.used_by([job])
             found["life"] = life_with(terms, used, plan, takes)
     return BudgetReport(
-        **{**words(basis), "guarantee": ledger.guarantee},  # which may say that it was not kept
+        **{**words(basis), "guarantee": ledger.guarantee},  # it may say that it was not kept
         **{figure: getattr(ledger, figure) for figure in EPSILONS},
         site=site.settings.name,
         dataset_id=terms.dataset_id,
@@ -53,7 +53,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
 
 
 def _is_strict(site: Site) -> bool:
-    """Tell whether all that the claim is about was, and will be, computed strictly.
+    """Tell whether everything in the claim was, and will be, computed with strict numerics.
 
     The claim is for the life of the ledger, not for one job.
     """
@@ -62,14 +62,14 @@ def _is_strict(site: Site) -> bool:
 
 
 def _at_ticks(site: Site) -> bool:
-    """Tell whether all that the claim is about left, and will leave, at public ticks."""
+    """Tell whether everything in the claim left, and will leave, at public ticks."""
     return site.ledger.at_ticks and site.settings.limits.ticks and site.ledger.terms.private
 
 
 def _max_colluding(site: Site) -> int | None:
     """Return the least `max_colluding` of all secure sums, done or to come, in the claim for life.
 
-    For sums that were lost with a copy of the ledger nobody knows the figure, so it counts as 0.
+    The figure of sums that were lost with a copy of the ledger is unknown, so it counts as 0.
     """
     ledger, limits = site.ledger, site.settings.limits
     known = [] if ledger.max_colluding is None else [ledger.max_colluding]
@@ -96,10 +96,11 @@ def _basis(site: Site) -> Basis:
 
 
 def signed_report(site: Site, job: str, *, life: bool = True) -> BudgetReport:
-    """Return the report of a job with the site's signature; from memory.
+    """Return the report of a job with the site's signature, made from memory.
 
     Args:
-        life: with what the job takes of the budget for life, which older coordinators can't read.
+        life: include what the job takes of the budget for life, which older coordinators can't
+            read.
     """
     report = budget_report(site, job)
     without = report if life else report.model_copy(update={"life": None})
@@ -109,11 +110,11 @@ def signed_report(site: Site, job: str, *, life: bool = True) -> BudgetReport:
 def write_report(site: Site, report: BudgetReport) -> None:
     """Write a report as ``budget.json`` into the site's folder.
 
-    Where ledgers outlive a job, the newest of each is kept beside it, too; and over the network
-    what the ledger adds up to, for whoever looks while it is in use.
+    If ledgers outlive a job, the newest report of each ledger is also kept beside it. Over the
+    network the ledger's sums are written, too, for people who look while it is in use.
 
     Raises:
-        OSError: the disk fails, or the report is larger than what is held for it.
+        OSError: the disk fails, or the report is larger than any file beside an answer may be.
     """
     own = last_report(site.settings, report.dataset_id)
     text = json.dumps(report.model_dump(mode="json"), indent=2) + "\n"

@@ -23,7 +23,7 @@ ADVICE = (
 def own_key(file: SiteFile) -> str | None:
     """Return the public key that signs this site's reports, as people compare it.
 
-    None before there is one.
+    The value is None before there is a key.
 
     Raises:
         LedgerError: the key can't be used, or others may read it.
@@ -33,7 +33,7 @@ def own_key(file: SiteFile) -> str | None:
 
 
 def public_key(file: SiteFile) -> str:
-    """Return that public key in hex; it is made if there is none.
+    """Return that public key in hex. The key is made if there is none.
 
     Raises:
         LedgerError: the key can't be used, or others may read it.
@@ -45,7 +45,7 @@ def public_key(file: SiteFile) -> str:
 def write_entry(file: SiteFile, path: Path) -> str:
     """Write this site's entry to `path`, and say what to do with it, in sentences.
 
-    The key is the one that signs the site's budget reports; it is made here if there is none.
+    The key is the one that signs the site's budget reports. It is made if there is none.
 
     Raises:
         LedgerError: the key can't be used, or others may read it.
@@ -66,11 +66,11 @@ def accept(file: SiteFile, path: Path, ask: Callable[[], object]) -> str:
     """Accept a roster that follows this site's own, and return what comes next, in a sentence.
 
     Args:
-        path: of the new roster.
-        ask: ends the command if a person, who was shown what changes, says no.
+        path: file of the new roster.
+        ask: asks the person, who was shown the changes, and ends the command at a no.
 
     Raises:
-        ConfigError: it follows another roster, or this site is not in it with its own key.
+        ConfigError: this site has no roster, the new one follows another, or lacks this site's key.
     """
     old, new = roster_of(file), roster.read(path)
     if old is None or file.secure_sum is None:

@@ -1,4 +1,4 @@
-"""Run a site: its file, its enrolment, the connection, then what is heavy."""
+"""Run a site: read its file and enrolment, connect, and then load what is heavy."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 def serve(file: SiteFile, config: Path) -> None:
     """Answer the server until stopped.
 
-    A wrong certificate shows at once. The records are read before the site joins: whether they can
-    be used is decided by its own file, and no server is told (law 18). A server can notice a site
+    A wrong certificate shows at once. The records are read before the site joins. So its own file
+    decides whether they can be used, and no server is told (law 18). A server can notice a site
     that greets it, with its certificate, and doesn't join.
 
     Raises:
-        FedprivError: something that waiting does not heal.
+        FedprivError: a problem that does not go away by waiting.
         KeyboardInterrupt: after the ledger was given back.
     """
     folder = private_folder(file.site.state_dir)
@@ -53,7 +53,7 @@ def serve(file: SiteFile, config: Path) -> None:
         service = Service(connection, status, healthy)
         stack.callback(service.close)
         try:
-            with contextlib.suppress(errors.UnreachableError):  # it is waited for later
+            with contextlib.suppress(errors.UnreachableError):  # the service waits for it later
                 connection.greet()
             log.info("%s reads its records.", file.site.name)
             status.update(activity="reading records")
@@ -67,7 +67,7 @@ def serve(file: SiteFile, config: Path) -> None:
             except errors.EnrolmentError as ended:
                 status.update(problem=str(ended))
                 raise ended from None
-            ours = isinstance(error, errors.FedprivError)  # of another, the text may quote a record
+            ours = isinstance(error, errors.FedprivError)  # another's text may quote a record
             status.update(problem=str(error) if ours else type(error).__name__)
             raise
 
@@ -93,26 +93,26 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     if settings.compute.is_tried:
         load_part("compute.dtype").warn(file)
     stack.enter_context(in_memory_alone())
-    # A server was greeted: how long reading takes depends on the records (law 19).
-    seconds = 2 * preparation(settings)  # they are read, and prepared for the longest job, to try
+    # The server was greeted, and how long reading takes depends on the records (law 19).
+    seconds = 2 * preparation(settings)  # to read them, and to try the longest preparation
     with until_tick(seconds) if settings.limits.ticks else contextlib.nullcontext():
         site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
     stack.callback(site.close)
     if file.notify is not None:
         site.notify = load_part("notify.urls")(file)
-    # What a hub sends now would be loaded for a proposal, if there is room for it (law 18).
+    # From now on nothing is downloaded: whether there is room for it depends on records (law 18).
     stack.callback(setattr, constants, "HF_HUB_OFFLINE", constants.HF_HUB_OFFLINE)
     constants.HF_HUB_OFFLINE = True
     try:
         write_account(site.ledger, settings)
-    except OSError as error:  # people see less, and the site works on
+    except OSError as error:  # people see less, but the site goes on
         log.error("%s: not written: %s.", account_file(settings), error.strerror)
     log.info("%s is ready.", file.site.name)
     return client_app(site, lambda job: Orders.read(settings.state_dir).check(job))
 
 
 def connection_of(file: SiteFile) -> ServerConnection:
-    """Return the connection that a file describes, not made yet.
+    """Return the connection that a file describes, before it connects.
 
     Raises:
         EnrolmentError: the enrolment can't be used.
@@ -124,7 +124,7 @@ def connection_of(file: SiteFile) -> ServerConnection:
 
 
 def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, PrivateKey]:
-    """Return what a site trusts and shows: TLS by its enrolment, and its key.
+    """Return whom a site trusts and what it shows: TLS settings by its enrolment, and its key.
 
     Raises:
         EnrolmentError: a part of it is missing, was changed, has expired or is another site's.

@@ -1,11 +1,11 @@
-"""`fedpriv-client serve-model`: transformers' own server with a site model, for this machine alone.
+"""`fedpriv-client serve-model`: serve a site model by transformers' server, on this machine only.
 
 Other users of this machine can reach the port, and so can the pages that a browser has open.
 Neither has the token that each request must show.
 
 Privacy
     What the model answers is as confidential as the site's records, and so is what it is asked.
-    Nothing of either gets into a log (law 16).
+    None of it gets into a log (law 16).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def serve_model(folder: Path, port: int, token_file: Path | None) -> None:
 
     Args:
         port: 0 takes a free one.
-        token_file: made if there is none; without it, a new one for this start, beside the folder.
+        token_file: made if it is missing. None makes a new token for this start, beside the folder.
 
     Raises:
         ConfigError: there is no site model that writes, the port can't be bound, others may read
@@ -52,10 +52,10 @@ def serve_model(folder: Path, port: int, token_file: Path | None) -> None:
 
 
 def check_installed() -> None:
-    """Check that there is what transformers' server needs.
+    """Check that the packages for transformers' server are installed.
 
     Raises:
-        ConfigError: there is not.
+        ConfigError: they are not.
     """
     from transformers.utils.import_utils import is_serve_available
 
@@ -77,14 +77,14 @@ def check_writes(folder: Path) -> None:
 
 
 def fresh_token(folder: Path) -> tuple[str, Path]:
-    """Make a token for one start, in a file beside the folder; no job's name begins with a dot."""
+    """Make a token for one start, in a file beside the folder. No job's name begins with a dot."""
     token, path = secrets.token_urlsafe(32), folder.with_name(f".{folder.name}.token")
     write_atomic(path, token, mode=0o600)
     return token, path
 
 
 def read_token(path: Path) -> tuple[str, Path]:
-    """Read the token that requests must show; it is made if there is none.
+    """Read the token that requests must show. It is made if there is none.
 
     Raises:
         ConfigError: it can't be used, or others may read it.
@@ -107,11 +107,11 @@ def _serve(folder: Path, listening: socket.socket, token: str) -> None:
     from fedpriv.serving.model import SiteModelForCausalLM
 
     class Guarded(uvicorn.Server):
-        """Transformers' server, which asks for the token and logs nothing that it is sent."""
+        """Run transformers' server, but ask for the token and log nothing of the requests."""
 
         def __init__(self, config: uvicorn.Config) -> None:
             app: Any = config.app
-            for wrong in (FedprivError, ValueError):  # of what was asked
+            for wrong in (FedprivError, ValueError):  # for bad requests
                 app.add_exception_handler(wrong, _refused)
             super().__init__(quiet(Guard(app, token)))
 
@@ -120,9 +120,9 @@ def _serve(folder: Path, listening: socket.socket, token: str) -> None:
             print(f"{where} serves the model {folder}", flush=True)
             super().run([listening])
 
-    name = SiteModelForCausalLM.__name__  # transformers' server looks for it among its own
+    name = SiteModelForCausalLM.__name__  # the server looks for it in transformers
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    port = listening.getsockname()[1]  # ours already: no other server than ours could have it
+    port = listening.getsockname()[1]  # bound already: no other server could have it
     with (
         patch.object(transformers, name, SiteModelForCausalLM, create=True),
         patch.object(uvicorn, "Server", Guarded),
@@ -135,7 +135,7 @@ async def _refused(request: Any, error: Exception) -> JSONResponse:
 
 
 class Guard:
-    """Lets whoever shows the token ask for answers, and nobody for anything else.
+    """Allow requests for answers that show the token, and refuse all other requests.
 
     Transformers' server would also load and unload models.
 

@@ -1,13 +1,14 @@
-"""The site's process: ask for messages, answer them, and survive what networks do.
+"""The site's process: ask for messages, answer them, and survive network faults.
 
-One thread asks and keeps the connection open, so that the server knows at any time that the
-site is there; the other answers, one message after the other. While it computes, the first one
-asks rarely: what a server says could slow the other down, or show when it is done (law 19).
+One thread asks for messages and keeps the connection open, so that the server knows at any time
+that the site is there. The other thread answers, one message after the other. While it computes,
+the first one asks rarely: a server's messages could slow the computation down, or show when it is
+done (law 19).
 
-Whatever goes wrong on the way, the site connects anew and the server asks again; a repeated
+Whatever goes wrong on the network, the site connects again and the server asks again. A repeated
 request is answered from the outbox, so nothing is paid twice.
 
-Nothing that a server says ends the process, but for one thing: a key that it refuses.
+Nothing that a server says ends the process, with one exception: the server refuses the site's key.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from fedpriv_client.mailbox import HANDOVER, QUESTIONS, STEPS, Mailbox
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds between two tries
-GIVE_UP = 30.0  # seconds for which a reply is tried; then the server asks for it again
-REVOKED = 3.0  # seconds for which a key is refused before that is believed
-PACE = 0.05  # seconds between two questions of which the first brought nothing
+GIVE_UP = 30.0  # seconds to try to send a reply; later the server asks for it again
+REVOKED = 3.0  # seconds that a key must be refused before the site believes it
+PACE = 0.05  # seconds to the next question after one that brought nothing
 CALM = 5.0  # seconds between two questions while an answer is computed
 ANSWERING = dict(zip((*QUESTIONS, HANDOVER, *STEPS), get_args(Answering), strict=True))
 REST: tuple[Activity, Activity] = "waiting for the server", "waiting for the next job"
@@ -41,12 +42,12 @@ DONE = "The job is finished, and its server has stopped. Waiting for the next on
 
 
 class Service:
-    """Serves a server until it is stopped.
+    """Answer a server until stopped.
 
     Args:
-        connection: not made yet.
-        status: where to say how it goes.
-        on_connection: told whenever the connection is made or lost.
+        connection: the connection, not made yet.
+        status: shows people what the process does.
+        on_connection: called whenever the connection is made or lost.
     """
 
     def __init__(
@@ -63,24 +64,24 @@ class Service:
         self._idle.set()
         self._met = False  # whether the server has ever let us in
         self._pause, self._told = FIRST_PAUSE, ""
-        self._finished = False  # the newest job, whose adapter the server handed over
+        self._finished = False  # whether the newest message handed over an adapter
         self._failure: BaseException | None = None
         self._asking = threading.Thread(target=self._ask, name="asking", daemon=True)
 
     def connect(self) -> None:
-        """Make the first connection, waiting for a server that is not there yet.
+        """Make the first connection. Wait for a server that is not there yet.
 
         Raises:
-            NetworkError: something that waiting does not heal.
+            NetworkError: a problem that does not go away by waiting.
         """
         self._connect()
         self._asking.start()
 
     def run(self, app: ClientApp) -> None:
-        """Answer messages by `app` until `stop`.
+        """Answer messages with `app` until `stop` is called.
 
-        Whatever is wrong with a connection that was made once may heal: a clock that was set, a
-        certificate that is renewed, somebody in between. It is tried again for ever.
+        After the first connection, any problem may heal: a clock was set, a certificate is renewed,
+        somebody was in between. So the connection is tried again for ever.
 
         Raises:
             AdmissionError: the server keeps refusing our key, so it was revoked.
@@ -92,14 +93,14 @@ class Service:
                     log.error("%s", told)
             except NetworkError as error:  # the connection was lost between message and answer
                 log.warning("Not answered: %s", error)
-            except Exception as error:  # whatever a server may have put together
+            except Exception as error:  # a server may send anything
                 log.exception("Not answered: %s", type(error).__name__)
             self._status.update(activity=REST[self._finished])
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
-        """Stop asking. What is being computed is stored first, and said when it is asked again."""
+        """Stop asking. A running computation is stored first, and sent when asked for again."""
         self._stopping.set()
         self._idle.set()
         self._mailbox.close()
@@ -110,7 +111,7 @@ class Service:
         self._connection.close()
 
     def _connect(self) -> None:
-        refused: float | None = None  # since when our key is
+        refused: float | None = None  # since when our key is refused
         while not self._stopping.is_set():
             try:
                 self._connection.connect()
@@ -127,21 +128,21 @@ class Service:
             else:
                 self._met = True
                 self._anew.clear()
-                self._mailbox.clear()  # the server asks again what we have not answered
+                self._mailbox.clear()  # the server repeats what we have not answered
                 log.info("Connected to %s. Waiting for what it asks.", self._connection.address)
                 self._status.update(connection="connected", problem="")
                 self._on_connection(True)
                 return
 
     def _ask(self) -> None:
-        """Keep asking. What ends it ends the service."""
+        """Keep asking for messages. An error that ends this ends the service."""
         try:
             while not self._stopping.is_set():
                 if self._anew.is_set():
                     self._connect()
                 self._ask_once()
                 self._idle.wait(CALM)
-        except BaseException as error:  # nobody else would hear of it
+        except BaseException as error:  # no other code would see it
             self._failure = error
             self.stop()
 
@@ -172,7 +173,7 @@ class Service:
             self._tell("lost", problem)
 
     def _tell(self, connection: Connection, problem: str | NetworkError) -> None:
-        """Say once what is wrong, and let some time pass: longer each time."""
+        """Say once what is wrong, and wait, longer each time."""
         done = self._finished and isinstance(problem, UnreachableError)
         connection, text = ("waiting", DONE) if done else (connection, str(problem))
         if text != self._told and done:
@@ -214,7 +215,7 @@ class Service:
 
 
 def _refusal_in(reply: Message) -> str:
-    """Return why a reply refuses, as the server reads it; nothing if it does not."""
+    """Return the reason of a reply that is a refusal, as the server reads it; else nothing."""
     record = reply.content.config_records.get(BODY)
     try:
         return Refusal.parse(record and record.get("body")).reason

@@ -1,4 +1,4 @@
-"""A site's own file as the settings of a site that keeps its ledger over the network."""
+"""Turn a site's own file into the settings of a site of a network, whose ledger lasts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fedpriv.secure_sum.roster import read as read_roster
 from fedpriv_client.limits import Limits
 from fedpriv_client.site_settings import SiteSettings
 
-# Limits that stand in `[allow]` as they are.
+# Limits that are keys of `[allow]`, with the same values.
 SAME = {field.name for field in fields(Limits)} & {*AllowSection.model_fields} - {"max_basis"}
 
 
 def site_settings(file: SiteFile, config_path: Path) -> SiteSettings:
-    """Return the settings of the site that a file describes, with the ledger that was made for it.
+    """Return the settings of the site that a file describes, with the ledger made for it.
 
     Args:
         config_path: path of the file, for messages.
@@ -45,7 +45,7 @@ def site_settings(file: SiteFile, config_path: Path) -> SiteSettings:
 
 
 def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
-    """Return the settings that a file describes, for the ledger of a population, made or not."""
+    """Return the settings that a file describes, for a population's ledger, made or not."""
     allow, budget = file.allow, file.budget
     return SiteSettings(
         name=file.site.name,
@@ -83,10 +83,10 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
 
 
 def terms_of(file: SiteFile, dataset_id: str) -> Terms:
-    """Return the terms that a file states for a population's ledger; never those of a simulation.
+    """Return the terms that a file states for a population's ledger. They are never simulated.
 
     Raises:
-        LedgerError: the terms promise nothing, or no plan could meet them.
+        LedgerError: the terms promise nothing, or no plan could keep to them.
     """
     return Terms(
         dataset_id=dataset_id,
@@ -114,10 +114,10 @@ def ledgers(file: SiteFile) -> dict[str, Path]:
 
 
 def check_no_ledger_is_missing(file: SiteFile) -> None:
-    """Check, where there is no ledger, that there never was one.
+    """Check that a site without a ledger never had one.
 
     Raises:
-        LedgerCorruptError: there was, and a new one would be a fresh budget for the same people.
+        LedgerCorruptError: it had one. A new one would be a fresh budget for the same people.
     """
     traces = [file.site.state_dir / name for name in ("budget.json", "ledgers/units.db")]
     left = next((path for path in traces if path.exists()), None)
@@ -129,12 +129,12 @@ def check_no_ledger_is_missing(file: SiteFile) -> None:
 
 
 def accepted_path(file: SiteFile) -> Path:
-    """Return the path of the roster that was accepted after the one that the file states."""
+    """Return the path of the accepted roster that follows the one in the site's file."""
     return file.site.state_dir / "roster.json"
 
 
 def roster_of(file: SiteFile) -> Roster | None:
-    """Read the sites that this one may be added up with, as its administrator compared them.
+    """Read the roster of the sites for secure sums, whose keys the administrator compared.
 
     Raises:
         ConfigError: the file is not the one whose digest is stated, or this site is not in it.
@@ -151,7 +151,7 @@ def roster_of(file: SiteFile) -> Roster | None:
 
 
 def enrolment_of(file: SiteFile) -> Enrolment:
-    """Read the enrolment of a site that does not speak plain HTTP, and check its parts.
+    """Read and check the enrolment of a site that does not use plain HTTP.
 
     Raises:
         EnrolmentError: as `read_enrolment`.

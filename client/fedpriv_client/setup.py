@@ -1,4 +1,4 @@
-"""Set a site up: its key, its file, its ledger, by questions that say what each answer means."""
+"""Fill in a site's file by questions that say what each answer means."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from fedpriv.files import write_atomic
 
 LINE = re.compile(r"^(?P<mark>#!?) (?P<key>\w+) = (?P<value>.*)$")
 MAY_STAY = ("budget.witness", "allow.approve")  # lines of a draft that are asked for, too
-Ask = Callable[[str, str | None], str]  # a line of text; an empty one is what is offered
+Ask = Callable[[str, str | None], str]  # gives a line of text; an empty answer takes the offer
 Tell = Callable[[str], None]
 HERE = ("data.path", "allow.model", "allow.begin")  # files and folders of this machine
 
 
 @dataclass(frozen=True)
 class Question:
-    """A line of a draft that the site fills in.
+    """Hold a line of a draft that the site fills in.
 
     Attributes:
-        key: with its table, such as ``budget.epsilon``.
-        line: where it is in the draft, from 0.
+        key: the key with its table, such as ``budget.epsilon``.
+        line: the number of the line in the draft, from 0.
         needed: whether the file is refused without it.
-        said: what the draft has there: a proposal, or an example.
+        said: what the draft says there: a proposal, or an example.
     """
 
     key: str
@@ -44,7 +44,7 @@ class Question:
 
     @property
     def field(self) -> FieldInfo:
-        """What the key may be, and what it means."""
+        """Return the key's field, which knows the allowed values and their meaning."""
         table, key = self.key.split(".")
         section: Any = OwnSiteFile.model_fields[table].annotation
         field: FieldInfo = section.model_fields[key]
@@ -52,7 +52,7 @@ class Question:
 
 
 def questions(draft: str) -> Iterator[Question]:
-    """Find the lines of a draft that are the site's to decide, from top to bottom."""
+    """Yield the lines of a draft that the site has to decide, from top to bottom."""
     table = ""
     for number, line in enumerate(draft.splitlines()):
         if line.startswith("["):
@@ -64,13 +64,13 @@ def questions(draft: str) -> Iterator[Question]:
 
 
 def fill_in(path: Path, ask: Ask, tell: Tell) -> None:
-    """Ask for every line of a draft that is open, check the whole, and write it at once.
+    """Ask for every open line of a draft, check the whole file, and write it at once.
 
     Args:
-        path: the draft; it stays as it was unless all is answered.
+        path: the draft; it stays as it was until all questions are answered.
 
     Raises:
-        ConfigError: the file can't be read, or is wrong in a line that is not asked for.
+        ConfigError: the file is wrong in a line that is not asked for.
     """
     text = path.read_text(encoding="utf-8")
     lines, asked = text.splitlines(), list(questions(text))
@@ -91,7 +91,7 @@ def fill_in(path: Path, ask: Ask, tell: Tell) -> None:
 
 
 def _answer(question: Question, path: Path, lines: list[str], ask: Ask, tell: Tell) -> None:
-    """Ask until there is an answer that the key can have, and put it into its line."""
+    """Ask until an answer is valid for the key, and put it into its line."""
     tell(f"\n{_plain(question.field.description or '')}")
     usual = _usual(question, path, lines)
     while answer := ask(question.key, usual).strip():
@@ -103,7 +103,7 @@ def _answer(question: Question, path: Path, lines: list[str], ask: Ask, tell: Te
 
 
 def _usual(question: Question, path: Path, lines: list[str]) -> str | None:
-    """Return the answer to offer; None where only the site can know it."""
+    """Return the answer to offer; None if only the site can know it."""
     if question.key == "budget.per_job":  # what the coordinator proposes
         return question.said
     with _beside(path, lines) as tried:
@@ -119,10 +119,10 @@ def _usual(question: Question, path: Path, lines: list[str]) -> str | None:
 
 
 def _line(question: Question, answer: str, folder: Path) -> str:
-    """Write the line of the file for an answer.
+    """Return the line of the file for an answer.
 
     Raises:
-        ConfigError: no such value can stand there.
+        ConfigError: the key can't have this value.
     """
     field, key = question.field, question.key
     if not answer.isprintable():
@@ -143,7 +143,7 @@ def _line(question: Question, answer: str, folder: Path) -> str:
 
 @contextmanager
 def _beside(path: Path, lines: list[str]) -> Iterator[Path]:
-    """Keep a file with these lines for a while, in the folder that its paths are relative to."""
+    """Keep a file with these lines for a while, in the folder to which its paths are relative."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".toml", encoding="utf-8") as new:
         new.write("\n".join(lines) + "\n")
         new.flush()
@@ -151,5 +151,5 @@ def _beside(path: Path, lines: list[str]) -> Iterator[Path]:
 
 
 def _plain(text: str) -> str:
-    """Return a description without the marks of Markdown."""
+    """Return a description without Markdown's links and backticks."""
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")

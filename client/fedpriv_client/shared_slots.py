@@ -1,7 +1,7 @@
-"""The slots of a secure sum at a site: for what it is ready, and what it gave its share to.
+"""The slots of a secure sum at a site: those it is ready for, and those it gave its share to.
 
-The key of a slot is in this process's memory alone. A crash loses it, and with it the slot: the
-other sites of the set then have shares that nobody can add up.
+The key of a slot is only in this process's memory. A crash loses the key, and with it the slot:
+nobody can then add up the shares of the set's other sites.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class ReadySlot:
-    """A slot for which a site said that it is ready. Nothing was sampled for it yet.
+    """Hold a slot for which a site said that it is ready. Nothing was sampled for it yet.
 
     Attributes:
-        vector: of the request, public.
-        decision: of the request; None in a job without a controller.
-        key: of this slot alone; its private half must not leave.
-        member: what this site says of itself, signed.
+        vector: the request's vector, public.
+        decision: the request's decision; None in a job without a controller.
+        key: a key for this slot alone; its private half must not leave.
+        member: what this site says about itself, signed.
     """
 
     slot_id: SlotId
@@ -53,12 +53,12 @@ class ReadySlot:
 
 
 class SharedSlots:
-    """Says that a site is ready for a slot, and gives its share once it is told whose sum it is.
+    """Say that a site is ready for a slot, and give its share once the set of sites is known.
 
-    It is for one thread at a time, as its site is.
+    Only one thread at a time may use it, as with its site.
 
     Raises:
-        ConfigError: the roster has another key of this site.
+        ConfigError: the roster has another key for this site.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class SharedSlots:
         change: SetChange | None,
         digest: str,
     ) -> Ready:
-        """Say that the site is ready for a slot, after what can be checked of it for nothing.
+        """Say that the site is ready for a slot, after all checks that cost nothing.
 
         Raises:
-            ShareLostError: the slot was paid for and not released, as when its computation failed.
-                It is not sampled again.
+            ShareLostError: the slot was paid for and not released, for example because its
+                computation failed. It is not sampled again.
             FedprivError: the site refuses.
 
         Privacy:
@@ -105,7 +105,7 @@ class SharedSlots:
             raise ShareLostError(f"Slot {request.slot} was begun before, and is void.")
         slot_id = SlotId(proposal=job.plan.proposal, slot=request.slot, request=digest)
         if self._slot is None or self._slot.slot_id != slot_id:
-            self.forget()  # its public records may be replaced now
+            self.forget()  # its public records may be replaced below
             self._growth.check()
             job.take_set(request, change)
             with self._pool.borrow(job.recipe, job.check) as worker:
@@ -119,18 +119,18 @@ class SharedSlots:
         """Return what this site adds to the sum of a set: from the outbox, or paid and computed.
 
         Args:
-            job: the job that the site works at.
+            job: the job that the site works on.
 
         Raises:
-            SlotError: the slot gave its share to another set, with which it stays for ever.
+            SlotError: the slot gave its share to another set, and keeps that set for ever.
             ShareLostError: this site is no longer ready for the slot, for example after a crash.
             SetError: the site may not add up with this set; another set may still come.
             StepFailedError: something failed after the sample was drawn.
 
         Privacy:
-            Nothing is sampled before it is known whose sum the slot is. The masked share is
-            stored with the tag of that set before it is returned, and a slot has one set for
-            ever. The share alone is not privatised; see docs/explanation/secure-sum.md.
+            Nothing is sampled before the set of the slot's sum is known. The masked share is stored
+            with the tag of that set before it is returned, and a slot has one set for ever. The
+            share alone is not privatised; see docs/explanation/secure-sum.md.
         """
         if (stored := self._stored(request)) is not None:
             return stored
@@ -159,7 +159,7 @@ class SharedSlots:
         """Pay, sample, add up, add noise, mask and store. After any failure the key is gone."""
         slot, vector = ready.slot_id.slot, ready.vector
         asked = self._ledger.ask(job.plan, range(slot, slot + 1), ready.slot_id.request)
-        assert isinstance(asked, OpenSlots)  # what was released is found before
+        assert isinstance(asked, OpenSlots)  # a stored share was returned before
         with self._pool.borrow(job.recipe, job.check) as worker:
             method = job.half_for(ready.decision).at(worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
@@ -180,7 +180,7 @@ class SharedSlots:
                 self.forget()
 
     def forget(self) -> None:
-        """Let go of the newest slot's key, if there is one."""
+        """Forget the newest slot's key, if there is one."""
         if self._slot is not None:
             self._slot.key.forget()
         self._slot = None

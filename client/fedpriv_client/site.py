@@ -50,27 +50,27 @@ log = logging.getLogger(__name__)
 
 
 class Site:
-    """Answers proposals and step requests for one population of records.
+    """Answer proposals and step requests for one population of records.
 
-    Making one reads and checks the records, claims their units for the ledger, and reserves all the
-    disk space that any job may need, so that whatever is wrong shows here, to the
-    administrator. From then on no answer to a server depends on what the records hold, but for the
-    privatised vectors.
+    The constructor reads and checks the records, claims their units for the ledger, and reserves
+    all the disk space that any job may need. So the administrator sees here whatever is wrong. From
+    then on no answer to a server depends on what the records hold, except for the privatised
+    vectors.
 
     Attributes:
-        files: the disk space that is held for what is written beside an answer.
-        notify: is given a proposal that is new and waits for a yes.
-        distinct: statements that look-alikes in another ledger are different people: that
+        files: the disk space that is held for files beside an answer.
+        notify: called with a proposal that is new and waits for a yes.
+        distinct: statements that look-alikes in another ledger are different people; each is that
             ledger's data set, and who states it.
 
     Args:
-        settings: the administrator's.
-        pool: workers that hold the model.
-        csprng: makes the randomness of one slot, from the job's id and the slot's number;
+        settings: the administrator's settings.
+        pool: the workers that hold the model.
+        csprng: makes the randomness of one slot, from the job's id and the slot's number. It is
             secret, unless the ledger's terms say that nothing here is private.
         open_ledger: opens the site's ledger, wherever that is.
-        claimed: the `distinct` of the same site in another process, which has claimed the units;
-            by default they are claimed here.
+        claimed: the `distinct` of the same site in another process, which has claimed the units; by
+            default they are claimed here.
 
     Raises:
         DataError: the records can't be read, hold a label that is not declared, too few of them
@@ -91,18 +91,18 @@ class Site:
         claimed: list[tuple[str, str]] | None = None,
     ) -> None:
         self.settings, self._pool, self._csprng = settings, pool, csprng
-        self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
+        self._lock = threading.Lock()  # one slot at a time, so that a repeat finds its reply
         self._job: SiteJob | None = None
         self.notify: Callable[[KeptProposal], None] = lambda kept: None
-        self._held: list[HeldSpace] = []  # of the disk
-        self._token_files: list[TokenFile] = []  # of the records that train, of those held out
+        self._held: list[HeldSpace] = []  # space on the disk
+        self._token_files: list[TokenFile] = []  # training records', then held-out records'
         folder = private_folder(settings.state_dir)
         self._cache = cache_folder(folder)
-        self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
+        self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # made before anything is paid
         self.ledger = open_ledger(settings)
         self.ledger.approvals = self._approvals
         try:
-            shutil.rmtree(self._cache, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(self._cache, ignore_errors=True)  # left by a killed process
             self._records = read_records(settings, self._cache)
             if not settings.terms.simulated and settings.model is not None:
                 check_examples(settings, self._records)
@@ -121,7 +121,7 @@ class Site:
 
     def _claim_units(self) -> list[tuple[str, str]]:
         """Claim the units, and return the statements about look-alikes that this rests on."""
-        if not self.settings.lasting:  # there is no other ledger that it could share them with
+        if not self.settings.lasting:  # no other ledger could share them
             return []
         terms, path = self.ledger.terms, self.ledger.path.resolve()
         return UnitIndex(path.parent).claim(
@@ -144,21 +144,21 @@ class Site:
     def consider(
         self, proposal: protocol.Proposal, signed: protocol.Signed | None = None
     ) -> protocol.Offer:
-        """Check a proposal against the site's limits and budget; nothing is committed yet.
+        """Check a proposal against the site's limits and budget. Nothing is committed yet.
 
-        Loads the model and prepares the records for it, so that whatever is wrong with the
-        model shows before the first slot is paid.
+        The model is loaded and the records are prepared for it. So whatever is wrong with the model
+        shows before the first slot is paid.
 
         Args:
-            signed: the coordinator's signature; it counts where an authority vouches for it.
+            signed: the coordinator's signature; it counts if an authority vouches for it.
 
         Raises:
             FedprivError: the site refuses, or waits for a person; the message is for the site
                 alone.
 
         Privacy:
-            Whether and how it refuses is decided by settings, the ledger's public rows and the
-            model, never by records.
+            Settings, the ledger's public rows and the model decide whether and how it refuses;
+            records never do.
         """
         ledger, settings = self.ledger, self.settings
         plan = settings.limits.plan(proposal, ledger.terms)
@@ -205,7 +205,7 @@ class Site:
         """Keep a proposal for people to read and, if the site's file says so, wait for their yes.
 
         Raises:
-            PausedError: nobody has approved this very proposal yet.
+            PausedError: this very proposal is not approved yet.
             ConfigError: the administrator's orders can't be read.
         """
         settings, new = self.settings, None
@@ -223,7 +223,7 @@ class Site:
             orders.check_approved(self._asked(plan), *persons)
 
     def _check_consent(self, job: SiteJob) -> None:
-        """Check at each request what an offer rested on: time goes on, and people take back a yes.
+        """Check for each request what an offer rested on: time passes, and people take back a yes.
 
         Raises:
             PausedError: a person's yes is missing.
@@ -239,7 +239,7 @@ class Site:
         return Asked(plan, self.ledger.terms.dataset_id, self.ledger.terms.delta)
 
     def _approvals(self, plan: Plan) -> list[dict[str, str]]:
-        """Return what the ledger keeps of the named persons who approved a plan."""
+        """Return what the ledger keeps about the named persons who approved a plan."""
         settings = self.settings
         if not (settings.ask and settings.approvers):
             return []
@@ -249,7 +249,7 @@ class Site:
 
     def _prepare(self, proposal: protocol.Proposal, plan: Plan) -> SiteJob:
         settings, half = self.settings, half_of(proposal)
-        self._job = None  # or what another one had found out would be lost amid its steps
+        self._job = None  # else the older job's trials would be lost amid its steps
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
         recipe = recipe_of(proposal, settings)
         if settings.compute.dtype == "auto":
@@ -267,7 +267,7 @@ class Site:
             population = encode_population(own.training, spec, tokenizer, file, rows=own.rows)
             if proposal.evaluation is not None:
                 held_out = encode_population(own.held_out, spec, tokenizer, further[0])
-        if plan.numerics != "strict":  # where each record is computed alone
+        if plan.numerics != "strict":  # under strict numerics each record is computed alone
             records = plan.sample_rate * self.ledger.terms.declared_size
             records *= self.ledger.terms.max_records_per_unit
             with self._pool.borrow(recipe, check) as worker:
@@ -279,7 +279,7 @@ class Site:
         return SiteJob(proposal, plan, recipe, check, half, population, spec, tokenizer, held_out)
 
     def check_examples(self) -> Tally:
-        """Check, in a simulation, that the job in hand has something to learn from the records.
+        """Check, in a simulation, that the present job has something to learn from the records.
 
         Raises:
             DataError: too few of them give an example.
@@ -293,22 +293,22 @@ class Site:
     def step(
         self, request: protocol.StepRequest, vector: Vector, change: SetChange | None = None
     ) -> tuple[protocol.StepReply, Released] | protocol.Ready:
-        """Answer a round's or a look's slots: from the outbox, or else pay for them and compute.
+        """Answer the slots of a round or look: from the outbox, or else pay for them and compute.
 
         In a job with a secure sum nothing is paid or computed yet, and the answer is that the site
-        is ready; `share` gives what it adds to the sum.
+        is ready; `share` returns what it adds to the sum.
 
-        Requests are answered one after the other: of two for the same slots the second gets the
-        reply of the first.
+        Requests are answered one after the other. If two ask for the same slots, the second gets
+        the reply of the first.
 
         Raises:
             FedprivError: refused before anything was sampled.
             StepFailedError: something failed after the sample was drawn.
 
         Privacy:
-            What leaves is the privatised vector, paid by the slots' reservations before it is
-            computed and stored with their release before it is returned; and public figures of
-            the ledger. That a site is ready is made of public values and a random key.
+            The privatised vector leaves, with public figures of the ledger. The vector is paid by
+            the slots' reservations before it is computed, and stored with their release before it
+            is returned. The answer that a site is ready is made of public values and a random key.
         """
         with self._lock:
             return self._step(request, vector, change)
@@ -374,14 +374,14 @@ class Site:
         """Return the declared number of units that a request draws from, as a person states it.
 
         Returns:
-            It, and the chance with which each of them may be drawn at all. How many units a share
-            keeps apart differs from the share of their number: each one is apart by its own hash.
-            Records with one text have one hash, so all of them may be apart.
+            That number, and the chance of each unit to be among those that may be drawn. A share
+            does not hold out exactly that share of the units, because each is held out by its own
+            hash. Records with the same text have the same hash, so all of them may be held out.
         """
         apart, terms = 1.0 if request.centres is None else self.settings.held_out, self.ledger.terms
         if isinstance(apart, float):
             return terms.declared_size, 1.0 if terms.unit == "record" else apart
-        assert self.settings.limits.held_out is not None  # else no job looks
+        assert self.settings.limits.held_out is not None  # else there are no looks
         return self.settings.limits.held_out, 1.0
 
     def _reply(self, slot: int, payload: bytes) -> tuple[protocol.StepReply, Released]:
@@ -400,15 +400,15 @@ class Site:
         )
 
     def take_adapter(self, handover: protocol.Handover, vector: Vector) -> Path:
-        """Keep the adapter of a finished job in the site's folder; gives where it is.
+        """Keep the adapter of a finished job in the site's folder, and return its path.
 
         Raises:
             FedprivError: it is not of a job of this site, or can't be kept.
             OSError: the disk fails.
 
         Privacy:
-            What comes is public by now. What becomes of it, which may depend on the disk, is for
-            the site's own log: the server hears the same each time.
+            The adapter is public by now. Whether it could be kept may depend on the disk, so only
+            the site's own log says that: the server always hears the same.
         """
         with self._lock:
             held = sum(space.held for space in self._held)
@@ -416,7 +416,7 @@ class Site:
 
     @property
     def wire(self) -> Wire:
-        """How the vectors of the job in hand travel; what was released is rounded for free."""
+        """Return the format of the present job's vectors. Rounding what was released is free."""
         if self._job is None:
             raise ProtocolError("This site has made no offer.")
         return self._job.proposal.wire
@@ -424,13 +424,13 @@ class Site:
     def close(self) -> None:
         """Remove the clear text of the records, and then give the ledger back.
 
-        In this order, because the next process with the ledger has the folder, too.
+        The order matters, because the next process with the ledger has the folder, too.
         """
         try:
             self._job = None
             if shared := vars(self).get("_shared"):
                 shared.forget()
-            vars(self).pop("_records", None)  # lets go of what is mapped of them
+            vars(self).pop("_records", None)  # releases their mapped memory
             for space in self._held:
                 space.close()
             for file in self._token_files:

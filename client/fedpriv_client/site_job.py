@@ -1,4 +1,4 @@
-"""A job that a site has made an offer for, and what is checked before it does."""
+"""A job for which a site made an offer, and the checks before that."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ from fedpriv_client.site_settings import SiteSettings
 
 @dataclass
 class SiteJob:
-    """A job that a site has made an offer for.
+    """Hold a job for which a site made an offer.
 
     Attributes:
-        check: of a model that is loaded for the job, however late.
-        half: makes the site's half of the job's method, for every request anew: what it computes
-            in one is gone before the next.
+        check: checks each model that is loaded for the job, however late.
+        half: makes the site's half of the job's method, anew for every request: what it computes
+            for one is gone before the next.
         held_out: the units that nobody trains on, in a job that looks at them.
-        synthetic: the public records that it holds for the job.
-        seconds_a_record: of the longest, as tried on random texts, by what computes them.
+        synthetic: the public records that the site holds for the job.
+        seconds_a_record: the seconds of the longest record, tried on random texts, by the class
+            that computes it.
     """
 
     proposal: Proposal
@@ -53,11 +54,11 @@ class SiteJob:
     seconds_a_record: dict[str, float] = field(default_factory=dict)
 
     def take_set(self, request: StepRequest, change: SetChange | None) -> None:
-        """Bring the public records up to a request; they are known by their digest.
+        """Update the public records to those of a request, which names them by their digest.
 
         Raises:
             SyntheticSetError: the request changes a set that is not here.
-            ProtocolError: the set is missing, too many, or not of the job's records.
+            ProtocolError: a set is missing or not expected, or has another size than the job's.
         """
         expected = self.proposal.public_records if request.centres is None else 0
         announced = None if change is None else change.digest
@@ -73,7 +74,7 @@ class SiteJob:
             self.half, self.synthetic = replace(self.half, records=records), made
 
     def slots_of(self, request: StepRequest) -> range:
-        """Return the slots of a request: of a round, or of a look; looks come after all rounds.
+        """Return the slots of a request: of a round or a look. All looks come after the rounds.
 
         Raises:
             ProtocolError: the job has no looks.
@@ -96,12 +97,12 @@ class SiteJob:
     def check_decision(self, request: StepRequest) -> None:
         """Check what a controller decided for a slot, before it is paid for.
 
-        However noise is divided among groups, a step costs what its noise multiplier says, so there
-        is nothing in clip norms and weights to allow or refuse but their form (`Decision`).
+        However noise is divided among groups, a step costs what its noise multiplier says. So of
+        clip norms and weights there is nothing to allow or refuse except their form (`Decision`).
 
         Raises:
-            ProtocolError: there is a decision where the job has no controller, or for a look; there
-                is none where it has one; or it is of another number of groups.
+            ProtocolError: there is a decision in a job without a controller, or for a look; there
+                is none in a job with one; or it has another number of groups.
         """
         groups, decision = self.proposal.groups, request.decision
         wanted = groups is not None and request.centres is None
@@ -114,21 +115,21 @@ class SiteJob:
             raise ProtocolError(f"decision: expected {groups.count} groups, got {got}.")
 
     def half_for(self, decision: Decision | None) -> SiteHalf:
-        """Return what makes the site's half for one request."""
+        """Return the maker of the site's half for one request."""
         return replace(self.half, decision=decision)
 
     def method_of(self, request: StepRequest, worker: Worker) -> Any:
-        """Return what computes a request's sums: the method with its team, or a look, alone."""
+        """Return what computes a request's sums: the method with its team, or a look by itself."""
         ranges = self.proposal.evaluation
         if request.centres is not None and ranges is not None:
             return load_part("allow.evaluation").Distances(ranges, request.centres)
         return self.half_for(request.decision).at(worker)
 
     def check_local(self, method: SiteMethod, vector: Vector, size: int) -> None:
-        """Check that local steps can move by what a step releases, before they are paid for.
+        """Check that local steps can move by the releases of steps, before they are paid for.
 
         Args:
-            size: of a release.
+            size: the number of values of a release.
 
         Raises:
             ProtocolError: they can't.
@@ -138,7 +139,7 @@ class SiteJob:
 
 
 def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
-    """Return a proposal's model, found where the site says: a server names no file or hub here."""
+    """Return a proposal's model, from the site's own source: a server names no file or hub here."""
     model = proposal.model
     if settings.model is not None:
         begin = None if model.begin is None else settings.begin
@@ -150,11 +151,11 @@ def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
 
 
 def half_of(proposal: Proposal) -> SiteHalf:
-    """Return what makes the site's half of the method of a proposal.
+    """Return the maker of the site's half of a proposal's method.
 
     Raises:
         ConfigError: no such method is installed here.
-        ProtocolError: the proposal can't be meant for the method.
+        ProtocolError: the method uses another number of public records than the proposal says.
     """
     name, sent = proposal.method, proposal.public_records
     half = SiteHalf(find_method(name), proposal)
@@ -169,7 +170,7 @@ def check_loaded(base: Base, vector: TrainableVector, proposal: Proposal, limits
     """Check a model that was loaded for a proposal, before a gradient of it is computed.
 
     Raises:
-        ProtocolError: it is not the one that was proposed, or trains what is not allowed.
+        ProtocolError: it is not the proposed model, or trains what is not allowed.
     """
     named, begun = proposal.base_digest, proposal.begin_digest
     if base.digest != proposal.base_digest:
@@ -186,13 +187,13 @@ def check_model(
 ) -> None:
     """Check the model that was loaded for a proposal, before anything is paid for it.
 
-    What can fail for want of devices is tried here, too.
+    What can fail because devices are missing is tried here, too.
 
     Raises:
-        ProtocolError: it is not the one that was proposed, or trains what is not allowed; or the
-            job counts other groups than it has.
-        AccountingError: its noise can't be drawn, see `PlanExecution`; or dividing it among sites
-            would cost more of δ, under one of the claims, than anybody could neglect.
+        ProtocolError: it is not the proposed model, or trains what is not allowed; or the job
+            counts other groups than the model has.
+        AccountingError: the plan's noise can't be drawn, see `PlanExecution`; or dividing it among
+            sites would cost more of δ, under one of the claims, than is negligible.
         ConfigError: there are fewer devices than the site's file says.
     """
     vector, size = worker.vector, worker.vector.size

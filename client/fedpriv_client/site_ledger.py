@@ -1,4 +1,4 @@
-"""A site's ledger, opened only if it is the one that the site's file states."""
+"""Open a site's ledger, but only if it is the one that the site's file states."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _IN_THE_SITES_FILE = {  # what is fixed, and where its administrator states it
 
 
 def open_or_create_ledger(settings: SiteSettings) -> Ledger:
-    """Open the ledger of a site that starts; one that does not outlive its job is made here.
+    """Open the ledger of a site that starts. If it need not outlive its job, it is made here.
 
     Raises:
-        LedgerError: there is none, and it had to be made beforehand; or as `open_ledger`.
-        LedgerCorruptError: there is none although the site has reported from it.
+        LedgerError: there is no ledger, and it has to be made beforehand; or as `open_ledger`.
+        LedgerCorruptError: there is no ledger, although the site has reported from it.
         ConfigError: it was made with other terms.
     """
     path, report = settings.ledger, settings.report
@@ -47,14 +47,14 @@ def open_or_create_ledger(settings: SiteSettings) -> Ledger:
 
 
 def open_ledger(settings: SiteSettings, *, reading: bool = False) -> Ledger:
-    """Open a site's ledger, and compare it with its terms and with all records of it elsewhere.
+    """Open a site's ledger, and compare it with the stated terms, its witness and last report.
 
     Args:
         reading: open it for reading only.
 
     Raises:
         LedgerError: it can't be used; see `Ledger.open`.
-        LedgerCorruptError: the witness, or the site's own last report, has seen more of it.
+        LedgerCorruptError: the witness, or the site's own last report, has seen newer rows.
         ConfigError: it was made with other terms.
     """
     ledger = Ledger.open(settings.ledger, settings.witness, reading=reading)
@@ -87,14 +87,14 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
     """Check that a ledger was made with what is stated now.
 
     Raises:
-        ConfigError: it was not, or one of the two is of a simulation.
+        ConfigError: it was not, or only one of the two is of a simulation.
     """
     names = {} if stated.simulated else _IN_THE_SITES_FILE
     for key in dict.fromkeys((*_FIXED, *names)):
         now, fixed = getattr(stated, key), getattr(ledger.terms, key)
         if isinstance(fixed, EnvelopeRule):  # no file states it any more
             continue
-        if ledger.grown and isinstance(fixed, RdpRule | SumRule):  # derived from the first δ
+        if ledger.grown and isinstance(fixed, RdpRule | SumRule):  # they derive from the first δ
             now, fixed = now.name, fixed.name
         if now == fixed:
             continue

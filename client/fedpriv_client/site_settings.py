@@ -1,4 +1,4 @@
-"""What the administrator of a site has set, and where the site keeps what is its own."""
+"""What the administrator of a site has set, and where the site keeps its files."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """What the administrator of a site has set.
+    """Hold what the administrator of a site has set.
 
     Attributes:
         data: file, folder or dataset name of the records, or the table that describes them.
-        columns: field → column of the records.
-        state_dir: private to the site; holds its key and the data cache, and by default all else.
-        ledger: path of the ledger. The ledgers of one folder are one site's: no unit may be in
-            two of them.
-        terms: what the ledger is about. In a simulation its dataset id, budget and rule are those
-            of a new one.
-        lasting: the ledger outlives the job, so it was made beforehand, with a budget for life;
-            else it is made at first use.
+        columns: the records' column for each field.
+        state_dir: a private folder for the site's key and data cache, and by default for all else.
+        ledger: path of the ledger. The ledgers of one folder are one site's: no unit may be in two
+            of them.
+        terms: what the ledger is about. In a simulation its dataset id, budget and rule are for a
+            new ledger.
+        lasting: whether the ledger outlives the job. Then it was made beforehand, with a budget for
+            life; else it is made at first use.
         witness: file on another disk that is told of every row of the ledger.
-        model: what is loaded, however the server calls it; None, in a simulation, is what the
-            proposal names.
-        begin: the adapter that a job may begin at, where `model` is not None.
+        model: the model to load, whatever the server calls it; None, in a simulation, takes the one
+            that the proposal names.
+        begin: the adapter that a job may begin at, if `model` is not None.
         held_out: records that no job trains on: a file of further ones, or a share of the units.
         transform: the function that every text goes through, ``package.module:function``.
-        server: host:port from which proposals come; None in a simulation, which keeps none.
+        server: host:port from which proposals come; None in a simulation, which keeps none of them.
         authority: file of the certificate that vouches for the coordinator; None without TLS.
-        ask: a job waits until `approvals` persons have approved its proposal.
-        approvers: the names of those who may; none: all who can give orders.
-        report_folder: where the newest report is put, to be handed on; None: in `state_dir`.
+        ask: whether a job waits until `approvals` persons have approved its proposal.
+        approvers: the names of those who may approve; if empty, all who can give orders.
+        report_folder: the folder for the newest report, to be handed on; None for `state_dir`.
         max_empty: the largest share of the records that may give no example.
-        preparation: seconds after which records are ready for a proposal, where there are ticks.
+        preparation: seconds until the records are ready for a proposal, if there are ticks.
     """
 
     name: str
@@ -79,16 +79,16 @@ class SiteSettings:
 
     @property
     def longest(self) -> DataSpec:
-        """How the records are prepared for the longest examples that the site allows."""
+        """Return how the records are prepared for the longest examples that the site allows."""
         task: Task = "classification" if "label" in self.columns else "causal-lm"
         limits, unit, most = self.limits, self.terms.unit, self.terms.max_records_per_unit
         return DataSpec(self.columns, task, limits.labels, limits.max_length, unit, most)
 
     def check_fields(self, proposal: Proposal) -> None:
-        """Check that the records have what a job needs, and that it needs all of it.
+        """Check that the records have the fields that a job needs, and no others.
 
         Raises:
-            LimitError: they don't, or it does not.
+            LimitError: the fields differ.
         """
         if set(proposal.fields) != set(self.columns):
             needed = f"data.columns: the job needs {', '.join(sorted(proposal.fields))}"
@@ -97,12 +97,12 @@ class SiteSettings:
 
     @property
     def report(self) -> Path:
-        """The newest report, of whatever ledger."""
+        """Return the path of the newest report, from any of the ledgers."""
         return (self.report_folder or self.state_dir) / REPORT
 
 
 def cache_folder(state_dir: Path) -> Path:
-    """Return the folder for clear text of records while a site is open; opening empties it."""
+    """Return the folder for clear text of records while a site is open. Opening empties it."""
     return state_dir / "cache"
 
 
@@ -114,7 +114,7 @@ def work_folder(state_dir: Path) -> Path:
 def adapters_folder(state_dir: Path) -> Path:
     """Return the folder with the adapters of finished jobs, each in a folder of its job's name.
 
-    Adapters that the site trains for itself are beside it, in a folder of their `OwnKind`.
+    Adapters that the site trains for itself are elsewhere: see `fedpriv.serving.folder`.
     """
     return state_dir / "adapters"
 
@@ -122,8 +122,8 @@ def adapters_folder(state_dir: Path) -> Path:
 def last_report(settings: SiteSettings, dataset_id: str) -> Path:
     """Return the path of the newest report from a ledger, to compare the ledger with.
 
-    Each ledger of a folder has its own report: the reports of one say nothing of another. A
-    ledger that is used by many runs has it beside itself, where the next run finds it.
+    Each ledger of a folder has its own report, because the report of one says nothing about
+    another. If many runs use a ledger, the report is beside it, where the next run finds it.
     """
     if not settings.terms.simulated:
         return settings.state_dir / "reports" / f"{dataset_id}.json"

@@ -1,4 +1,4 @@
-"""What a coordinator states of a job, in words for whoever decides about it; all of it public."""
+"""What a coordinator states about a job, in words for the people who decide. All is public."""
 
 from __future__ import annotations
 

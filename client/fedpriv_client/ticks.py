@@ -1,8 +1,8 @@
-"""Public ticks: how long computing on private records takes, as everybody else sees it (law 19).
+"""Public ticks: they hide how long a computation on private records takes (law 19).
 
-How many units are drawn, and how long their texts are, shows in the time of an answer. So the part
-of it that depends on records ends at a tick: after a time that is known without them, or the next
-multiple of it.
+The time of an answer shows how many units were drawn and how long their texts are. So the part of
+it that depends on records ends at a tick: after a time that is known without the records, or after
+the next multiple of that time.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from fedpriv_client.site_job import SiteJob
 from fedpriv_client.site_settings import SiteSettings
 
 log = logging.getLogger(__name__)
-SLOWER = 1.25  # than it was tried, a machine may be
-COPIES = 4 / 3  # a batch may be filled up with as many (`batches_of`, where 1 is a size)
-LEAST = 0.1  # seconds of a tick, besides: for what a machine does meanwhile
-MORE = 1.1  # times the declared number of units may hold records
-STEPS = 1e6  # that all jobs of a ledger have, at most
-SHARE = 1e-6  # of δ, for more units in any of these steps: it may be lowered a thousandfold later
-MOST_EPSILON = 50.0  # up to which that holds
+SLOWER = 1.25  # times slower than in the trial a machine may be
+COPIES = 4 / 3  # times its records a filled-up batch may have (`batches_of`, if 1 is a size)
+LEAST = 0.1  # seconds that each tick has besides, for what else a machine does
+MORE = 1.1  # there may be this many times the declared number of units
+STEPS = 1e6  # the most that all jobs of a ledger have together
+SHARE = 1e-6  # of δ, for more units in any of these steps; δ may be lowered a thousandfold later
+MOST_EPSILON = 50.0  # the largest ε for which that holds
 TRIES = 3
-PREPARATION = 3.0, 2e-3  # seconds, and for each record
+PREPARATION = 3.0, 2e-3  # seconds, and further seconds for each record
 
 
 class AtTicks:
-    """What a step computes of its sample, done at a tick. Else as the method.
+    """Do what a step computes of its sample at a tick; for all else act as the method.
 
     Privacy:
         The time that the sum takes is a multiple of `seconds`. That it is more than one of them has
@@ -60,7 +60,7 @@ class AtTicks:
 
     def clipped_sum(self, worker: Worker, units: Sequence[Unit], *settings: Any) -> ClippedSum:
         """Compute the method's clipped sum, and wait for the tick."""
-        worker.is_settled = True  # a trial would take the time of a length that was drawn first
+        worker.is_settled = True  # a trial here would take the time of a drawn length
         try:
             with until_tick(self.seconds):
                 return _computed(self._method, worker, units, *settings)
@@ -70,7 +70,7 @@ class AtTicks:
 
 @contextmanager
 def until_tick(seconds: float) -> Iterator[None]:
-    """Do what takes a time that depends on records, and let it end at a multiple of `seconds`."""
+    """Let a block whose time depends on records end at a multiple of `seconds`."""
     began = time.monotonic()
     try:
         yield
@@ -89,20 +89,20 @@ def until_tick(seconds: float) -> Iterator[None]:
 def at_ticks(
     method: Any, worker: Worker, job: SiteJob, vector: Vector, units: int, rate: float, terms: Terms
 ) -> Any:
-    """Wrap a prepared method so that its sums are done at ticks, if the plan has ticks.
+    """Wrap a prepared method so that its sums end at ticks, if the plan has ticks.
 
     Args:
-        units: declared number of units that the sample is drawn from.
-        rate: of the step.
+        units: the declared number of units that the sample is drawn from.
+        rate: the step's sample rate.
 
     Privacy:
-        Tried on random texts of the greatest length; records have no part in it.
+        The time is tried on random texts of the greatest length; records have no part in it.
     """
     if not job.plan.ticks:
         return method
     kind = type(method).__name__
-    # Anew for each request: a server could send values that processors are slower with.
-    tries = 1 if kind in job.seconds_a_record else 1 + TRIES  # the first loads what is loaded late
+    # Tried again for each request: a server could send values that make a processor slower.
+    tries = 1 if kind in job.seconds_a_record else 1 + TRIES  # the first try also loads code
     seconds = _seconds_a_record(method, worker, job, vector, tries)
     least = job.seconds_a_record.setdefault(kind, seconds)
     records = most_units(units, rate, terms) * terms.max_records_per_unit
@@ -113,7 +113,7 @@ def at_ticks(
 def _seconds_a_record(
     method: UnitSum, worker: Worker, job: SiteJob, vector: Vector, tries: int
 ) -> float:
-    """Time the longest record, alone: a batch takes no longer than its records one by one."""
+    """Time the longest record by itself. A batch takes no longer than its records one by one."""
     mask = torch.ones(1, worker.recipe.model.max_length, dtype=torch.int64)
     batch = worker.random_batch(mask, seed=1)
     [ids], [label] = batch.input_ids.tolist(), batch.labels.tolist()
@@ -129,16 +129,16 @@ def _seconds_a_record(
 def _computed(method: UnitSum, worker: Worker, units: Sequence[Unit], *settings: Any) -> ClippedSum:
     found = method.clipped_sum(worker, units, *settings)
     if worker.device != "cpu":
-        torch.cuda.synchronize(worker.device)  # else it would be waited for after the tick
+        torch.cuda.synchronize(worker.device)  # else this wait would come after the tick
     return found
 
 
 def most_units(declared: int, rate: float, terms: Terms) -> int:
-    """Return how many units a tick allows for: more are drawn with a chance of at most β.
+    """Return how many units a tick has time for: more are drawn with a chance of at most β.
 
     Args:
         declared: units to draw from; there may be `MORE` times as many.
-        rate: of the sample.
+        rate: the sample rate.
         terms: the ledger's terms; their ε, capped at `MOST_EPSILON`, and δ give β.
     """
     epsilon = min(MOST_EPSILON, terms.budget_alone or terms.budget)

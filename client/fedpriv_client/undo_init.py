@@ -1,7 +1,7 @@
-"""Take back a ledger that nothing was ever spent from, within a day. It leaves a trace.
+"""Undo a ledger within a day, if nothing was ever spent from it. This leaves a trace.
 
-A mistyped ε would otherwise be for life. "A ledger that is undone" in docs/explanation/privacy.md
-says why this is no way to a fresh budget.
+Otherwise a mistyped ε would be for life. "A ledger that is undone" in docs/explanation/privacy.md
+says why this gives nobody a fresh budget.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from fedpriv_client.account import account_file, written_account
 from fedpriv_client.settings import ledger_path, ledgers, settings_of
 from fedpriv_client.site_settings import REPORT, last_report
 
-LOG, ENDING = "undone.jsonl", ".undone"  # in the site's folder; of a ledger's file
+LOG, ENDING = "undone.jsonl", ".undone"  # in the site's folder; ending of an undone ledger
 AT_MOST = timedelta(days=1)
 
 
 @contextmanager
 def unspent(file: SiteFile, dataset_id: str) -> Iterator[Ledger]:
-    """Open a ledger of which nothing anywhere says that a plan was ever accepted.
+    """Open a ledger if nothing anywhere says that a plan was ever accepted.
 
     Raises:
-        LedgerError: something does, or can't be asked; or it is older than a day. Or it is in use,
-            or has another witness than the site's file names.
+        LedgerError: something says so, or can't be asked; or the ledger is older than a day, in
+            use, or has another witness than the site's file names.
     """
     path, settings = ledger_path(file, dataset_id), settings_of(file, dataset_id)
     with Ledger.open(path, reading=True) as ledger:
         witness = file.budget.witness if ledger.terms.witnessed else None
         if ledger.terms.witnessed and witness is None:
             raise _refused(path, "it has a witness, and budget.witness does not name it")
-    with Ledger.open(path, witness) as ledger:  # which asks the witness
+    with Ledger.open(path, witness) as ledger:  # this also asks the witness
         made = datetime.fromisoformat(ledger.rows()[0].body["at"])
         if not timedelta(0) <= datetime.now(UTC) - made <= AT_MOST:
             raise _refused(path, f"it was made at {made:%Y-%m-%d %H:%M} UTC, not within a day")
@@ -59,7 +59,7 @@ def unspent(file: SiteFile, dataset_id: str) -> Iterator[Ledger]:
 
 
 def undo(file: SiteFile, dataset_id: str) -> str:
-    """Take an unspent ledger back, and say so in a log; its file stays, under another name.
+    """Undo an unspent ledger, and say so in a log. Its file stays, under another name.
 
     Raises:
         LedgerError: as `unspent`. Nothing was changed.
@@ -68,14 +68,14 @@ def undo(file: SiteFile, dataset_id: str) -> str:
     if dataset_id not in ledgers(file) and dataset_id == last_undone(state).get("dataset_id"):
         if not Path(f"{ledger_path(file, dataset_id)}{ENDING}").exists():
             raise _refused(ledger_path(file, dataset_id), "its file is not there")
-        _forget_witness(file, dataset_id)  # a crash came between the two
+        _forget_witness(file, dataset_id)  # a crash came before this step
         return f"Undid the ledger of data set {dataset_id}."
     with unspent(file, dataset_id) as ledger:
         terms = ledger.terms.as_row()
         row = {"at": datetime.now(UTC).isoformat(timespec="seconds"), **terms}
         with (state / LOG).open("a", encoding="utf-8") as stream:
             os.fchmod(stream.fileno(), 0o600)
-            # A line that a crash cut short stays by itself.
+            # The line break first: a line that a crash cut short stays by itself.
             stream.write("\n" + json.dumps({**row, "head": ledger.head.hash}) + "\n")
             stream.flush()
             os.fsync(stream.fileno())
@@ -90,7 +90,7 @@ def undo(file: SiteFile, dataset_id: str) -> str:
 
 
 def last_undone(state_dir: Path) -> dict[str, Any]:
-    """Return the terms of the ledger that was undone last; nothing where none was."""
+    """Return the terms of the ledger that was undone last; nothing if none was."""
     log = state_dir / LOG
     found: dict[str, Any] = {}
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():

@@ -1,8 +1,8 @@
-"""`fedpriv doctor`: everything that a site's file or a federation's needs, a line each.
+"""`fedpriv doctor`: check everything that a site's file or a federation file needs, in lines.
 
-What a role looks at is its own package's business: an entry point of the group
-``fedpriv.doctors``, named ``site`` or ``federation``, gives a function of the file, of a job to
-try (or None), and of whether to leave the network alone, that gives findings as it makes them.
+Each role's package says what is checked. An entry point of the group ``fedpriv.doctors``, named
+``site`` or ``federation``, gives a function. It takes the file, a job to try (or None), and whether
+to leave the network alone, and yields findings as it makes them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def doctor(
     """Say what is wrong before a job finds out, and what to type. Changes nothing."""
     from fedpriv.process import stop_on_terminate
 
-    stop_on_terminate()  # or a copy of the records could be left
+    stop_on_terminate()  # else a copy of the records could be left
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
     findings, console = [], Console(highlight=False)
@@ -59,7 +59,7 @@ def examine(file: Path, job: Path | None = None, *, offline: bool = False) -> It
     """Examine a file with the doctor of its role, and yield the findings.
 
     Raises:
-        ConfigError: the file can't be read, or is of a role that is not installed here.
+        ConfigError: the file can't be read, or its role is not installed here.
     """
     from fedpriv.config.load import read_toml
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fedpriv.dossier.findings import Finding
 
-KEY = "dossier.key"  # of a simulation, in its private folder
+KEY = "dossier.key"  # a simulation's key, in its private folder
 _MARKS = {"holds": "[green]✓[/]", "word": "[yellow]?[/]", "open": "[yellow]–[/]"}
 _MEANS = "✓ holds by computation here. ? is only somebody's word. – could be checked, and was not."
 
@@ -62,10 +62,10 @@ def export(
 
 
 def _check_reports(run: Path) -> None:
-    """Refuse a run of which a site that took part has not reported: its costs would be left out.
+    """Refuse a run if the report of a site that took part is missing, as its costs would be.
 
     Raises:
-        RunError: names the sites.
+        RunError: reports are missing; names the sites.
     """
     from fedpriv.report.rundir import read_run
 
@@ -74,7 +74,7 @@ def _check_reports(run: Path) -> None:
     answered = [(name, site.status) for row in directory.rounds for name, site in row.sites.items()]
     answered += [(name, site.status) for look in looks for name, site in look.sites.items()]
     took_part = {name for name, status in answered if status == "ok"}
-    late = {*directory.run.owed.get("reports", ())}  # what there is of them is older
+    late = {*directory.run.owed.get("reports", ())}  # their reports here are older
     if missing := took_part - {report.site for report in directory.reports} | late:
         raise RunError(
             f"{run}: the budget report of {', '.join(sorted(missing))} is missing, and the dossier"
@@ -84,7 +84,7 @@ def _check_reports(run: Path) -> None:
 
 
 def _signing_key(run: Path, path: Path | None) -> Ed25519PrivateKey:
-    """Return the key that signs: of a simulation one of the run, else the coordinator's own."""
+    """Return the key that signs: a simulation's own by default, else the coordinator's."""
     from fedpriv.pki.signing import load_or_create_key
     from fedpriv.report.rundir import read_run
 
@@ -163,7 +163,7 @@ def verify(
 
 
 def _show(found: list[Finding]) -> None:
-    """Print what was found: of the whole, then of the sites, those that are alike once."""
+    """Print the findings: first on the whole, then on the sites. Sites that are alike come once."""
     from fedpriv.dossier.findings import alike
 
     console = Console(highlight=False)
@@ -179,7 +179,7 @@ def _show(found: list[Finding]) -> None:
 
 
 def _pairs(option: str, value: str, given: list[str] | None) -> dict[str, str]:
-    """Split NAME=VALUE, as often as it was given."""
+    """Return the value of each NAME that was given as NAME=VALUE."""
     found = {}
     for text in given or []:
         name, equals, rest = text.partition("=")

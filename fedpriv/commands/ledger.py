@@ -88,7 +88,7 @@ def init(
 
 
 def _and_alone(epsilon: float | None) -> str:
-    """Say the second budget, after the first."""
+    """Return the words on the second budget, to follow the first."""
     from fedpriv.privacy.ledger.claims import ALONE
 
     return "" if epsilon is None else f", and {epsilon:g} {ALONE},"
@@ -165,7 +165,7 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
 
 
 def _cells(plan: dict[str, Any]) -> dict[str, str | None]:
-    """Return what the table of plans has in each column; None where that is not of this plan."""
+    """Return the cells of a plan in the table of plans; None if a plan has no such cell."""
     cells = {
         "job": plan["job"],
         "method": plan["method"],
@@ -250,7 +250,7 @@ def export(
 
 
 def _allocated(ledger: Ledger) -> str:
-    """Say what is allocated of the budget, or of both."""
+    """Say how much of the budget, or of both budgets, is allocated."""
     alone, terms = ledger.epsilon_alone_allocated, ledger.terms
     second = "" if alone is None else f"; alone, {upper(alone)} of {terms.budget_alone:g}"
     return f"ε allocated {upper(ledger.epsilon_allocated)} of {terms.budget:g}{second}"
@@ -363,7 +363,7 @@ def witness(
 
 
 def _heads(path: Path, head: str, report: Path | None) -> list[Head]:
-    """Return the heads of a ledger that somebody outside has seen."""
+    """Return the ledger's heads that were seen elsewhere."""
     from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv.report.ledger_export import parse_head, reported_head
 

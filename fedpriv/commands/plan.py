@@ -1,4 +1,4 @@
-"""`fedpriv plan`: its options, its curve, and in words what the figures mean."""
+"""`fedpriv plan`: its options, its curve, and words on what the figures mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedpriv.privacy.accounting.planning import Planned
 
 WIDEST_BAR = 40
-SLOTS = 4  # of a look, as in `fedpriv.config.looks`
+SLOTS = 4  # of a look by default, as in `fedpriv.config.looks`
 _NAMES = {
     "epsilon": "ε",
     "delta": "δ",
@@ -93,13 +93,13 @@ def plan(
 
     job = None if file is None else load_job(file)
     looks = None if job is None else job.evaluation.sites
-    if job is not None:  # it says what no option says
+    if job is not None:  # the file says what no option says
         privacy = job.privacy
         epsilon = _granted(job) if epsilon is None else epsilon
         delta = privacy.delta if delta is None else delta
         sample_rate = privacy.sample_rate if sample_rate is None and batch is None else sample_rate
         steps = job.steps + privacy.spare_slots if steps is None else steps
-    colluding = None if job is None else job.max_colluding  # of a secure sum
+    colluding = None if job is None else job.max_colluding  # in a secure sum
     try:
         planned, costs = solve_with_looks(
             0 if looks is None else looks.steps,
@@ -112,23 +112,23 @@ def plan(
             size=size,
         )
         figures = planned.figures(records or DEFAULT_RECORDS)
-    except ConfigError as error:  # its key names arguments
+    except ConfigError as error:  # its key names function arguments
         options = str(error.key).replace("_", "-").replace(", ", ", --")
         raise error.but(key=f"--{options}") from None
-    figures["one_more_round"] *= 1 if job is None else job.job.sync  # that of one step, so far
+    figures["one_more_round"] *= 1 if job is None else job.job.sync  # so far of one step
     figures["alone"] = None
     if job is not None and colluding is not None:
         found = alone(planned.event, planned.delta, len(job.sites), colluding)
         figures["alone"] = asdict(found)
     figures["looks"] = None if costs is None else asdict(costs)
     slots = SLOTS if looks is None else looks.slots
-    of_look = slots if colluding is None else None  # else the job can have none
+    of_look = slots if colluding is None else None  # a job with a secure sum can have no looks
     figures["choosing"] = asdict(price_choosing(planned, of_look, budget))
     figures["second"] = _second(planned) if check else None
     figures["methods"] = _reach(job, planned, size) if methods else None
     rows = rows_for(figures["epsilon"])
     figures["defaults"] = [{**asdict(row), "clip_norm": row.clip_norm} for row in rows]
-    figures = finite_json(figures)  # what has no finite bound is None
+    figures = finite_json(figures)  # figures without a finite bound become None
     if as_json:
         print(json.dumps(figures, indent=2, allow_nan=False))
     else:
@@ -149,7 +149,7 @@ def _granted(job: JobConfig) -> float:
 
 
 def _second(planned: Planned) -> dict[str, Any]:
-    """Return what another accountant says of the same steps, or why it says nothing."""
+    """Return another accountant's result for the same steps, or why there is none."""
     from fedpriv.privacy.accounting.opinion import name, opinion
 
     try:
@@ -232,7 +232,7 @@ def _note(key: str, figures: dict[str, Any]) -> str:
 
 
 def _curve(figures: dict[str, Any], width: int) -> list[str]:
-    """Draw a bar for each count of steps; hollow beyond the plan."""
+    """Draw a bar for each number of steps. Beyond the plan it is hollow."""
     points = [(f"{point['steps']}", point["epsilon"]) for point in figures["curve"]]
     labels = max(len(steps) for steps, _ in points)
     values = max(len(_upper(epsilon)) for _, epsilon in points)
@@ -272,7 +272,7 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
 
 
 def _trust(alone: dict[str, Any], figures: dict[str, Any]) -> list[str]:
-    """Say the two claims of a secure sum."""
+    """State the two claims of a secure sum."""
     parts = alone["shares"]
     share = f"one part of {parts} of it" if parts > 1 else "all of it"
     return [
@@ -327,7 +327,7 @@ def _choosing(found: dict[str, Any], *, with_trust: bool) -> str:
 
 
 def _methods(found: dict[str, Any]) -> list[str]:
-    """Say what methods can do, for the commonest shape of matrices, and for the set of PE-SGD."""
+    """Say what denoising can do for the commonest shape of matrix, and PE-SGD for its set."""
     ratio, needed = found["signal_to_noise"], found["needed"]
     most = max(found["matrices"], key=lambda one: one["count"])
     shape = f"{most['rows']} × {most['columns']}"

@@ -1,4 +1,4 @@
-"""`fedpriv roster …`: put together the sites that may add up together, and look at them."""
+"""`fedpriv roster …`: make the roster of the sites that may form secure sums, and show it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a person may write in a federation file or a site's, and how they are read."""
+"""What a person may write in a federation file or a site's file, and how they are read."""

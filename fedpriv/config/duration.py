@@ -1,4 +1,4 @@
-"""How long something lasts, as a person writes it."""
+"""A duration, as a person writes it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where a site's records are if they are no table in a file: in an OMOP database, or in FHIR.
 
-Every key is public and fixed before a record is read: a filter looks at one record alone, so it
-keeps or leaves out each by itself (law 2).
+Every key is public and fixed before a record is read. A filter looks at one record alone, so it
+keeps each record or leaves it out by itself (law 2).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class OmopSection(_Dated):
     @model_validator(mode="before")
     @classmethod
     def _of_0_2_0(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("password_file", ...) is None:  # as it dumped it
+        if isinstance(value, dict) and value.get("password_file", ...) is None:  # as 0.2.0 wrote
             return {k: v for k, v in value.items() if k != "password_file"}
         return value
 

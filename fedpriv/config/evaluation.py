@@ -1,4 +1,4 @@
-"""`[evaluation]`: the server's own records, by which it measures what training reached."""
+"""`[evaluation]`: the server's own records, on which it measures the model."""
 
 from __future__ import annotations
 

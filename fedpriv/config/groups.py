@@ -1,10 +1,10 @@
-"""How the noise of a step is divided among groups of trained parameters: what travels of it.
+"""The parts of messages that divide the noise of a step among groups of trained parameters.
 
-A job may say which groups there are (`GroupTerms`), and a server then decides before each round
-how much of the plan's noise each of them gets (`Decision`).
+A job may say which groups there are (`GroupTerms`). Before each round a server then decides how
+much of the plan's noise each group gets (`Decision`).
 
 Privacy:
-    A site trusts neither: it scales and clips by them in such a way that what one unit adds to a
+    A site trusts neither. It scales and clips by them in such a way that what one unit adds to a
     step is never longer than the plan's clip norm, whatever they say.
 """
 
@@ -19,8 +19,8 @@ from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
 from fedpriv.section import Section
 
 MAX_GROUPS = 10_000
-MAX_BITS = 0.5  # of the squared norm, for values that say whether groups were within
-MIN_WEIGHT = 1e-12  # less would be noise beyond what numbers of any training can hold
+MAX_BITS = 0.5  # of the squared norm, for the values on whether groups were within their clip norms
+MIN_WEIGHT = 1e-12  # with less, noise is larger than any training's numbers can hold
 UNIT_SUM = 1e-9  # how far from 1 the sum of all weights may be
 
 Grouping = Literal["model", "layers", "adapters", "matrices"]
@@ -35,12 +35,12 @@ class GroupTerms(Section):
         by: the kind of group: all that is trained, a layer of the model, an adapter (A and B of a
             layer together), or a single matrix.
         count: K, the number of groups.
-        together: of a job of an earlier version, whether a unit's scaled vector was clipped as a
-            whole, not group by group. Such a job is read; no site begins one.
+        together: in a job of an earlier version, whether a unit's scaled vector was clipped as a
+            whole, not group by group. Such a job can be read, but no site begins one.
         bits: f, the share of the squared norm that K further values take, each of which says
             whether the unit's group was within its clip norm.
-        adaptive: never: jobs of an earlier version could choose their noise between the steps. It
-            is part of the digest of a proposal.
+        adaptive: always False. Jobs of an earlier version could choose their noise between the
+            steps. The field is part of the digest of a proposal.
     """
 
     by: Grouping
@@ -51,7 +51,7 @@ class GroupTerms(Section):
 
     @property
     def extra(self) -> int:
-        """The number of values in a release besides one for each parameter: K, or none."""
+        """Return the number of values in a release beside those of the parameters: K, or none."""
         return self.count if self.bits else 0
 
     @model_validator(mode="after")
@@ -62,13 +62,13 @@ class GroupTerms(Section):
 
 
 class Decision(Section):
-    """How the noise of one round is divided.
+    """Say how the noise of one round is divided.
 
     Attributes:
         clip_norms: C_k, the clip norm of each group, (K,).
         weights: w_k of each group, (K,): its share of the squared norm that a unit may have after
             scaling. They sum to 1.
-        share, rate: nothing, and 1: in an earlier version they could change the noise of a slot.
+        share, rate: always None and 1. In an earlier version they could change the noise of a slot.
             They are part of the digest of a request.
     """
 

@@ -5,11 +5,11 @@ is its documentation. Paths are relative to the file and are made absolute when 
 What the server proposes here is never an order: each site checks it against its own limits
 before it reads a record.
 
-`lora.r`, `lora.alpha`, `privacy.clip_norm`, `privacy.sample_rate` and `optimizer.lr` go with the
-model's task and size: where a file leaves them out, `load_job` takes them from the table of
-`fedpriv.defaults`. A section that is made in Python knows no model and has those of a language
-model of any size. docs/reference/configuration.md is made of the
-descriptions here by `scripts/make_config_reference.py`.
+The defaults of `lora.r`, `lora.alpha`, `privacy.clip_norm`, `privacy.sample_rate` and
+`optimizer.lr` depend on the model's task and size. If a file leaves them out, `load_job` takes them
+from the table in `fedpriv.defaults`. A section that is made in Python knows no model, and has those
+of a language model of any size. `scripts/make_config_reference.py` makes
+docs/reference/configuration.md of the descriptions here.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class JobConfig(Section):
         return usual_max_colluding(len(self.sites)) if stated is None else stated
 
     def files(self) -> dict[str, Path]:
-        """Return the files and folders of records, by key; what a hub holds is not among them."""
+        """Return the files and folders of records, by key, without data sets at a hub."""
         parts = (*self.everybody, self.evaluation, self.synthetic)
         found = [part.files() for part in parts if part is not None]
         return {key: path for files in found for key, path in files.items()}
@@ -118,7 +118,7 @@ class JobConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_older_runs(cls, value: Any) -> Any:
-        """Drop keys that are gone where the record of an older run has them without a value."""
+        """Drop keys that no longer exist, if an older run's record has them without a value."""
         match value:
             case {"gate": None, **others}:
                 value = others

@@ -34,17 +34,17 @@ ASSETS = Path(__file__).parent.parent / "assets"
 EMBEDDED = ASSETS / "clinics" / "federation.toml"
 HOSPITALS = ASSETS / "four_hospitals" / "federation.toml"
 File = TypeVar("File", bound=Section)
-# For `model_dump`. When a run may end changes nothing that it is made by.
+# For `model_dump`: keys that are no part of a run's settings, such as when it may end.
 NOT_OF_A_RUN: Any = {"tracking": True, "job": {"ray_address"}, "evaluation": {"stop_when_worse"}}
 SHOWN = 8  # names in a message
 OF_SITES = ("sites.", "outside.")  # keys of private records
-IN_WORDS = {  # of patterns, what is expected
+IN_WORDS = {  # for each pattern, what is expected
     NAME: "letters, digits, '.', '_' and '-', such as st-mary",
     rf"^{HOST_PORT}$": "host:port, such as fed.example.org:8443",
     ADDRESS_OR_AUTO: "auto, or host:port, such as fed.example.org:8443",
     DIGEST: "sha256: and 64 hexadecimal digits",
 }
-_SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, there or not
+_SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, known or not
 
 
 @checked
@@ -71,10 +71,10 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
 
 
 def check_no_overrides(overrides: Sequence[str]) -> None:
-    """Refuse overrides beside a job that was made already.
+    """Refuse overrides for a job that was made already.
 
     Raises:
-        ConfigError: there are some.
+        ConfigError: there are overrides.
     """
     if overrides:
         problem = "are for the keys of a file"
@@ -116,7 +116,7 @@ def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
 
 
 def absolute(value: Any, folder: Path) -> Any:
-    """Return the same, with every path in it that was relative to a folder made absolute."""
+    """Return the value with every relative path in it made absolute, from a folder."""
     match value:
         case Path():
             return folder / value
@@ -155,7 +155,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _advice(problem: str, text: str) -> str:
-    """Say what may be wrong in the line of a TOML error."""
+    """Suggest what may be wrong in the line of a TOML error."""
     if "overwrite" in problem or "twice" in problem:
         return "A key or a table stands there twice: remove one."
     found = re.search(r"at line (\d+)", problem)
@@ -172,7 +172,7 @@ def _toml(text: str) -> dict[str, Any]:
     """Parse the tables of a TOML text.
 
     Raises:
-        ValueError: it is no TOML, or one that nobody writes.
+        ValueError: it is not TOML, or has values that are too long or nested too deeply.
     """
     try:
         return tomllib.loads(text)
@@ -185,7 +185,7 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def _check_values(value: object, key: str = "") -> None:
-    """Refuse texts that can't be the name of a file, and numbers beyond those of TOML."""
+    """Refuse texts with a NUL character, which no file name has, and integers beyond 64 bits."""
     if isinstance(value, dict | list):
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
             _check_values(item, f"{key}.{name}".lstrip("."))
@@ -238,10 +238,10 @@ def _value(text: str) -> Any:
 def config_error(
     error: ValidationError, path: Path, root: type, tree: Mapping[str, Any] | None = None
 ) -> ConfigError:
-    """Say a pydantic error's first problem as a person would: a misspelt key, if any.
+    """Say a pydantic error's first problem as a person would; a misspelt key comes first.
 
     Args:
-        tree: what the file holds, for the names of its sites.
+        tree: the content of the file, for the names of its sites.
     """
     found = error.errors(include_url=False)
     problem = min(found, key=lambda one: one["type"] != "extra_forbidden")
@@ -269,12 +269,12 @@ def config_error(
     return ConfigError(message[0].lower() + message[1:], file=path, key=key, value=value)
 
 
-# What pydantic puts among the keys of a location: of a key itself, and of a kind of several.
+# Parts that pydantic adds to the keys of a location: for a key itself, or one of several types.
 _KIND = re.compile(r"^(\[key\]|(constrained|function|is-instance|lax-or-strict)-?.*)$")
 
 
 def _named(location: Sequence[str], tree: Any) -> Iterator[str]:
-    """Give the keys of a location, with the name of a table in a list in place of its number."""
+    """Yield the keys of a location. A table in a list is given by its name, not its number."""
     for part in location:
         is_listed = isinstance(tree, list) and part.isdigit() and int(part) < len(tree)
         tree = tree[int(part)] if is_listed else tree.get(part) if isinstance(tree, dict) else None
@@ -283,7 +283,7 @@ def _named(location: Sequence[str], tree: Any) -> Iterator[str]:
 
 
 def _how_to_add(path: Path) -> str:
-    """Say how a key comes into a file, in which there may be lines that nobody has filled in."""
+    """Say how to add a missing key to a file, which may be a draft with open lines."""
     with suppress(OSError, UnicodeDecodeError):
         lines = path.read_text(encoding="utf-8-sig").splitlines()
         if left := sum(line.startswith("#!") for line in lines):
@@ -302,7 +302,7 @@ def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
 
 
 def _found(job: JobConfig, path: Path) -> JobConfig:
-    """Tell folders and files that exist from names at a hub, in a job."""
+    """Turn a job's names of existing files and folders into paths. Others are names at a hub."""
 
     def located(site: SiteRecords) -> SiteRecords:
         data = _source(path, f"{site.table}.{site.name}.data", site.data)
@@ -322,11 +322,12 @@ def _found(job: JobConfig, path: Path) -> JobConfig:
 
 
 def with_defaults(job: JobConfig) -> JobConfig:
-    """Fill in every setting of the table that a job's file left out.
+    """Fill in every setting of the table of defaults that a job's file leaves out.
 
     Raises:
-        ConfigError: the model's size can't be told, or the rate is for another optimiser; or the
-            adapter that the job begins at is not as the file says, or can't be used.
+        ConfigError: the model's size can't be found, or the table has no learning rate for the
+            optimiser; or the adapter that the job begins at is not as the file says, or can't be
+            used.
     """
     if job.model.begin is not None and job.model.begin_as == "continued":
         job = _as_it_began(job, find_adapter(job.model.begin).lora)
@@ -358,7 +359,7 @@ def with_defaults(job: JobConfig) -> JobConfig:
 
 
 def _as_it_began(job: JobConfig, found: LoraSection) -> JobConfig:
-    """Give the job the shape of the adapter that it continues, which its file may repeat."""
+    """Give the job the shape of the adapter that it continues. Its file may repeat that shape."""
     typed = {key: getattr(job.lora, key) for key in job.lora.model_fields_set}
     values = {key: value for key, value in found if key in found.model_fields_set}
     for key in values.keys() & typed.keys():
@@ -377,10 +378,10 @@ _USED = {
 
 
 def _check_public(job: JobConfig) -> None:
-    """Refuse to choose by what is reported, and to look at the records of a site at all.
+    """Refuse to choose settings by the reported records, and to use a site's records at all.
 
-    Where all is public, no model is judged by records that train. A file is known by where it
-    really is; a folder holds what is in it.
+    If all data is public, a site's records may be used, but not training records to judge a model.
+    Files are compared by where they really are, and a folder includes all that is in it.
     """
     files = {key: file.resolve() for key, file in job.files().items()}
     private = {key: file for key, file in files.items() if key.startswith(OF_SITES)}
@@ -409,9 +410,9 @@ def _share(one: Path, other: Path) -> bool:
 
 
 def _linked(path: Path) -> set[tuple[int, int]]:
-    """Return the files at or in a path that have several names, each by its number on its disk."""
+    """Return those files at or in a path that have several names, each by disk and file number."""
     found = set()
-    with suppress(OSError):  # it is not there, or not to be read: whoever reads it will say so
+    with suppress(OSError):  # missing or unreadable: the code that reads it will say so
         for file in (path, *path.rglob("*")):
             status = file.stat()
             if S_ISREG(status.st_mode) and status.st_nlink > 1:
@@ -420,20 +421,20 @@ def _linked(path: Path) -> set[tuple[int, int]]:
 
 
 def _model(file: Path, key: str, name: str) -> str:
-    """Return a folder beside the file, or what stands for a model elsewhere."""
+    """Return the path of a folder beside the file, or else the name of a model elsewhere."""
     path = file.resolve().parent / name
     with _looking(file, key, name):
         return str(path) if path.is_dir() else name
 
 
 def allowed_model(path: Path, key: str = "model") -> str | None:
-    """Return a model of a site's file, in which other keys are still to be filled in.
+    """Return a model that a site's file allows, even if other keys are still to be filled in.
 
     Args:
-        key: of `[allow]`: ``model``, or ``begin`` for the adapter that a job may begin at.
+        key: a key of `[allow]`: ``model``, or ``begin`` for the adapter that a job may begin at.
 
     Raises:
-        ConfigError: the file can't be read, or what it says of the model.
+        ConfigError: the file, or its value of the key, can't be read.
     """
     tree = read_toml(path)
     with naming(path):
@@ -446,7 +447,7 @@ def allowed_model(path: Path, key: str = "model") -> str | None:
 
 
 def _source(file: Path, key: str, data: Path | str | None) -> Path | str | None:
-    """Return a path of the site, or the owner/name of a hub dataset where no such path exists."""
+    """Return a path of the site, or the owner/name of a hub dataset if no such path exists."""
     if data is None:
         return None
     path = file.resolve().parent / data
@@ -457,7 +458,7 @@ def _source(file: Path, key: str, data: Path | str | None) -> Path | str | None:
 
 @contextmanager
 def _looking(file: Path, key: str, value: object) -> Iterator[None]:
-    """Name the key of a path that can't be looked for."""
+    """Turn an error of the disk, while a path is looked for, into one that names the key."""
     try:
         yield
     except OSError as error:
@@ -466,15 +467,15 @@ def _looking(file: Path, key: str, value: object) -> Iterator[None]:
 
 
 def settings_of(job: JobConfig) -> dict[str, Any]:
-    """Return all that makes a run, as JSON: the file without where it is shown and computed."""
+    """Return what makes a run, as JSON: the file without `NOT_OF_A_RUN`."""
     return job.model_dump(mode="json", exclude=NOT_OF_A_RUN)
 
 
 def digest(job: JobConfig) -> str:
-    """Return SHA-256 of `settings_of` a job, for telling one run's settings from another's.
+    """Return SHA-256 of `settings_of` a job, to tell one run's settings from another's.
 
-    The engine "auto" counts as "fedpriv", and a job that begins at no adapter has no key for one,
-    as in older runs.
+    The engine "auto" counts as "fedpriv". A job that begins at no adapter has no key for one, as in
+    older runs.
     """
     settings = settings_of(job)
     if job.compute.engine == "auto":

@@ -1,4 +1,4 @@
-"""`[evaluation.sites]`: how good the model is on the sites' own held-out records, paid for."""
+"""`[evaluation.sites]`: paid looks at how good the model is on the sites' held-out records."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class LooksSection(Section):
 
     @property
     def steps(self) -> int:
-        """The steps of the plan that all looks take together."""
+        """Return the number of the plan's steps that all looks take together."""
         return self.looks * self.slots
 
     def due(self, number: int, rounds: int) -> int:
-        """Return how many looks there are up to a round, that round included."""
+        """Return how many looks there are up to and including a round."""
         return number * self.looks // rounds
 
     def after(self, look: int, rounds: int) -> int:
-        """Return the round after which a look is, both from 1."""
+        """Return the round after which a look comes. Both are counted from 1."""
         return -(-look * rounds // self.looks)
 
 
@@ -58,7 +58,7 @@ def held_out_units(held_out: Path | float | None, size: int, stated: int | None)
         stated: the number of units in such a file, as a person states it.
 
     Privacy:
-        Of settings alone, never of records.
+        Computed from settings alone, never from records.
     """
     if isinstance(held_out, float):
         return max(1, round(held_out * size))
@@ -71,8 +71,8 @@ def check_held_out(
     """Check that a site's statements about its held-out units fit together.
 
     Args:
-        delta: of the claim, which is about these units, too.
-        key: of the table, such as ``data``.
+        delta: δ of the claim, which is about these units, too.
+        key: the key of the table, such as ``data``.
 
     Raises:
         ValueError: they don't.
@@ -91,7 +91,7 @@ def check_delta_below(units: int, called: str, delta: float, stated: str) -> Non
     """Check that δ is below 1 / units.
 
     Args:
-        called: the units, for the message, which begins with what was `stated`.
+        called: what the message calls the units; it begins with `stated`.
 
     Raises:
         ValueError: it isn't.

@@ -13,19 +13,19 @@ from fedpriv.names import OwnKind
 from fedpriv.section import Section
 
 Rate = Annotated[float, Field(gt=0, le=1e6)]
-MANY = 100  # units: of so many, one part that is left out tells enough
+MANY = 100  # units: from this many on, one left-out part tells enough
 MOST = 50  # passes
 
 
 @dataclass(frozen=True)
 class OwnTraining:
-    """How one own model of a site is trained.
+    """Say how one own model of a site is trained.
 
     Attributes:
-        rates: learning rates to choose from; one, if nothing is chosen.
-        batch_size: records of a step.
-        epochs: the most passes over the records; if nothing is chosen, all passes.
-        patience: passes without a lower left-out loss before a rate ends.
+        rates: the learning rates to choose from; only one if nothing is chosen.
+        batch_size: the records of a step.
+        epochs: the most passes over the records; the exact number if nothing is chosen.
+        patience: how many passes may fail to lower the left-out loss before a rate ends.
     """
 
     rates: tuple[float, ...]
@@ -85,7 +85,7 @@ class PersonalSection(Section):
         return self
 
     def beginning(self, kind: OwnKind) -> OwnTraining:
-        """Return the settings for a model that begins at the federation's adapter, or without."""
+        """Return the settings for an own model: "personal" begins at the federation's adapter."""
         named = (self.epochs, self.epochs_alone)
         first, second = named if kind == "personal" else reversed(named)
         return OwnTraining(self.rates, self.batch_size, first or second or MOST, self.patience)

@@ -1,4 +1,4 @@
-"""`[job]`: what is run, for how long, and where."""
+"""`[job]`: what the job runs, for how long, and where."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ class JobSection(Section):
 
 
 def check_steps(job: JobSection, slots: int, looks: LooksSection | None) -> None:
-    """Check that a job has no more steps than any may have.
+    """Check that a job has no more steps than any job may have.
 
     Args:
-        slots: of the job, spare ones and those of looks among them.
+        slots: the job's slots, including spare ones and those of looks.
 
     Raises:
-        ValueError: it has; names the key.
+        ValueError: it has more; names the key.
     """
     if job.steps > MAX_JOB_STEPS:
         raise ValueError(f"job.sync: {job.rounds} × {job.sync} steps are more than {MAX_JOB_STEPS}")
@@ -93,10 +93,10 @@ def check_steps(job: JobSection, slots: int, looks: LooksSection | None) -> None
 
 
 def check_engine(job: JobSection, compute: ComputeSection) -> None:
-    """Check that what is for Ray is with Ray, and nothing that Ray decides itself.
+    """Check that settings for Ray are only used with Ray, and none that Ray decides itself.
 
     Raises:
-        ValueError: it isn't; names the key.
+        ValueError: they are not; names the key.
     """
     if job.engine != "ray":
         if compute.gpus_per_site is not None:
@@ -110,14 +110,14 @@ def check_engine(job: JobSection, compute: ComputeSection) -> None:
 
 
 def check_movers(sync: int, denoise: DenoiseSection, later: ServerOptimizerSection | None) -> None:
-    """Check that who consumes the private gradients denoises them, where their noise is known.
+    """Check that gradients are denoised by the side that moves along them, if at all.
 
     Args:
-        sync: private steps in a round.
-        later: moves along the sites' own moves.
+        sync: the private steps in a round.
+        later: the optimiser that moves along the sites' own moves.
 
     Raises:
-        ValueError: names the key.
+        ValueError: another side would denoise, or `later` has no moves; names the key.
     """
     if sync == 1 and denoise.where == "site":
         problem = "'site' is for local steps, and job.sync is 1; use 'server'"
@@ -135,7 +135,7 @@ def check_movers(sync: int, denoise: DenoiseSection, later: ServerOptimizerSecti
 
 
 def check_quantised(compute: ComputeSection) -> None:
-    """Check that a job computes with what reads quantised weights.
+    """Check that a job's compute settings work with quantised weights.
 
     Raises:
         ValueError: it doesn't; names the key.

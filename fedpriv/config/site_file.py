@@ -100,7 +100,7 @@ class SiteData(OtherSources, DataSection):
 
     @property
     def records(self) -> Source:
-        """The place of the records."""
+        """Return where the records are."""
         found = self.source(self.path)
         assert found is not None  # checked when the file was read
         return found
@@ -154,7 +154,7 @@ class BudgetSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_no_older_rule(cls, given: Any) -> Any:
-        """Raise ConfigError before keys that went with that rule are found unknown."""
+        """Refuse the rule `envelope` (ConfigError), before its keys are refused as unknown."""
         if isinstance(given, dict) and given.get("rule") == "envelope":
             raise ConfigError(
                 "is a rule of older ledgers, which take no new job",
@@ -355,7 +355,7 @@ class SiteFile(Section):
         return self
 
     def _has_a_second_budget(self) -> None:
-        """Check the second payment of a secure sum; a ledger may have its budget before."""
+        """Check the second budget of a secure sum. A ledger may have one without a secure sum."""
         budget, alone, one = self.budget, self.budget.epsilon_alone, self.budget.per_job_alone
         if alone is None and self.secure_sum is not None:
             raise ValueError(
@@ -378,7 +378,7 @@ class SiteFile(Section):
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether a host:port is this machine, and what is sent there stays on it."""
+    """Tell whether a host:port is this machine, so that what is sent there stays on it."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ip_address(host).is_loopback

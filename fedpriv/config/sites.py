@@ -1,4 +1,4 @@
-"""`[[sites]]` of a federation file, and what has to be true of all of them."""
+"""`[[sites]]` of a federation file, and the checks of all sites together."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class SiteRecords(EhrSources):
 
     @property
     def records(self) -> Source | None:
-        """The place of the records; None over the network."""
+        """Return where the records are; None over the network."""
         return self.source(self.data)
 
     def files(self) -> dict[str, Path]:
-        """Return its files and folders of records, by key; what a hub holds is not among them."""
+        """Return its files and folders of records, by key, without data sets at a hub."""
         omop, fhir = self.omop and self.omop.file, self.fhir and self.fhir.file
         found = {"data": self.data, "omop": omop, "fhir": fhir, "held_out": self.held_out}
         named = f"{self.table}.{self.name}"
@@ -91,7 +91,7 @@ Sites = Sequence[SiteSection]
 
 
 def check_names(sites: Sites, min_sites: int) -> None:
-    """Check that sites can be told apart, and that there are as many as a round needs.
+    """Check that sites have different names, and that there are as many as a round needs.
 
     Raises:
         ValueError: names the key.
@@ -129,7 +129,7 @@ def check_outside(outside: Sequence[OutsideSection], sites: Sites, *, network: b
 def check_looks(
     sites: Sites, looks: LooksSection | None, *, rounds: int, network: bool, delta: float
 ) -> None:
-    """Check that each look has a round of its own and, at described sites, records to look at.
+    """Check that each look has a round of its own and, in a simulation, records at each site.
 
     Raises:
         ValueError: names the key.
@@ -151,7 +151,7 @@ def check_looks(
 
 
 def check_described(sites: Sites, *, network: bool) -> None:
-    """Check that a simulation has the sites' data, and a file for the network names none of it.
+    """Check that a simulation's file names the sites' data, and a network's file names none.
 
     Raises:
         ValueError: names the key.

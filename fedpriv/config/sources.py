@@ -1,6 +1,6 @@
-"""Where a site's records are, as far as whatever reads them has to know.
+"""Where a site's records are, as far as their readers have to know.
 
-What else a file says of a database or of documents is beside this, in `ehr`.
+All else that a file says about a database or about documents is in `ehr`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OtherSource(Section):
 
     @property
     def file(self) -> Path | None:
-        """The file or folder, if it is one."""
+        """Return the file or folder, if there is one."""
         raise NotImplementedError
 
 
@@ -35,7 +35,7 @@ Source = Path | str | OtherSource
 
 
 class OtherSources(Section):
-    """What may replace a file, what is done to each text, and what is kept apart."""
+    """Hold what may replace a file, what is done to each text, and what is kept apart."""
 
     omop: OtherSource | None = None
     fhir: OtherSource | None = None
@@ -60,7 +60,7 @@ class OtherSources(Section):
     )
 
     def source(self, path: Path | str | None) -> Source | None:
-        """Return where the records are: a file, folder or name at a hub, if named, or a table."""
+        """Return where the records are: a path or a name at a hub, or else a section."""
         return next((one for one in (path, self.omop, self.fhir) if one is not None), None)
 
     def check_one(self, path: Path | str | None, table: str, key: str) -> None:
@@ -68,7 +68,7 @@ class OtherSources(Section):
 
         Args:
             path: the file, if there is one.
-            table, key: where it is named, for messages.
+            table, key: where the file is named, for messages.
 
         Raises:
             ValueError: none is named, or several are.
@@ -86,5 +86,5 @@ class OtherSources(Section):
 
 
 def where(source: Source) -> Path | str:
-    """Return what messages call a source; never a password."""
+    """Return what messages call a source. It never has a password."""
     return source.where if isinstance(source, OtherSource) else source

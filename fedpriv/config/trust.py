@@ -1,4 +1,4 @@
-"""`[privacy] trust`: what a job that adds up under a secure sum can't have, and why."""
+"""`[privacy] trust`: what a job with a secure sum can't have, and why."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from fedpriv.privacy.config import PrivacySection
 
 
 def usual_max_colluding(sites: int) -> int:
-    """Return how many sites may collude by default: one of up to four, of more a minority."""
+    """Return how many sites may collude by default: one of up to four; a minority of more."""
     return 1 if sites <= 4 else (sites - 1) // 2
 
 
 def check_trust(
     privacy: PrivacySection, job: JobSection, sites: Sites, *, denoise: str, looks: bool
 ) -> None:
-    """Check that a secure sum has sites to add up, and nothing beside it that a share can't give.
+    """Check that a secure sum has several sites, and that the job needs no more than the sum.
 
     Args:
-        denoise, looks: as of `check_shared_noise`.
+        denoise, looks: as for `check_shared_noise`.
 
     Raises:
         ValueError: names the key, and says why.
@@ -55,7 +55,7 @@ def check_trust(
 
 
 def check_shared_noise(*, sync: int, denoise: str, wire: str, looks: bool) -> None:
-    """Check that nothing in a job uses one site's noise by itself: each adds a share only.
+    """Check that nothing in a job uses one site's noise by itself, because it is only a share.
 
     Args:
         sync, denoise, wire: as in the job.

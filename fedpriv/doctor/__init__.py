@@ -1,1 +1,1 @@
-"""What is wrong on a machine before a job finds out, and what to type."""
+"""Find out what is wrong on a machine before a job does, and say what to type."""

@@ -1,4 +1,4 @@
-"""One thing that was looked at, and how it was found."""
+"""One thing that the doctor looked at, and what it found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Finding:
 
     Attributes:
         what: the thing, in a word or two.
-        ok: None if it could not be looked at, or is no fault but worth knowing.
+        ok: whether it is right; None if that could not be checked, or if it is worth knowing only.
         found: the finding in a sentence; if it is wrong, with what to do.
         exit_code: the exit code of the error, if it is wrong.
     """
@@ -26,16 +26,16 @@ class Finding:
 
 
 class DoubtError(Exception):
-    """Raised by a look that found no fault, but can't vouch for anything either."""
+    """Raised by a look that found no fault, but can't say that all is right either."""
 
 
 def look(what: str, how: Callable[[], str]) -> Finding:
-    """Look at something: `how` says what it found, or raises what is wrong with it."""
+    """Look at something: `how` returns what it found, or raises what is wrong."""
     try:
         return Finding(what, True, how())
     except DoubtError as doubt:
         return Finding(what, None, str(doubt))
     except FedprivError as error:
         return Finding(what, False, str(error), error.exit_code)
-    except OSError as error:  # a folder that may not be entered, a disk that is full
+    except OSError as error:  # such as a folder without permission, or a full disk
         return Finding(what, False, f"{error.filename or 'A file'}: {error.strerror}.", 2)

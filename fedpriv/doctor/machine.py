@@ -1,4 +1,4 @@
-"""What any machine needs that computes or answers: packages, a device, a clock, ports, room."""
+"""Check what any machine of fedpriv needs: packages, a device, a clock, ports, disk space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
 
 _SHOWN = ("torch", "transformers", "peft", "flwr")
-_UNSYNCHRONISED = 5  # what adjtimex(2) returns where nothing keeps the clock
+_UNSYNCHRONISED = 5  # what adjtimex(2) returns if nothing synchronises the clock
 _TIMEX_BYTES = 512  # more than struct timex has anywhere
 TAKEN = "See who has it (ss -ltnp), or name another port."
 _PORT_FIXES = {
@@ -30,10 +30,10 @@ _PORT_FIXES = {
 
 
 def packages() -> str:
-    """Return the versions of what fedpriv needs, each within the range that it was made for.
+    """Return the versions of the packages that fedpriv needs, each within its allowed range.
 
     Raises:
-        ConfigError: one is missing, or another version.
+        ConfigError: a package is missing, or has another version.
     """
     has, needs = [], []
     for requirement in needed():
@@ -56,10 +56,10 @@ def packages() -> str:
 
 
 def device(compute: ComputeSection) -> str:
-    """Return where steps are computed.
+    """Return the device or devices that compute steps.
 
     Raises:
-        ConfigError: there is no such device, or fewer of them than are asked for.
+        ConfigError: there is no such device, or there are fewer than are asked for.
     """
     import torch
 
@@ -95,11 +95,11 @@ def number_format(model: ModelSection, compute: ComputeSection) -> str:
 
 
 def clock() -> str:
-    """Say whether something keeps this machine's clock.
+    """Say whether something synchronises this machine's clock.
 
     Raises:
-        DoubtError: nothing does, or the system does not say. A clock may be right all the same, and
-            the server says when it is not.
+        DoubtError: nothing does, or the system does not say. The clock may still be right, and the
+            server says when it is not.
     """
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
@@ -116,10 +116,10 @@ def clock() -> str:
 
 
 def port(address: str, key: str) -> str:
-    """Check that a host:port of this machine can be listened on; leave nothing listening.
+    """Check that a host:port of this machine can be listened on. Nothing stays listening.
 
     Raises:
-        ConfigError: it is not this machine's, in use, or not for this user.
+        ConfigError: the address is not this machine's, is in use, or is not allowed for this user.
     """
     host, _, number = address.rpartition(":")
     host = host.strip("[]")
@@ -139,13 +139,13 @@ def port(address: str, key: str) -> str:
 
 
 def disk(folder: Path, needed: float, key: str) -> str:
-    """Check that a folder can be written to, and has room. It is not made if it is missing.
+    """Check that a folder can be written to and has room. A missing folder is not made.
 
     Args:
         needed: bytes.
 
     Raises:
-        ConfigError: read-only, somebody else's, or too full.
+        ConfigError: it is read-only, somebody else's, or on a disk that is too full.
     """
     there = folder
     try:
@@ -166,11 +166,11 @@ def disk(folder: Path, needed: float, key: str) -> str:
 
 
 def free(folder: Path) -> int:
-    """Return the bytes that are free where a folder is, or will be."""
+    """Return the free bytes of the disk on which a folder is, or will be."""
     return shutil.disk_usage(_existing(folder)).free
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or the nearest above it that exists."""
+    """Return the folder, or else the nearest folder above it that exists."""
     there = folder.absolute()
     return next(one for one in (there, *there.parents) if one.exists())

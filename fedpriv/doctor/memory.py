@@ -1,6 +1,6 @@
-"""Whether a model and its steps fit: by arithmetic before it is loaded, by a step after.
+"""Check whether a model and its steps fit: by arithmetic before it is loaded, by a step after.
 
-And in one sentence, what a machine has too little of before any run.
+`scarcity` says in one sentence what a machine has too little of for a run.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from fedpriv.private_training.worker import Worker
 
 _PROCESSORS = Path("/proc/cpuinfo")
-_READ = 2  # bytes of a weight, as most are stored, while a model is read that is quantised then
-_KEPT = {"8bit": 1 + 4 / 64, "4bit": 0.5 + 4 / 64}  # of one in a linear layer
-# Of a weight, as it is loaded.
+_READ = 2  # bytes of a weight as usually stored, while a model is read to be quantised
+_KEPT = {"8bit": 1 + 4 / 64, "4bit": 0.5 + 4 / 64}  # bytes of a weight in a linear layer
+# Bytes of a weight as it is loaded.
 _BYTES = {"auto": 4, "float32": 4, "mixed": 4, "bfloat16": 2, "float64": 8}
 
 
 def available(device: str = "cpu") -> int:
-    """Return the bytes that this process may still take: of a GPU, or of machine and container.
+    """Return the bytes that this process may still take, of a GPU or of machine and container.
 
     Raises:
         ConfigError: this system does not say.
@@ -47,7 +47,7 @@ def weights(name: str, compute: ComputeSection, quantize: Bits | None = None) ->
     """Check that a base model's weights fit, without loading them.
 
     Args:
-        quantize: in how many bits a job keeps them; before, they are read as they are stored.
+        quantize: the bits in which a job keeps the weights. They are first read as they are stored.
 
     Raises:
         ConfigError: they do not.
@@ -71,12 +71,13 @@ def weights(name: str, compute: ComputeSection, quantize: Bits | None = None) ->
 
 
 def step(worker: Worker) -> str:
-    """Measure what a step over the longest records takes, by making one on random tokens.
+    """Measure the memory of a step over the longest records, by a step on random tokens.
 
-    It says how many records of that length there is room for.
+    The text says how many records of that length fit.
 
     Raises:
-        ConfigError: it does not fit; says what does, as far as one record and two tell it.
+        ConfigError: it does not fit; says what fits, estimated from a step over one record and over
+            two.
 
     Privacy:
         Records have no part in it.
@@ -85,9 +86,9 @@ def step(worker: Worker) -> str:
 
     records, length = most_private(worker), worker.recipe.model.max_length
     free = available(worker.device)
-    fitting, held = None, _resident("VmRSS")  # what steps have freed is kept for the next one
+    fitting, held = None, _resident("VmRSS")  # freed memory is kept for the next step
     try:
-        if worker.device == "cpu" and records > 2:  # too much would not raise there: it kills
+        if worker.device == "cpu" and records > 2:  # there, too much memory kills the process
             one, two = _taken(worker, 1, held), _taken(worker, 2, held)
             fitting = _fitting(one, two, free)
             if fitting < records:
@@ -105,7 +106,7 @@ def step(worker: Worker) -> str:
 
 
 def _fitting(one: int, two: int, free: int) -> int:
-    """Return the records that fit at once, by what a step over one takes, and over two."""
+    """Return how many records fit at once, from the bytes of a step over one and over two."""
     return 0 if one > free else 1 + (free - one) // max(1, two - one)
 
 
@@ -122,7 +123,7 @@ def _too_much(worker: Worker, records: int, free: int, fitting: int | None = Non
 
 
 def _taken(worker: Worker, records: int, held: int) -> int:
-    """Return the most bytes of a step: on a CPU, of the process above what it `held`."""
+    """Return the peak bytes of a step; on a CPU, those of the process above what it `held`."""
     from fedpriv.private_training.microbatch import rehearse
 
     _forget_peak()
@@ -135,21 +136,21 @@ def _resident(key: str) -> int:
 
 
 def _bytes_of(file: Path) -> dict[str, int]:
-    """Read what the system says in kB, by name."""
+    """Read what the system states in kB, and return bytes by name."""
     lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[2:] == ["kB"]}
 
 
 def _forget_peak() -> None:
-    """Let VmHWM begin anew (proc(5)); where it may not, it is that of the process."""
+    """Reset VmHWM (proc(5)). If that is not allowed, it stays the peak of the whole process."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_bytes(b"5")
 
 
 def scarcity(needed: int) -> str | None:
-    """Say in one sentence what makes a run slow here or may end it; None where nothing does.
+    """Say in one sentence what makes a run slow here or may end it; None if nothing does.
 
-    It reads what the system says of itself and imports no torch, so that it can be said first.
+    It reads what the system states and imports no torch, so that it can be said before all else.
 
     Args:
         needed: bytes of memory that the run takes at its peak.
@@ -170,9 +171,9 @@ def scarcity(needed: int) -> str | None:
 
 
 def _has_avx2() -> bool:
-    """Tell whether the processor has what PyTorch's fast loops need; true if it can't be told.
+    """Tell whether the processor has what PyTorch's fast loops need; true if that is unknown.
 
-    Only x86 has these instructions under this name.
+    Only x86 processors have these instructions under this name.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return True

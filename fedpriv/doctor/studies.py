@@ -1,4 +1,4 @@
-"""What studies on public data found of the methods that a federation file asks for."""
+"""What studies on public data found about the methods that a federation file asks for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTROLLER = (
 
 
 def advice(job: JobConfig) -> Iterator[str]:
-    """Say what was found of each method that is switched on; of plain dp-lora nothing."""
+    """Say what was found about each method that is switched on; nothing about plain dp-lora."""
     if job.denoise.where != "off":
         yield DENOISING
     if job.job.method == "pe-sgd":

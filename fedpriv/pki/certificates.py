@@ -1,4 +1,4 @@
-"""Read and check X.509 certificates: of a federation's authority, its server and its sites.
+"""Read and check the X.509 certificates of a federation's authority, server and sites.
 
 Source:
     RFC 5280 (profile), RFC 9525 (a server is known by its subject alternative names alone).
@@ -21,7 +21,7 @@ from fedpriv.pki.keys import PublicKey, fingerprint, is_p256
 from fedpriv.pki.points import in_groups
 
 Use = Literal["server", "site"]
-SOON = timedelta(days=30)  # before its end, a certificate is worth renewing
+SOON = timedelta(days=30)  # time before its end in which to renew a certificate
 USAGES: dict[Use, x509.ObjectIdentifier] = {
     "server": ExtendedKeyUsageOID.SERVER_AUTH,
     "site": ExtendedKeyUsageOID.CLIENT_AUTH,
@@ -37,13 +37,14 @@ _MALFORMED = (
 
 @dataclass(frozen=True)
 class Description:
-    """What a certificate says.
+    """Hold what a certificate says.
 
     Attributes:
-        name: common name: of a site, the site's.
-        use: server or site; None is an authority.
-        names: host names and addresses of a server.
-        fingerprint: of its public key; `serial` is its number, in hex.
+        name: the common name; in a site's certificate, the site's name.
+        use: server or site; None for an authority.
+        names: the host names and addresses of a server.
+        fingerprint: the public key's fingerprint.
+        serial: the certificate's number, in hex.
         starts, expires: in UTC.
     """
 
@@ -74,7 +75,7 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def parse_certificate(pem: bytes, path: Path) -> x509.Certificate:
-    """Parse a certificate of PEM bytes that came from `path`.
+    """Parse a certificate from PEM bytes that came from `path`.
 
     Raises:
         EnrolmentError: it is not of a kind that fedpriv makes.
@@ -136,7 +137,7 @@ def check_certificate(
     key: PublicKey | None = None,
     now: datetime | None = None,
 ) -> Description:
-    """Return what `certificate` says, if `ca` vouches for it now.
+    """Check that `ca` vouches for `certificate` now, and return what it says.
 
     Args:
         path: where it came from, for the message.
@@ -144,8 +145,8 @@ def check_certificate(
         now: the time to check at; default: this machine's clock.
 
     Raises:
-        EnrolmentError: not signed by `ca`, for another use, expired, not yet valid, or of another
-            key; says which, and what to do.
+        EnrolmentError: it is not signed by `ca`, is for another use, has expired, is not valid yet,
+            or has another key; says which, and what to do.
     """
     found, now = describe(certificate), now or datetime.now(UTC)
     if describe(ca).use is not None or not _is_signed(certificate, ca):

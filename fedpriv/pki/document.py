@@ -1,4 +1,4 @@
-"""JSON files that one fedpriv writes and another reads: checked whole, or refused."""
+"""JSON files that one fedpriv writes and another reads. They are refused if a part is wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_document(path: Path, kind: type[Document], *, fix: str) -> Document:
 
 
 def read_bytes(path: Path, fix: str) -> bytes:
-    """Read a file of an enrolment or a federation; for `fix` and the error see `read_document`."""
+    """Read a file of an enrolment or a federation. For `fix` and the error see `read_document`."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a coordinator hands to a site, and how the site knows that it is whole.
+"""What a coordinator hands to a site, and how the site checks that it is complete.
 
     enrolment.json  who it is for, where the server is, digests of the next two; signed by the
                     authority
@@ -7,8 +7,8 @@
     site.key        its private key, if the coordinator made it; else it never left the site
     site.toml       the site's own file, for its administrator to fill in; not signed
 
-The signature shows that the files belong together. That the authority is the coordinator's own
-is for people to find out, once: by comparing `Manifest.ca` over another channel.
+The signature shows that the files belong together. Whether the authority is the coordinator's own,
+people have to check once, by comparing `Manifest.ca` over another channel.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Federation = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Manifest(Section):
-    """The content of ``enrolment.json``. Nothing in it is secret."""
+    """Hold the content of ``enrolment.json``. Nothing in it is secret."""
 
     format: Literal[1] = 1
     federation: Federation = Field(description="random; federations of one name are told apart")
@@ -54,11 +54,11 @@ class Manifest(Section):
 
 @dataclass(frozen=True)
 class Enrolment:
-    """An enrolment whose parts belong together, with the site's key.
+    """Hold an enrolment whose parts belong together, with the site's key.
 
     Attributes:
-        ca, certificate: PEM.
-        key: private; by its public half the server knows the site.
+        ca, certificate: in PEM.
+        key: the private key; the server knows the site by its public half.
     """
 
     manifest: Manifest
@@ -101,7 +101,7 @@ def read_enrolment(
         now: the time to check at; default: this machine's clock.
 
     Raises:
-        EnrolmentError: a part is missing, damaged, edited, expired, of another enrolment, or of a
+        EnrolmentError: a part is missing, damaged, edited, expired, from another enrolment, or in a
             newer format; names the file and what to do.
     """
     paths: dict[Literal["ca.crt", "site.crt"], Path] = {

@@ -1,4 +1,4 @@
-"""Private keys: P-256, in PEM, each in a file that its owner alone may read."""
+"""Private keys: P-256, in PEM, each in a file that only its owner may read."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def new_key() -> PrivateKey:
 
 
 def is_p256(key: PublicKeyTypes) -> TypeGuard[PublicKey]:
-    """Tell whether a public key is of the one kind that enrolments and certificates have.
+    """Tell whether a public key is of the only kind that enrolments and certificates have.
 
-    The curve has prime order: none of its points is of low order but the one at infinity. The
-    library refuses that one, and what is no point of the curve.
+    The curve has prime order, so only the point at infinity is of low order. The library refuses
+    that one, and all that is no point of the curve.
     """
     return isinstance(key, PublicKey) and isinstance(key.curve, ec.SECP256R1)
 
@@ -43,10 +43,10 @@ def is_p256(key: PublicKeyTypes) -> TypeGuard[PublicKey]:
 def write_key(
     path: Path, key: PrivateKey, *, passphrase: bytes | None = None, replace: bool = False
 ) -> None:
-    """Write `key` (PKCS#8 PEM, mode 0600), encrypted where there is a passphrase.
+    """Write `key` (PKCS#8 PEM, mode 0600), encrypted if there is a passphrase.
 
     Raises:
-        EnrolmentError: there is a key already, and `replace` does not say that it is to go.
+        EnrolmentError: there is a key already, and `replace` is false.
         OSError: it can't be written.
     """
     if replace:
@@ -65,7 +65,7 @@ def load_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Priva
     """Load the private key in `path`.
 
     Args:
-        passphrase: asked for only where the key is encrypted.
+        passphrase: called only if the key is encrypted.
 
     Raises:
         EnrolmentError: no such file, others may read or change it, it is not a P-256 key in PEM, or
@@ -104,7 +104,7 @@ def is_encrypted(pem: bytes) -> bool:
 
 
 def private_pem(key: PrivateKeyTypes, passphrase: bytes | None = None) -> bytes:
-    """Return the PKCS#8 PEM of a key; secret, unless the passphrase is."""
+    """Return the PKCS#8 PEM of a key. It is secret unless a secret passphrase encrypts it."""
     encryption = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
@@ -115,7 +115,7 @@ def public_pem(key: PublicKeyTypes) -> bytes:
 
 
 def fingerprint(key: PublicKeyTypes) -> str:
-    """Return ``sha256:`` and the hex digest of the SubjectPublicKeyInfo in DER, to compare.
+    """Return ``sha256:`` and the hex digest of the SubjectPublicKeyInfo in DER, for comparing.
 
     Source:
         RFC 7469, section 2.4 (the digest; there in base64).

@@ -1,8 +1,9 @@
-"""Public keys of 32 bytes to which somebody can hold a private key; all others are refused here.
+"""Accept public keys of 32 bytes only if somebody can hold a private key to them.
 
-The library that signs and agrees on keys takes any 32 bytes for a public key. Those of low order
-give everybody the same secret, and signatures that fit any text; those beside the curve, none. So
-an Ed25519 key that comes from a file, a message or a command line goes through `verifying_key`.
+The library that signs and agrees on keys accepts any 32 bytes as a public key. Keys of low order
+give everybody the same secret, and signatures that fit any text. Keys that are not on the curve
+give none. So an Ed25519 key that comes from a file, a message or a command line goes through
+`verifying_key`.
 
 Source:
     RFC 8032, section 5.1.3 (decoding); RFC 7748, sections 4.1 (from one curve to the other) and
@@ -29,7 +30,7 @@ _D = -121665 * pow(121666, -1, _P) % _P
 _ANY = X25519PrivateKey.from_private_bytes(bytes(32))  # all scalars are multiples of the cofactor
 
 
-@lru_cache(maxsize=MAX_MEMBERS)  # each site of a simulation is shown the keys of all
+@lru_cache(maxsize=MAX_MEMBERS)  # each site of a simulation gets the keys of all
 def is_exchange_key(raw: bytes) -> bool:
     """Tell whether `raw` (32 bytes) is an X25519 public key that is not of low order."""
     try:
@@ -44,7 +45,7 @@ def is_signing_key(raw: bytes) -> bool:
     y = int.from_bytes(raw, "little") & (2**255 - 1)
     if not 1 < y < _P:
         return False
-    square = (y * y - 1) * pow(_D * y * y + 1, -1, _P) % _P  # of x; -1/d is no square
+    square = (y * y - 1) * pow(_D * y * y + 1, -1, _P) % _P  # the square of x; -1/d is no square
     if pow(square, (_P - 1) // 2, _P) != 1:
         return False
     u = (1 + y) * pow(1 - y, -1, _P) % _P
@@ -65,7 +66,7 @@ def verifying_key(public: str) -> Ed25519PublicKey:
 
 
 def is_signed(content: bytes, signature: str, public: str) -> bool:
-    """Tell whether the key `public` signed these bytes; key and signature in hex, of any origin."""
+    """Tell whether the key `public` signed these bytes. Key and signature are in hex, untrusted."""
     try:
         verifying_key(public).verify(bytes.fromhex(signature), content)
     except (InvalidSignature, ValueError):
@@ -74,13 +75,13 @@ def is_signed(content: bytes, signature: str, public: str) -> bool:
 
 
 def in_groups(key: str) -> str:
-    """Return a signing key, or another key's digest, as people compare it: whole, four by four."""
+    """Return a signing key, or another key's digest, for people: all digits, in groups of four."""
     digits = key.removeprefix("sha256:")
     return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
 
 
 def in_rows(key: str) -> list[str]:
-    """Return the same in two rows, to be read out."""
+    """Return the same in two rows, for reading out."""
     return wrap(in_groups(key), 39)
 
 

@@ -1,4 +1,4 @@
-"""A site's request for a certificate: its name and public key, signed with the key it keeps.
+"""A site's request for a certificate: name and public key, signed with its private key.
 
 Source:
     RFC 2986 (PKCS#10).
@@ -22,7 +22,7 @@ def make_request(key: PrivateKey, name: str) -> bytes:
     """Return the PEM of a request whose common name is the site's.
 
     Privacy:
-        Leaves the site: the site's name, a public key, a signature. Nothing of the records.
+        The site's name, a public key and a signature leave the site. Nothing of the records does.
     """
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
@@ -30,7 +30,7 @@ def make_request(key: PrivateKey, name: str) -> bytes:
 
 
 def read_request(path: Path) -> tuple[str, PublicKey]:
-    """Return the name and public key in a request. Only these count: it may ask for nothing else.
+    """Return the name and public key in a request. Whatever else it asks for is ignored.
 
     Raises:
         EnrolmentError: it can't be read, is damaged, or was not made with the key it names.

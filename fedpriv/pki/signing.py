@@ -16,7 +16,7 @@ from fedpriv.secret import load_or_create_secret
 def load_or_create_key(path: Path) -> Ed25519PrivateKey:
     """Return the signing key in `path` (PEM, 0600), made on first use.
 
-    Of two processes that make it at once, both get the same key.
+    If two processes make it at once, both get the same key.
 
     Raises:
         LedgerError: the file may be read by others, or does not hold an Ed25519 key.
