@@ -1,4 +1,4 @@
-"""Which adapter a dossier is about: digests of its files, as they are on any machine."""
+"""Which adapter a dossier is about: digests of its files that are the same on any machine."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.errors import ConfigError, OtherAdapterError
 from fedpriv.files import canonical_json, file_digest, sha256
 
-CARD = "README.md"  # for people, and everybody may write another
+CARD = "README.md"  # for people; everybody may write another
 BASE = "base_model_name_or_path"  # where a machine has the base; its digest says which one it is
-NOTES = ("held_out", "trained")  # of a site, for itself; the coordinator's file has none
+NOTES = ("held_out", "trained")  # a site's notes for itself; the coordinator's file has none
 
 
 def adapter_digests(folder: Path) -> dict[str, str]:
-    """Return the digest of each file of an adapter but its card, by name.
+    """Return file name → digest, for each file of an adapter except its card.
 
     The digest of peft's settings is of their JSON without the place of the base model, and with
-    names in alphabetical order: peft writes sets of them, in an order that every process has anew.
-    That of the facts is of the file as the coordinator has it, without a site's own notes.
+    lists of names sorted: peft writes sets of names, in an order that differs between processes.
+    The digest of the facts is of the coordinator's form of the file, without a site's own notes.
 
     Raises:
-        OSError: one can't be read.
+        OSError: a file can't be read.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CARD)
     digests = {CONFIG: _config_digest, FACTS: _facts_digest}
@@ -42,7 +42,7 @@ def _config_digest(path: Path) -> str:
         told = {key: _in_order(value) for key, value in settings.items() if key != BASE}
         return sha256(canonical_json(told))
     except (ValueError, AttributeError, RecursionError):
-        return sha256(content)  # something else than was exported
+        return sha256(content)  # not what was exported
 
 
 def _facts_digest(path: Path) -> str:
@@ -55,7 +55,7 @@ def _facts_digest(path: Path) -> str:
 
 
 def _is_of_an_older_version(path: Path, digest: str) -> bool:
-    """Tell whether a dossier states the digest of the facts as they are, as 0.2.0 did."""
+    """Tell whether a dossier states the digest of the facts' file as it is, as 0.2.0 did."""
     return path.name == FACTS and path.is_file() and file_digest(path) == digest
 
 
@@ -69,12 +69,12 @@ def check_adapter(facts: Facts, path: Path, folder: Path | None) -> Iterator[Fin
     """Compare the adapter in a folder with the one that a dossier is about.
 
     Args:
-        path: of the dossier, for messages.
-        folder: None: nobody has named one.
+        path: the dossier's path, for messages.
+        folder: the adapter's folder; None if nobody has named one.
 
     Raises:
-        OtherAdapterError: it is another.
-        ConfigError: it can't be read.
+        OtherAdapterError: the folder holds another adapter.
+        ConfigError: the adapter can't be read.
     """
     stated = facts.adapter
     if folder is None:

@@ -1,6 +1,6 @@
-"""``answers.json``: what is claimed, in plain words, and what clauses of other texts ask of it.
+"""``answers.json``: what is claimed, in plain words, and how that answers clauses of other texts.
 
-Made of the other files alone, so that whoever has them can make it again.
+It is made from the other files alone, so that anybody who has them can make it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ClaimName = Literal["local", "secure sum", "alone"]
 
 
 class Claimed(Section):
-    """ε of a claim at one site, for the life of its ledger."""
+    """The ε of a claim at one site, for the life of its ledger."""
 
     site: str
     epsilon: float
@@ -57,7 +57,8 @@ class Claim(Section):
     Attributes:
         name: ``local`` where a site adds all of its noise; ``secure sum`` and ``alone`` where
             sites add it together.
-        assumptions: those not in the text, each with the sites that name it; no sites if all do.
+        assumptions: assumptions not in the text, each with the sites that name it; no sites if
+            all do.
     """
 
     name: ClaimName
@@ -74,7 +75,7 @@ class Answers(Section):
 
 
 def answers(contents: Contents) -> Answers:
-    """Return what a dossier claims, and how it answers clauses."""
+    """Return what a dossier claims, and how it answers the clauses of other texts."""
     reports = list(contents.reports.values())
     return Answers(claims=tuple(_claims(reports)), clauses=tuple(clauses_of(contents)))
 
@@ -126,13 +127,13 @@ def _claim(name: ClaimName, reports: list[BudgetReport], text: str) -> Claim:
 
 
 def _shown(report: BudgetReport, field: str, text: str) -> str:
-    """Return a sentence of a report; mark one that this fedpriv does not make of its values."""
+    """Return a sentence of a report. Mark it if this fedpriv does not derive it from its values."""
     odd = basis_of(report)[1]
     return f"(in words of another version, not derived) {text}" if field in odd else text
 
 
 def assumptions_of(reports: Collection[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield what sites assume, and which sites where not all of them do."""
+    """Yield each assumption with the sites that make it; no sites if all of them do."""
     named = grouped((text, report.site) for report in reports for text in _assumed(report))
     for text, sites in named.items():
         yield text, () if len(sites) == len(reports) else tuple(sites)

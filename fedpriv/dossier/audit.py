@@ -1,4 +1,4 @@
-"""Check what attacks proved of a dossier's run: its ``audit.json``."""
+"""Check what attacks proved about a dossier's run: its ``audit.json``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def check_audit(audit: Audit, job: str, base: str, path: Path) -> Iterator[Findi
     """Check that an audit is of this job, and that no attack proved more than was claimed.
 
     Args:
-        path: of the dossier, for messages.
+        path: the dossier's path, for messages.
 
     Raises:
-        DossierError: it is of another job or base model.
-        UnderstatedError: an attack proved more.
+        DossierError: the audit is of another job or base model.
+        UnderstatedError: an attack proved more than was claimed.
     """
     if audit.base_digest != base or audit.job_id not in (None, job):
         raise DossierError(

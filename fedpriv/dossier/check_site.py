@@ -13,15 +13,15 @@ from fedpriv.pki.points import in_groups
 
 
 def check_site(said: Statement) -> Iterator[Finding]:
-    """Check what a site says; stops at the first thing that is not so.
+    """Check what a site says. Stop at the first thing that is not so.
 
     Raises:
         AlteredError: the report was changed after the site signed it.
-        SignerError: another key signed it.
-        ForkedError: it speaks of a head that the rows don't have.
+        SignerError: another key signed the report.
+        ForkedError: the report names a head that the rows don't have.
         LedgerError: the rows don't add up.
-        UnderstatedError: it states less than its events cost, or leaves some out.
-        DossierError: it is of another job, contradicts its ledger, or claims nothing.
+        UnderstatedError: the report states less than its events cost, or leaves events out.
+        DossierError: the report is of another job, contradicts its ledger, or claims nothing.
     """
     yield from _check_signature(said)
     if said.rows is None:

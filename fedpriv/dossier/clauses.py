@@ -1,8 +1,8 @@
 """How a dossier answers clauses of other texts: row by row, what is computed and what is said.
 
-The texts are paraphrased, not quoted, and only clauses that a dossier says something about are
-here. It answers none of them in full: who keeps a trusted research environment, or is responsible
-under the GDPR, has to do more than a computation can show.
+The texts are paraphrased, not quoted. Only clauses that a dossier says something about are here.
+It answers none of them in full: people who keep a trusted research environment, or are responsible
+under the GDPR, have to do more than a computation can show.
 
 Source:
     SATRE, Standard Architecture for Trusted Research Environments, specification 2.0.1 (2026), its
@@ -33,8 +33,8 @@ class Clause(Section):
 
     Attributes:
         asks: the demand, in our own words.
-        computed: what holds by computation from this file; empty where nothing does.
-        word: what only somebody's word says; empty where nothing is left to it.
+        computed: what holds by computation from this file; empty if nothing does.
+        word: what rests only on somebody's word; empty if nothing does.
         shown_in: the files of the dossier that show it.
     """
 
@@ -47,7 +47,7 @@ class Clause(Section):
 
 
 def clauses_of(contents: Contents) -> Iterator[Clause]:
-    """Yield all rows, in the order of the texts."""
+    """Yield all rows of the table, in the order of the texts."""
     absent = {*(() if contents.rows else (LEDGERS,)), *(() if contents.audit else (AUDIT,))}
     words = _words(contents)
     for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["clause"]:
@@ -57,7 +57,7 @@ def clauses_of(contents: Contents) -> Iterator[Clause]:
 
 
 def _words(contents: Contents) -> dict[str, str]:
-    """Return what is filled in, by its name in the table."""
+    """Return name in the table → the text to fill in there."""
     audited = contents.audit is not None
     return {
         "bound": _bound(contents),
@@ -83,7 +83,7 @@ def _words(contents: Contents) -> dict[str, str]:
 
 
 def _bound(contents: Contents) -> str:
-    """Say what the rows of ledgers show of the proposal."""
+    """Say what the rows of ledgers show about the proposal."""
     if not contents.rows:
         return ""
     of = "each site" if len(contents.rows) == len(contents.reports) else ", ".join(contents.rows)

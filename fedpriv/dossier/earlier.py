@@ -1,4 +1,4 @@
-"""Two dossiers of one ledger: the later one has to continue what the earlier one showed."""
+"""Compare two dossiers of one ledger. The later one has to continue the earlier one."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def check_continues(
 ) -> Iterator[Finding]:
     """Compare the heads of ledgers that are in both dossiers.
 
-    A ledger that goes on from an older copy, or by turns in two copies, has another row where the
-    earlier dossier has one: what was paid there is forgotten.
+    A ledger may go on from an older copy, or be used in two copies by turns. Then it has another
+    row in the place of one in the earlier dossier, and what was paid there is forgotten.
 
     Args:
-        path, earlier: of the two, for messages.
-        given: names of sites whose key the reader knows from themselves.
+        path, earlier: paths of the two dossiers, for messages.
+        given: names of sites that told the reader their key themselves.
 
     Raises:
         SignerError: another key than before signed for a ledger, and the reader knows neither.
         ForkedError: a ledger does not continue what the earlier dossier shows of it.
-        AlteredError: a report in the earlier one was changed after it was signed.
+        AlteredError: a report in the earlier dossier was changed after it was signed.
     """
     seen = {report.dataset_id: name for name, report in before.reports.items()}
     common = 0
@@ -73,7 +73,7 @@ class _Two:
     older_rows: list[Row] | None
 
     def compared(self) -> Finding:
-        """Check that the later one continues the earlier one.
+        """Check that the later dossier continues the earlier one.
 
         Raises:
             ForkedError: it does not.
@@ -82,7 +82,7 @@ class _Two:
         hashes = {self.report.ledger_rows: self.report.ledger_head}
         if self.rows is not None:
             hashes = dict(enumerate([GENESIS, *(row.hash for row in self.rows)]))
-            signed = self.rows[: self.report.ledger_rows]  # newer ones are in no figure
+            signed = self.rows[: self.report.ledger_rows]  # newer rows are in no figure
             if seen in read_history(signed, self.path).lost:
                 return self._covered(seen, signed)
         is_older = self.report.ledger_rows < self.older.ledger_rows or max(hashes) < seen.rows
@@ -111,10 +111,10 @@ class _Two:
         return heads[-1]
 
     def _covered(self, seen: Head, rows: list[Row]) -> Finding:
-        """Check that this one's figures hold what a row of a lost copy had taken.
+        """Check that the later figures include what had been taken by a row of a lost copy.
 
-        In the rule's own currency: what the plans take now that both copies have, with what was
-        written down as lost, is no less than what all plans of the earlier rows had taken.
+        The check is in the rule's own unit. What the plans in both copies take now, with what was
+        written down as lost, has to be no less than what all plans of the earlier rows had taken.
         """
         if self.older_rows is None:
             self._check_figures()
@@ -130,7 +130,7 @@ class _Two:
         if not both or not {row.hash for row in self.older_rows[both:]} <= heads:
             raise self._forked(f"rows {both + 1} to {seen.rows} are of no copy that is lost")
         before = read_history(self.older_rows, self.earlier)
-        ended = any(row.body["heads"][-1] == seen.hash for row in back)  # nothing was closed later
+        ended = any(row.body["heads"][-1] == seen.hash for row in back)  # no plan was closed later
         taken = before.used if ended else before.kept
         jobs = read_history(rows[:both], self.path).accounts
         found = list(read_history(rows, self.path).used_by(jobs))
@@ -147,7 +147,7 @@ class _Two:
         )
 
     def _check_figures(self) -> None:
-        """Check that what was spent for life only grows: all that is known without rows."""
+        """Check that what was spent for life only grows. Without rows nothing else is known."""
         for key in ("epsilon_spent", "epsilon_alone_spent"):
             now, least = getattr(self.report, key), getattr(self.older, key)
             if least is not None and (now is None or now < least - max(SECOND * least, LEAST)):

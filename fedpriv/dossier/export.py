@@ -1,4 +1,4 @@
-"""From a run directory to its dossier, which is read back as a stranger would."""
+"""Make the dossier of a run directory, and read it back as a stranger would."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def export_run(
 ) -> list[Finding]:
     """Write `out`, and beside it its page for people to read, with the ending ``.html``.
 
-    What does not hold is never written: the dossier is checked first, as `fedpriv verify` does, but
-    with our own accountant alone.
+    A dossier that does not hold is never written. It is checked first, as `fedpriv verify` does,
+    but with our own accountant alone.
 
     Args:
-        run, ledgers: as `files_of`.
-        key: of the coordinator.
+        run, ledgers: as in `files_of`.
+        key: the coordinator's private key.
 
     Returns:
-        What was found.
+        The findings of that check.
 
     Raises:
-        FedprivError: as `files_of`; or the run's own reports and ledgers contradict each other.
+        FedprivError: as in `files_of`; or the run's own reports and ledgers contradict each other.
     """
     page = out.with_suffix(".html")
     if page == out:
@@ -80,12 +80,12 @@ def files_of(run: Path, ledgers: Mapping[str, Path] | None = None) -> dict[str, 
 
     Args:
         run: a run directory whose job has ended, of a simulation or over the network.
-        ledgers: by site, its ledger or what ``fedpriv ledger export`` wrote of it. A simulation has
-            those of its sites by itself, unless they outlive the run.
+        ledgers: site → its ledger, or what ``fedpriv ledger export`` wrote. The ledgers of a
+            simulation are found in the run directory, unless they outlive the run.
 
     Raises:
         RunError: it is no such directory, or its run promises nothing (NOT PRIVATE).
-        ConfigError: a file in it is malformed, or a ledger is of nobody.
+        ConfigError: a file in it is malformed, or a ledger belongs to no site with a report.
         LedgerError: a ledger can't be read.
 
     Privacy:
@@ -125,10 +125,10 @@ def _check_is_of_use(run: Path, directory: RunDirectory) -> None:
 
 
 def _adapter_facts(folder: Path) -> AdapterFacts:
-    """Read what the adapter of a run is.
+    """Read the facts of a run's adapter.
 
     Raises:
-        ConfigError: there is none that a dossier can be about, or it was changed.
+        ConfigError: there is no adapter that a dossier can be about, or it was changed.
     """
     if not folder.is_dir():
         fix = "A dossier is about an adapter; the job has to have come to one."
@@ -144,7 +144,7 @@ def _adapter_facts(folder: Path) -> AdapterFacts:
 
 
 def _exports(run: Path, directory: RunDirectory, given: Mapping[str, Path]) -> dict[str, bytes]:
-    """Return the rows of each ledger at hand, as ``fedpriv ledger export`` gives them."""
+    """Return the rows of each available ledger, in the form of ``fedpriv ledger export``."""
     reports = {report.site: report for report in directory.reports}
     for name in given.keys() - reports.keys():
         problem = "is of no site that has a budget report in this run"

@@ -1,11 +1,11 @@
 """What a dossier holds, as data: ``dossier.json``, and the files of the sites beside it.
 
-dossier.html              all of it as a page, made of the other files
+dossier.html              all of it as a page, made from the other files
 dossier.json              `Facts`: model, adapter, proposal, code, who took part, scores
-answers.json              claims in plain words, and the table of clauses, made of the others
-audit.json                what attacks achieved, where the run was audited
+answers.json              claims in plain words, and the table of clauses, made from the others
+audit.json                what attacks achieved, if the run was audited
 sites/NAME/budget.json    what the site signed
-sites/NAME/ledger.json    the public rows of its ledger, where they are at hand
+sites/NAME/ledger.json    the public rows of its ledger, if they are available
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ FACTS, ANSWERS, AUDIT, PAGE = "dossier.json", "answers.json", "audit.json", "dos
 
 
 def report_file(site: str) -> str:
-    """Return where a dossier has the budget report of a site."""
+    """Return the name of the file with a site's budget report."""
     return f"sites/{site}/budget.json"
 
 
 def ledger_file(site: str) -> str:
-    """Return where a dossier has the rows of a site's ledger, if it has them."""
+    """Return the name of the file with the rows of a site's ledger. A dossier may lack it."""
     return f"sites/{site}/ledger.json"
 
 
 def json_of(content: BaseModel) -> bytes:
-    """Return the bytes of a file of a dossier."""
+    """Return the bytes of a dossier's JSON file with this content."""
     fields = content.model_dump(mode="json")
     return (json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
@@ -64,7 +64,7 @@ class Participant(Section):
     Attributes:
         rounds: the rounds of the job in which it released something.
         looks: the looks at its held-out records that it answered.
-        report, ledger: whether the dossier has its budget report, and the rows of its ledger.
+        report, ledger: whether the dossier has its budget report, and its ledger's rows.
     """
 
     name: Name
@@ -92,7 +92,7 @@ class Looked(Section):
 
 
 class Price(Section):
-    """What looks cost a site: ε of the job's plan with them, and of its training steps alone."""
+    """What looks cost a site: ε of the job's plan with looks, and of the training steps alone."""
 
     site: Name
     epsilon: float = Field(ge=0, le=MAX_EPSILON)
@@ -103,10 +103,10 @@ class Evaluated(Section):
     """How good the adapter is, and what it cost to know.
 
     Attributes:
-        scores: on the coordinator's own or public records, at no cost in privacy.
-        looks: at the sites' held-out records, each through noise that the sites paid for.
+        scores: scores on the coordinator's own or public records, at no cost in privacy.
+        looks: looks at the sites' held-out records, each through noise that the sites paid for.
         steps: the steps of the plan that all looks take together.
-        prices: their prices, for each site whose report states its steps.
+        prices: prices of the looks, for each site whose report states its steps.
     """
 
     scores: tuple[Scores, ...] = ()
@@ -121,7 +121,7 @@ class Facts(Section):
     Attributes:
         rounds: the completed rounds.
         settings: the digest of the federation file.
-        adapter: the digest of each of its files but the card, by name.
+        adapter: file name → digest, for each of its files except the card.
         versions, software: those of the coordinator's process at the start; a site runs its own.
         written_by: the version of fedpriv that wrote the dossier.
     """
@@ -163,15 +163,15 @@ class Contents:
 
 
 def contents_of(files: Mapping[str, bytes], path: Path) -> Contents:
-    """Read what the files of a dossier say; `answers` and page are not read.
+    """Read what the files of a dossier say. `answers.json` and the page are not read.
 
     Args:
-        path: where they are from, for messages.
+        path: the dossier's path, for messages.
 
     Raises:
-        ConfigError: a file is malformed; names it and the key.
+        ConfigError: a file is malformed; the error names the file and the key.
         LedgerError: rows of a ledger were edited, or some are missing.
-        DossierError: files are missing, or there are some that belong to nothing.
+        DossierError: files are missing, or some files belong to nothing.
     """
     facts = _parse(Facts, files, FACTS, path)
     expected = [PAGE, FACTS, ANSWERS, *([AUDIT] if AUDIT in files else [])]

@@ -1,4 +1,4 @@
-"""What a check of a dossier comes to, in sentences of one line each."""
+"""The findings of a check of a dossier, in sentences of one line each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Finding:
     """One thing about a dossier.
 
     Attributes:
-        kind: ``holds``, by computation from the file and what was given with it; ``word``, somebody
-            says so, and nothing here can show it; ``open``, a check that was not made.
+        kind: ``holds``: it was computed from the file and what was given with it. ``word``:
+            somebody says so, and nothing here can show it. ``open``: a check was not made.
         text: a clause or a sentence.
         site: the site it is about; empty if it is about the whole.
     """
@@ -29,7 +29,7 @@ class Finding:
     site: str = ""
 
     def __post_init__(self) -> None:
-        """Keep the text on one line: much of it is from the file."""
+        """Put the text on one line, because much of it is from the file."""
         object.__setattr__(self, "text", " ".join(one_line(self.text).split()))
 
 
@@ -44,17 +44,17 @@ def word(text: str) -> Finding:
 
 
 def left_open(text: str) -> Finding:
-    """Return a finding on what could be checked, and was not."""
+    """Return a finding about something that could be checked, and was not."""
     return Finding("open", text)
 
 
 def whose_key(shown: str, who: str, option: str, *, given: bool) -> Finding:
-    """Return what is known of the key that somebody signed with.
+    """Return what is known about the key that somebody signed with.
 
     Args:
-        who: the site or coordinator that it should be of.
-        option: by which a person gives the key that they were told.
-        given: it is the one that was given.
+        who: "site" or "coordinator", whose key it should be.
+        option: the option by which a person gives the key that they were told.
+        given: whether the key was given with that option.
     """
     if given:
         return holds(f"that is the key that was given for the {who}")
@@ -62,16 +62,16 @@ def whose_key(shown: str, who: str, option: str, *, given: bool) -> Finding:
 
 
 def about(site: str, found: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield findings with the site that they are about."""
+    """Yield the findings, marked with the site that they are about."""
     return (replace(one, site=site) for one in found)
 
 
 def alike(found: Iterable[Finding]) -> list[tuple[dict[str, str], list[Finding]]]:
-    """Group the sites whose findings are the same but for names and keys.
+    """Group the sites whose findings differ only in names and keys.
 
     Returns:
-        For each group the key of each site by its name, and the findings of one of them. In a group
-        of several sites they say KEY and NAME in place of the site's own.
+        For each group, site → key, and the findings of one site. In a group of several sites, the
+        findings say KEY and NAME in place of the site's own.
     """
     of_sites: dict[str, list[Finding]] = {}
     for finding in found:
@@ -92,10 +92,10 @@ def alike(found: Iterable[Finding]) -> list[tuple[dict[str, str], list[Finding]]
 
 
 def verdict(found: Iterable[Finding], signer: str | None) -> str:
-    """Return what a check came to that found nothing wrong, in one line.
+    """Return in one line the result of a check that found nothing wrong.
 
     Args:
-        signer: the key that the coordinator was known by; None if nobody knew one.
+        signer: the coordinator's key, as the reader gave it; None if it was not given.
     """
     kinds = [one.kind for one in found]
     left = kinds.count("open")

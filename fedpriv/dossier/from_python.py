@@ -1,4 +1,4 @@
-"""`fedpriv.verify`: as `fedpriv verify`, as a list."""
+"""`fedpriv.verify`: what the command `fedpriv verify` finds, as a list."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def verify(
 
     Args:
         path: the dossier.
-        signer: public key, in hex, of who has to have signed it.
-        sites: name → public key, in hex, of who has to have signed a site's report.
+        signer: public key, in hex, with which the coordinator has to have signed it.
+        sites: name → public key, in hex, with which the site has to have signed its report.
         roster: file of a secure sum's roster, which names the sites' keys.
-        adapter: folder of the adapter that it should be about.
+        adapter: folder of the adapter that the dossier should be about.
         earlier: an older dossier, whose ledgers go on in this one.
 
     Returns:
-        The findings, if all that the dossier states is so. Of kind ``word`` is what nothing here
-        can show; of kind ``open``, what could be checked and was not.
+        The findings, if nothing that the dossier states is wrong. A finding of kind ``word`` is
+        something that nothing here can show. One of kind ``open`` could be checked and was not.
 
     Raises:
-        DossierError: what it states is not so; its class says of which kind that is.
-        ConfigError, LedgerError: as of `verify_file`.
+        DossierError: something in it is wrong; the error's class says of which kind that is.
+        ConfigError, LedgerError: as in `verify_file`.
 
     Privacy:
         Reads what was signed to be shown.

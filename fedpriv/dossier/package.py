@@ -1,13 +1,13 @@
-"""The file itself: a zip archive that has one form only.
+"""The dossier's file: a zip archive that has only one form.
 
     manifest.json    the names and digests of all other files, in their order
     signature.json   Ed25519 over the bytes of the manifest
     …                the files
 
 Files are stored, not compressed, in that order, with one date and without comments. So the same
-files and the same key give the same bytes on any machine. A reader puts the archive together anew
-of what it read, and takes it only if the bytes are the same ones: nothing can hide between files,
-behind the last one, or under a name that is there twice, and nothing grows when it is unpacked.
+files and the same key give the same bytes on any machine. A reader makes the archive anew from
+what it read, and accepts the file only if the bytes are the same. So nothing can hide between
+files, behind the last one, or under a name that is there twice. Nothing grows when it is unpacked.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from fedpriv.report.budget import Signature, signature
 from fedpriv.section import Section
 
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
-MAX_BYTES = 256 << 20  # of a whole dossier; a thousand sites with a thousand steps each are less
+MAX_BYTES = 256 << 20  # bytes of a dossier; a thousand sites with a thousand steps each have less
 MAX_FILES = 10_000
-_DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip archive can have
+_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip archive can have
 _FIX = "Get it again from whom it came, whole and as it was."
-# What `zipfile` raises of bytes that are no archive, or only nearly one.
+# What `zipfile` raises for bytes that are no archive, or only nearly one.
 _DAMAGED = (
     *(zipfile.BadZipFile, struct.error, RuntimeError, ValueError, OSError, EOFError),
     *(OverflowError, KeyError),
@@ -62,8 +62,8 @@ class Package:
     """A dossier whose bytes are the signed ones.
 
     Attributes:
-        signer: the public key that signed it, in hex; the file can't say whose it is.
-        files: the content of each file, by name, without manifest and signature.
+        signer: the public key that signed it, in hex; the file can't say whose key that is.
+        files: name → content, without manifest and signature.
     """
 
     signer: str
@@ -71,10 +71,10 @@ class Package:
 
 
 def pack(files: Mapping[str, bytes], key: Ed25519PrivateKey) -> bytes:
-    """Return the bytes of a dossier of these files, signed.
+    """Return the bytes of a signed dossier with these files.
 
     Raises:
-        DossierError: it would be larger than anybody reads.
+        DossierError: it would be larger than what is read (`MAX_BYTES`).
     """
     listed = tuple(Listed(name=name, digest=sha256(data)) for name, data in files.items())
     manifest = canonical_json(Manifest(files=listed).model_dump(mode="json"))
@@ -103,14 +103,14 @@ def read(path: Path, signer: str | None = None) -> Package:
 
 
 def unpack(content: bytes, path: Path, signer: str | None = None) -> Package:
-    """Return the files of a dossier, each of which is what was signed.
+    """Return the files of a dossier, after checking that each is what was signed.
 
     Args:
-        path: where it is from, for messages.
-        signer: public key that has to have signed it, in hex; None takes any.
+        path: the dossier's path, for messages.
+        signer: public key that has to have signed it, in hex; None accepts any key.
 
     Raises:
-        AlteredError: a byte is not what was signed, or it is no dossier at all.
+        AlteredError: a byte is not what was signed, or the content is no dossier at all.
         SignerError: another key signed it.
     """
     if len(content) > MAX_BYTES:

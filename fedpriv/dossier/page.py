@@ -1,4 +1,4 @@
-"""``dossier.html``: a dossier as a page for people, which needs nothing but itself."""
+"""``dossier.html``: a dossier as a page for people, which needs no other file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fedpriv.report.page_parts import RULES, css_colours, score_rows, templates
 
 
 def page_of(contents: Contents, verdict: str = "") -> bytes:
-    """Make the page of a dossier of its other files alone.
+    """Make the page of a dossier from its other files alone.
 
     Args:
-        verdict: of the check of the file; none in the file itself.
+        verdict: the verdict of a check; empty for the page in the dossier itself.
     """
     template = templates("fedpriv.dossier").get_template("dossier.html.j2")
     return (template.render(_context(contents), verdict=verdict) + "\n").encode()

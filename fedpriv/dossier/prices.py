@@ -1,4 +1,4 @@
-"""What it costs a site to be looked at: ε of a job with looks, and without them."""
+"""What looks cost a site: ε of a job with looks, and without them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def prices(proposal: Proposal, reports: Mapping[str, BudgetReport]) -> list[Pric
 
 
 def same_prices(stated: Sequence[Price], computed: Sequence[Price]) -> bool:
-    """Tell whether prices are of the same sites, and the same but for a machine's last digits."""
+    """Tell whether prices are of the same sites, and differ at most in a machine's last digits."""
     return [one.site for one in stated] == [one.site for one in computed] and all(
         math.isclose(one.epsilon, other.epsilon, rel_tol=DIGITS)
         and math.isclose(one.without, other.without, rel_tol=DIGITS)

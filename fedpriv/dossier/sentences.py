@@ -20,11 +20,12 @@ def check_sentences(said: Statement, history: History | None) -> Iterator[Findin
     """Make a report's sentences again, and compare what they rest on with what is known.
 
     Args:
-        history: of its ledger's rows; None where they are not in the dossier.
+        history: history of its ledger's rows; None if they are not in the dossier.
 
     Raises:
-        DossierError: a sentence says something else than a site says of such a ledger.
-        UnderstatedError: the claim trusts in less than its sums do, or leaves the second one out.
+        DossierError: a sentence says something else than a site says about such a ledger.
+        UnderstatedError: the claim allows more colluding sites than a sum does, or the claim
+            *alone* is left out.
     """
     basis, odd = basis_of(said.report)
     _check_trust(said, history)
@@ -55,7 +56,7 @@ def check_sentences(said: Statement, history: History | None) -> Iterator[Findin
 def _contradictions(
     said: Statement, basis: Basis, history: History | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield fields whose sentences rest on what is not so, and how that is known."""
+    """Yield fields whose sentences rest on something wrong, and what contradicts them."""
     if basis.at_ticks and (said.report.simulated or not said.report.private):
         yield "", "that its replies left at public ticks, and nobody waited for one"
     if basis.one_run and not said.report.simulated:
@@ -86,12 +87,12 @@ def _contradictions(
 
 
 def _check_trust(said: Statement, history: History | None) -> None:
-    """Check that the claim trusts in no less than the sums that it is about."""
+    """Check that the claim allows no more colluding sites than the sums that it is about."""
     report, shared = said.report, said.facts.proposal.shared
     if history is not None:
         least = history.max_colluding
         if report.budget_alone is not None and UNKNOWN in history.numerics:
-            least = 0  # of sums that were lost nobody knows it
+            least = 0  # nobody knows how many the lost sums allow
     else:
         took_part = bool(said.site.rounds or report.events)
         least = shared.max_colluding if shared is not None and took_part else None
@@ -111,7 +112,7 @@ def _check_trust(said: Statement, history: History | None) -> None:
 
 
 def _believed(said: Statement, basis: Basis, history: History | None) -> Iterator[Finding]:
-    """Yield what the sentences rest on that no row shows."""
+    """Yield findings on what the sentences rest on, but no row shows."""
     more_may_come = history is None or not history.is_full
     if basis.strict and more_may_come:
         yield word("that other jobs of its ledger are computed strictly, too")
@@ -128,7 +129,7 @@ def _believed(said: Statement, basis: Basis, history: History | None) -> Iterato
 
 
 def basis_of(report: BudgetReport) -> tuple[Basis, tuple[str, ...]]:
-    """Return what a report's sentences say they follow from, and the fields that don't follow."""
+    """Return the values that a report's sentences state, and the fields that don't follow."""
     said = report.assumptions
     found = [match for text in said if (match := _DISTINCT.fullmatch(text)) is not None]
     basis = Basis(

@@ -1,4 +1,4 @@
-"""What one site says in a dossier, and how its figures are compared with what was computed."""
+"""What one site says in a dossier, and how its figures are compared with computed ones."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from fedpriv.report.budget import BudgetReport, figure_names
 from fedpriv.report.figures import upper
 
 DIGITS = 1e-6  # share of a figure by which the same events may differ from machine to machine
-Ask = Callable[[tuple[Event, ...], float], Opinion]  # of events at a δ
-SECOND, LEAST = 0.01, 1e-3  # what one upper bound may be above another: a share, or this much
+Ask = Callable[[tuple[Event, ...], float], Opinion]  # (events, δ) → opinion
+SECOND, LEAST = 0.01, 1e-3  # by how much one upper bound may exceed another: a share, or this ε
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a dossier has of one site.
+    """What a dossier holds about one site.
 
     Attributes:
         path: the dossier's path, for messages.
         rows: the rows of its ledger; None if they are not in the dossier.
-        key: the public key that must have signed the report, in hex; None takes any.
+        key: the public key that must have signed the report, in hex; None accepts any.
         second: prv-accountant, which decides nothing; None if it is not asked.
-        third: another accountant's upper bound of a term, if one is asked.
+        third: returns another accountant's upper bound of a term; None if none is asked.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class Statement:
         return f"{self.path}: the budget report of site {self.name!r}"
 
     def check_answered(self, slots: int) -> None:
-        """Check that a site paid for at least the steps that the coordinator had replies for."""
+        """Check that a site paid for at least the steps for which the coordinator had replies."""
         proposal = self.facts.proposal
         looks = 0 if proposal.evaluation is None else self.site.looks * proposal.evaluation.slots
         answered = self.site.rounds * proposal.round_steps + looks
@@ -68,14 +68,14 @@ class Statement:
     def check_stated(self, name: str, least: float, why: str, slack: float = DIGITS) -> None:
         stated = getattr(self.report, name)
         enough = least - max(slack * least, LEAST * (slack > DIGITS))
-        if stated is None or not stated >= enough:  # of an infinite ε, `enough` is no number
+        if stated is None or not stated >= enough:  # for an infinite ε, `enough` is NaN
             raise UnderstatedError(
                 f"{self.whose} states {name} = {stated}, and {why} {least:.6g} at δ ="
                 f" {self.report.delta:g}. Don't rely on it."
             )
 
     def asked_again(self, figures: list[Figure]) -> Iterator[Finding]:
-        """Compute the same figures by other accountants."""
+        """Compute the same figures with other accountants, and yield the findings."""
         if self.second is not None:
             yield from self._second_opinion(figures, self.second)
         if self.third is None:
@@ -95,7 +95,7 @@ class Statement:
             yield holds(f"dp-accounting agrees: {', '.join(shown)}")
 
     def _second_opinion(self, figures: list[Figure], ask: Ask) -> Iterator[Finding]:
-        """Yield what prv-accountant says; it is no reason to refuse anything."""
+        """Yield what prv-accountant says. It is no reason to refuse anything."""
         shown, unasked, agrees = [], dict[str, list[str]](), True
         for figure in figures:
             try:
@@ -127,10 +127,10 @@ class Statement:
         return "; alone, ".join([f"ε {first} at δ = {self.report.delta:g}", *alone])
 
     def check_order(self) -> None:
-        """Check that what is spent is within what is allocated, and that within claim and budget.
+        """Check that spent is at most allocated, that at most committed, and that at most budget.
 
         Raises:
-            UnderstatedError: it is not.
+            UnderstatedError: that is not so.
         """
         for claim in received.claims_of(self.report):
             stated, names = list(claim[1:4]), ", ".join(figure_names(claim.alone))
@@ -142,10 +142,10 @@ class Statement:
 
 
 def check_signed(report: BudgetReport, path: Path) -> None:
-    """Check that a report in a dossier is as somebody signed it.
+    """Check that a report in a dossier was not changed after it was signed.
 
     Raises:
-        AlteredError: it is not.
+        AlteredError: it was changed, or is not signed.
     """
     try:
         received.verify(report)
@@ -154,7 +154,7 @@ def check_signed(report: BudgetReport, path: Path) -> None:
 
 
 def signer_of(report: BudgetReport) -> str | None:
-    """Return the key that a report says it is signed with, in hex; see `check_signed`."""
+    """Return the key that a report says signed it, in hex. `check_signed` checks it."""
     return None if report.signature is None else report.signature.public_key
 
 

@@ -1,8 +1,8 @@
-"""What each ε of a ledger is made of, so that any accountant can compute it anew.
+"""The parts of which each ε of a ledger consists, so that any accountant can compute it anew.
 
-A figure of a ledger is a sum of *terms*. A term is a composition of events at a δ: numerically, or,
-of a Rényi filter, at one order that was fixed before. The ledger's own code is not asked: that both
-come to the same is what `fedpriv verify` checks.
+A figure of a ledger is a sum of *terms*. A term is a composition of events at a δ. It is computed
+numerically, or for a Rényi filter at one order that was fixed before. The ledger's own code is not
+used here: `fedpriv verify` checks that both give the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Renyi:
     """ε at δ of Rényi divergences that add up at one order.
 
     Attributes:
-        order: the order at which they are taken, and the sum is converted.
+        order: the order at which divergences are taken, and at which their sum is converted.
     """
 
     delta: float
@@ -52,7 +52,7 @@ class Figure:
 
     Attributes:
         name: the field of a budget report that states it.
-        stated: a budget that is the claim, whatever was taken of it; else 0.
+        stated: a budget that is itself the claim, however much of it was taken; else 0.
     """
 
     name: str
@@ -65,16 +65,16 @@ class Figure:
         return self.name.removeprefix("epsilon_").replace("_", " ")
 
     def value(self, epsilon: Callable[[Term], float]) -> float:
-        """Return ε as an accountant has it.
+        """Return ε by an accountant.
 
         Args:
-            epsilon: of one term.
+            epsilon: returns the accountant's ε of one term.
         """
         return max(self.stated, fsum(map(epsilon, self.terms)))
 
 
 def epsilon_of(term: Term) -> float:
-    """Return ε of a term by our own accountant, an upper bound."""
+    """Return an upper bound of a term's ε by our own accountant."""
     if isinstance(term, Numerical):
         return epsilon_upper(term.events, term.delta)
     curve = fsum(
@@ -85,9 +85,9 @@ def epsilon_of(term: Term) -> float:
 
 
 def figures_of(history: History) -> list[Figure]:
-    """Return every ε that a report states of a ledger with these rows.
+    """Return every ε that a report states about a ledger with these rows.
 
-    A ledger that was restored from an older copy has no figures here: only what was reserved is
+    A ledger that was restored from an older copy has no figures here. Only what was reserved is
     known, and what the lost copy took is one number in its rows.
     """
     if history.lost:
@@ -109,7 +109,7 @@ def _figures(claim: Claim, accounts: list[Account]) -> Iterator[Figure]:
 
 
 def _committed(claim: Claim, allocated: tuple[Term, ...]) -> tuple[tuple[Term, ...], float]:
-    """Return the terms of the claim for life, and the budget where that is the claim."""
+    """Return the terms of the claim for life, and the budget if that is the claim (else 0)."""
     rule = claim.rule
     if isinstance(rule, EnvelopeRule):
         whole = Event(rule.sample_rate, rule.noise_multiplier, rule.slots)
@@ -127,7 +127,7 @@ def _spent(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
 
 
 def _allocated(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
-    """Yield the terms of the accepted plans, less what the rule gives back of closed ones."""
+    """Yield the terms of the accepted plans, less what the rule gives back for closed plans."""
     rule = claim.rule
     charged = [(one, one.charged(refunds=rule.refunds)) for one in accounts]
     charged = [(account, steps) for account, steps in charged if steps]

@@ -1,6 +1,6 @@
-"""The third accountant: dp-accounting, of other authors, where it is installed.
+"""The third accountant: dp-accounting, by other authors, if it is installed.
 
-It is no part of fedpriv, and fedpriv's own figures never rest on it: it is asked whether a figure
+It is no part of fedpriv, and fedpriv's own figures never rest on it. It is asked whether a figure
 that somebody states can be true.
 """
 
@@ -15,16 +15,16 @@ from fedpriv.dossier.sums import Numerical, Renyi, Term, epsilon_of
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event
 
-_POINTS = 1000  # of the first grid of privacy losses, from 0 to our ε
-_FINEST, _CLOSE = 1e-5, 1.002  # the last grid, and how near our ε it has to come on an earlier one
-_MOST, _CELLS = 1e5, 2e6  # an ε, and points of a grid, beyond which the library is not asked
+_POINTS = 1000  # points of the first grid of privacy losses, from 0 to our ε
+_FINEST, _CLOSE = 1e-5, 1.002  # width of the last grid; how near our ε an earlier one must come
+_MOST, _CELLS = 1e5, 2e6  # the largest ε, and most points of a grid, for which the library is asked
 _TINY = 1e-300  # a δ at which no ε is 0, so that a divergence can be read from it
 
 
 def third_accountant() -> Callable[[Term], float] | None:
-    """Return ε of a term by dp-accounting, an upper bound; None where it is not installed.
+    """Return a function that bounds a term's ε by dp-accounting. None if it is not installed.
 
-    It raises an AccountingError for a term that its grids have no room for.
+    The function raises an AccountingError for a term that its grids have no room for.
     """
     return _epsilon if find_spec("dp_accounting") is not None else None
 
@@ -35,7 +35,7 @@ def _epsilon(term: Term) -> float:
 
 
 def _numerical(term: Numerical) -> float:
-    """Return the larger of add and remove, on ever finer grids until one says what ours does.
+    """Return the larger ε of adding and removing, on ever finer grids until one comes near ours.
 
     Each grid gives an upper bound, so the least of several is taken.
 
@@ -81,7 +81,7 @@ def _on_grid(term: Numerical, width: float) -> float:
 
 
 def _renyi(term: Renyi) -> float:
-    """Return ε at the order that was fixed, as a filter adds up.
+    """Return ε at the order that was fixed before, as a filter adds up.
 
     Source:
         Mironov, Talwar and Zhang 2019, "Rényi Differential Privacy of the Sampled Gaussian
@@ -94,7 +94,7 @@ def _renyi(term: Renyi) -> float:
 
 
 def _divergence(order: int, events: Iterable[Event]) -> float:
-    """Return an order's Rényi divergence, read from the ε it gives at a δ of nearly nothing."""
+    """Return the Rényi divergence at an order, read from the ε that it gives at a tiny δ."""
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 

@@ -2,7 +2,8 @@
 
 What is checked, in this order: the bytes and who signed them; that the derived files are those that
 the others give; each site's report, with the rows of its ledger; that no ledger is there twice; the
-adapter; an earlier dossier. The first thing that is not so ends it, with an error that says what.
+adapter; an earlier dossier. The check ends at the first thing that is wrong, with an error that
+says what it is.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ def given_key(text: str, option: str) -> str:
     """Return the key that a person named, in 64 hex digits.
 
     Args:
-        text: with or without spaces, in capitals or not.
+        text: the key, with or without spaces, in capitals or not.
 
     Raises:
-        ConfigError: it is none, or only a part of one; names the option and the value.
+        ConfigError: it is no key, or only a part of one; the error names the option and the value.
     """
     key = "".join(text.split()).lower()
     try:
@@ -95,7 +96,7 @@ def verify_file(path: Path, given: Given) -> Iterator[Finding]:
     """Check the dossier in a file, finding by finding.
 
     Raises:
-        DossierError: what it shows is not so; its class says of which kind that is.
+        DossierError: something in it is wrong; the error's class says of which kind that is.
         ConfigError: a file in it is malformed, or a key is given for a site that is not in it.
         LedgerError: rows of a ledger don't add up.
     """
@@ -106,16 +107,16 @@ def own_page(path: Path, verdict: str = "") -> bytes:
     """Make the page of a dossier as this fedpriv does, whatever page is in the file.
 
     Args:
-        verdict: of the check, in one line.
+        verdict: the verdict of the check, in one line.
 
     Raises:
-        DossierError, ConfigError, LedgerError: as `verify_file`, of what can't be read.
+        DossierError, ConfigError, LedgerError: as in `verify_file`, if something can't be read.
     """
     return page_of(contents_of(read(path).files, path), verdict)
 
 
 def verify_package(package: Package, path: Path, given: Given) -> Iterator[Finding]:
-    """Verify a dossier whose bytes were read."""
+    """Check a dossier whose bytes were read and whose signature holds, finding by finding."""
     yield holds(f"every byte is what key {in_groups(package.signer)} signed")
     shown, is_given = in_groups(package.signer), given.signer is not None
     yield whose_key(shown, "coordinator", "--signer KEY", given=is_given)
@@ -139,7 +140,7 @@ def verify_package(package: Package, path: Path, given: Given) -> Iterator[Findi
 
 
 def _check_derived(package: Package, contents: Contents, path: Path) -> Iterator[Finding]:
-    """Check that page and answers are what the other files give."""
+    """Check that the page and the answers are what the other files give."""
     made = {ANSWERS: answers_of(contents), PAGE: page_of(contents)}
     odd = [name for name, data in made.items() if package.files[name] != data]
     if not odd:
@@ -185,10 +186,10 @@ def _check_facts(contents: Contents, path: Path) -> None:
 
 
 def _check_counts(facts: Facts, path: Path) -> None:
-    """Check that rounds, looks and the task are no more, and no others, than were proposed.
+    """Check that there are no more rounds and looks, and no other task, than were proposed.
 
     Raises:
-        DossierError: they are.
+        DossierError: there are.
     """
     asked, looks = facts.proposal, facts.proposal.evaluation
     listed = facts.evaluation.looks
@@ -249,7 +250,7 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
 
 
 def _key_of(site: str, given: Given) -> str | None:
-    """Return the key that must sign a site's report, if anybody has said it."""
+    """Return the key that must have signed a site's report, if anybody named one."""
     named = None if given.roster is None else given.roster.key_of(site)
     return given.sites.get(site, named)
 
@@ -288,7 +289,7 @@ def _people_in_several(contents: Contents) -> Iterator[Finding]:
 
 
 def _words(contents: Contents) -> Iterator[Finding]:
-    """Yield what rests on the coordinator's word, whatever a file shows."""
+    """Yield findings that rest on the coordinator's word, whatever a file shows."""
     facts, begin = contents.facts, contents.facts.proposal.begin_digest
     merged = begin is not None and facts.proposal.model.begin_as == "merged"
     base = f"{facts.base}, with the adapter {begin} merged into it" if merged else facts.base

@@ -1,4 +1,4 @@
-"""Compare a site's report with the rows of its ledger: they must come to the same."""
+"""Compare a site's report with the rows of its ledger. Both must give the same figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_with_rows(said: Statement, rows: list[Row]) -> Iterator[Finding]:
     """Compare all that a report states with what the rows of its ledger add up to.
 
     Raises:
-        DossierError, LedgerError: as `fedpriv.dossier.check_site.check_site`.
+        DossierError, LedgerError: as in `fedpriv.dossier.check_site.check_site`.
     """
     report, history = said.report, _history(said, rows)
     newer = len(rows) - report.ledger_rows
@@ -63,7 +63,7 @@ def check_with_rows(said: Statement, rows: list[Row]) -> Iterator[Finding]:
 
 
 def _history(said: Statement, rows: list[Row]) -> History:
-    """Add up the rows up to the report's head; the newer ones have to follow, too."""
+    """Add up the rows up to the report's head. Check that newer rows follow from them, too."""
     report, path = said.report, said.path / f"sites/{said.name}/ledger.json"
     if report.ledger_rows > len(rows):
         raise ForkedError(
@@ -102,7 +102,7 @@ def _check_terms(said: Statement, history: History) -> None:
 
 
 def _check_plan(said: Statement, history: History) -> Iterator[Finding]:
-    """Check that the plan that the site committed to is that of the proposal."""
+    """Check that the site committed to the plan of the proposal."""
     account, proposal = history.accounts.get(said.facts.job), said.facts.proposal
     if account is None:
         if said.site.rounds or said.report.events:
@@ -142,7 +142,7 @@ def _check_plan(said: Statement, history: History) -> Iterator[Finding]:
 
 
 def _check_events(said: Statement, history: History) -> None:
-    """Check that the report's events are the reserved slots, and at least the answered ones."""
+    """Check that the report's events are the reserved slots, with at least all answered steps."""
     report, job = said.report, said.facts.job
     account = history.accounts.get(job)
     slots = [slot for slot, _ in history.slots(job)]
@@ -157,7 +157,7 @@ def _check_events(said: Statement, history: History) -> None:
 
 
 def _check_life(said: Statement, history: History) -> None:
-    """Check that what the report says its job takes of the lifetime budget is what rows show."""
+    """Check that the report's share of the lifetime budget for its job is what the rows show."""
     stated, account = said.report.life, history.accounts.get(said.facts.job)
     if stated is None:  # an older report, or a ledger of one plan
         return

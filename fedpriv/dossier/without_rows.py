@@ -1,7 +1,7 @@
-"""A site's report by itself, where nobody sent the rows of its ledger.
+"""Check a site's report by itself, if nobody sent the rows of its ledger.
 
-A report lists the steps of one job. What they cost is the least that its figures can be; what other
-jobs of the ledger cost, only the site's word says.
+A report lists the steps of one job. Its figures can be no less than what these steps cost. What
+other jobs of the ledger cost, only the site's word says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedpriv.report.received import claims_of
 
 
 def check_without_rows(said: Statement) -> Iterator[Finding]:
-    """Check what a report's own events cost at least, if nothing else of the ledger is known."""
+    """Check a report against the least that its own events cost; no rows are known."""
     report = said.report
     said.check_answered(sum(event.count for event in report.events))
     _check_asked(said)
@@ -39,7 +39,7 @@ def check_without_rows(said: Statement) -> Iterator[Finding]:
 
 
 def _check_asked(said: Statement) -> None:
-    """Check that the events are no others than the proposal asked for, as far as it says."""
+    """Check that the events are those that the proposal asked for, as far as it says."""
     proposal = said.facts.proposal
     rates = {event.sample_rate for event in said.report.events}
     steps = sum(event.count for event in said.report.events)
@@ -57,7 +57,7 @@ def _check_asked(said: Statement) -> None:
 
 
 def _of_events(said: Statement) -> Iterator[Figure]:
-    """Yield the least of each figure of a report, by the events and the plan of this job."""
+    """Yield the least that a report's figures can be, by the events and the plan of this job."""
     report, proposal = said.report, said.facts.proposal
     events = tuple(
         Event(event.sample_rate, event.noise_multiplier, event.count) for event in report.events
@@ -75,7 +75,7 @@ def _of_events(said: Statement) -> Iterator[Figure]:
 
 
 def _shares(events: tuple[Event, ...], parts: int) -> tuple[Event, ...]:
-    """Return the same with a site's own share of the noise alone."""
+    """Return the same events with only the site's own share of the noise."""
     return tuple(
         replace(event, noise_multiplier=share_of(event.noise_multiplier, parts)) for event in events
     )

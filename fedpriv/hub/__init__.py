@@ -1,1 +1,1 @@
-"""What a run made, for others: the adapter, or the model with it, in the format of model hubs."""
+"""Write what a run made for others: the adapter, or the whole model, in model hubs' format."""

@@ -1,4 +1,4 @@
-"""README.md of an exported model: the header that model hubs read, use, privacy, evaluation."""
+"""README.md of an exported model: a header for model hubs, then use, privacy and evaluation."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _LICENSE = r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}"
 
 @dataclass(frozen=True)
 class Contents:
-    """What the folder holds.
+    """What the exported folder holds.
 
     Attributes:
-        private: it need not be stamped NOT PRIVATE.
-        merged: the whole model, and not an adapter of it.
-        base: the base model's name at a hub; None where it is known by its digest alone.
-        base_here: the base model lies beside the adapter.
-        model: as the federation file has it.
-        license: its identifier at a hub, as whoever publishes it states it.
-        weights_digest: of the adapter that the run made.
+        private: whether it needs no stamp NOT PRIVATE.
+        merged: whether it holds the whole model, and not only an adapter.
+        base: the base model's name at a hub; None if it is known only by its digest.
+        base_here: whether the base model lies beside the adapter.
+        model: the model's settings in the federation file.
+        license: the licence's identifier at a hub, as stated by the person who publishes it.
+        weights_digest: digest of the weights of the adapter that the run made.
 
     Raises:
         ConfigError: `license` can be no identifier of a licence.
@@ -54,7 +54,7 @@ class Contents:
 
 _TAGS = ("fedpriv", "federated-learning", "differential-privacy", "lora")
 _PIPELINES = {"causal-lm": "text-generation", "classification": "text-classification"}
-_METRICS = {  # field of a round: type at a hub, name
+_METRICS = {  # field of a round → (type at a hub, name)
     "eval_loss": ("loss", "Loss"),
     "eval_accuracy": ("accuracy", "Accuracy"),
     "eval_auc": ("roc_auc", "AUC"),
@@ -63,11 +63,11 @@ _METRICS = {  # field of a round: type at a hub, name
 
 
 def card(directory: RunDirectory, contents: Contents) -> str:
-    """Write the card of what `contents` describes, in Markdown.
+    """Return the card of what `contents` describes, in Markdown.
 
     Privacy:
-        Made of what the run directory holds for others: signed reports, and scores on records that
-        are public or the coordinator's own.
+        Made from what the run directory holds for others: signed reports, and scores on records
+        that are public or the coordinator's own.
     """
     reports = directory.reports
     reporting = {report.site for report in reports}
@@ -132,7 +132,7 @@ def _base(contents: Contents) -> str:
 
 
 def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | None]]:
-    """Return (name, before, after) of what was measured."""
+    """Return rows (name, before, after) of the scores that were measured."""
     before, after = directory.run.baseline, directory.last_evaluation
     rows = [
         (name, getattr(before, field, None), getattr(after, field, None))
@@ -142,18 +142,18 @@ def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | No
 
 
 class _Markdown(str):
-    """What is Markdown already."""
+    """A text that is Markdown already."""
 
 
 def _plain(value: object) -> str:
-    """Return a value on one line as text and nothing more: others wrote much of it."""
+    """Return a value as plain text on one line, with Markdown escaped: others wrote much of it."""
     if isinstance(value, _Markdown):
         return value
     return re.sub(r"([\\`*_\[\]<>|#$&~])", r"\\\1", " ".join(str(value).split()))
 
 
 def _code(value: object) -> _Markdown:
-    """Return a value as code, in which nothing can be escaped, on one line and in one cell."""
+    """Return a value as code on one line and in one table cell. Code can have no escapes."""
     return _Markdown("`" + " ".join(str(value).replace("`", "'").replace("|", "/").split()) + "`")
 
 
@@ -162,7 +162,7 @@ def _templates() -> Environment:
 
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("fedpriv.hub", "."),
-        autoescape=False,  # it escapes for HTML; for Markdown `finalize` does, every value
+        autoescape=False,  # that would escape for HTML; `finalize` escapes every value for Markdown
         finalize=_plain,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -182,9 +182,9 @@ AUTO = {
 
 
 def lines_of_use(contents: Contents) -> list[str]:
-    """Return Python that leaves `model` and `tokenizer`, without fedpriv where possible."""
+    """Return Python lines that load `model` and `tokenizer`, without fedpriv where possible."""
     model, here = contents.model, 'folder = "."  # where this card is'
-    if not contents.base_here:  # within a repository of a hub no class looks for a second model
+    if not contents.base_here:  # no class looks for a second model in a hub's repository
         here += ", or its name at a hub"
     auto, tokenizer = AUTO[model.task], "tokenizer = AutoTokenizer.from_pretrained(folder)"
     lines = [f"from transformers import {auto}, AutoTokenizer", "", here, tokenizer]
@@ -205,14 +205,14 @@ def lines_of_use(contents: Contents) -> list[str]:
         lines[-2] = f"base, _ = MeanPooledClassifier.from_encoder({source}{_head(contents)})"
     if not contents.base_here:
         lines.insert(-3, f"name = {contents.base or 'the base model, by its digest above'!r}")
-    if model.quantize is not None:  # or it would be beside weights that it was not trained with
+    if model.quantize is not None:  # else the base would have other weights than in training
         lines.insert(-1, f"round_weights(base, {model.quantize!r})")
         lines.insert(0, "from fedpriv.models.quantised import round_weights")
     return lines
 
 
 def _head(contents: Contents) -> str:
-    """Return arguments that give a classifier the right size of head, which the adapter fills."""
+    """Return arguments that give a classifier a head of the right size. The adapter fills it."""
     if contents.model.task != "classification":
         return ""
     labels = contents.model.labels

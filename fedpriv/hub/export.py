@@ -1,6 +1,6 @@
 """Write what a run made as a folder that others load: the adapter, or the model with it merged.
 
-What goes in is public: the adapter was made of what the sites released and paid for, and their
+What goes in is public: the adapter was made from what the sites released and paid for, and their
 budget reports are signed to be handed on. What a site trained for itself is refused.
 """
 
@@ -42,10 +42,10 @@ class Wanted:
     """What to write.
 
     Attributes:
-        merge: the model with the adapter merged into it, instead of the adapter.
-        dtype: of a merged model's weights; None is that in which the base is stored.
-        base: the name of the base model at a hub, where the run had it from a folder.
-        license: what the card states.
+        merge: write the model with the adapter merged into it, instead of the adapter.
+        dtype: type of a merged model's weights; None means the type in which the base is stored.
+        base: the name of the base model at a hub, if the run had it from a folder.
+        license: the licence that the card states.
         where: see `fedpriv.hub.load.load`.
     """
 
@@ -57,18 +57,18 @@ class Wanted:
 
 
 def export(run: Path, out: Path, wanted: Wanted) -> Contents:
-    """Write `out`, which is there as a whole or not at all, from the run directory `run`.
+    """Write the folder `out` from the run directory `run`, as a whole or not at all.
 
     Raises:
         ConfigError: it is an adapter that a site trained for itself (law 16); or what is wanted
-            can't be made of this model.
-        RunError: `run` is no run directory, is at work, or `out` is in use.
+            can't be made from this model.
+        RunError: `run` is no run directory, its job is running, or `out` is not empty.
         LedgerCorruptError: a budget report is not signed, or was changed.
-        ModelError: the base model is not what the run was made with, or an adapter alone would
-            not load to the same model.
+        ModelError: the base model is not what the run was made with, or what is written would not
+            load to the same model.
 
     Privacy:
-        Of released values and signed reports alone.
+        Made from released values and signed reports alone.
     """
     for folder in (run, run / "adapter"):
         refuse_own(folder)
@@ -115,10 +115,10 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
 def _contents(
     directory: RunDirectory, model: ModelSection, facts: AdapterFacts, wanted: Wanted, run: Path
 ) -> Contents:
-    """Return what the folder will hold; refuse what can't be made.
+    """Return what the folder will hold. Refuse what can't be made.
 
     Raises:
-        ConfigError: no class of transformers could load it, or an option is wrong.
+        ConfigError: no class of transformers could load the result, or an option is wrong.
     """
     file = run / "run.json"
     if wanted.merge and model.pooling == "mean":
@@ -152,10 +152,10 @@ def _contents(
 
 
 def _write_adapter(folder: Path, trained: Path, contents: Contents) -> None:
-    """Write the run's own files, but for where its base is."""
+    """Write the run's own files, with another path of the base model."""
     shutil.copyfile(trained / WEIGHTS, folder / WEIGHTS)
     config = json.loads((trained / CONFIG).read_text(encoding="utf-8"))
-    here = Path(contents.model.name).name  # no path of this machine is anybody's business
+    here = Path(contents.model.name).name  # without the path on this machine, which is not public
     config["base_model_name_or_path"] = "base" if contents.base_here else contents.base or here
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     if contents.base_here:
@@ -165,10 +165,10 @@ def _write_adapter(folder: Path, trained: Path, contents: Contents) -> None:
 def _write_merged(
     folder: Path, base: Base, model: PeftModel, dtype: Dtype | None, trial: Trial
 ) -> torch.dtype:
-    """Write W + α/r · BA, added up in float32 and then stored in `dtype`, and return the type.
+    """Write W + α/r · BA, added up in float32 and then stored in `dtype`. Return that type.
 
     Raises:
-        ModelError: the weights are too large for that, or the sum is another model.
+        ModelError: the weights are too large for that type, or the sum computes something else.
     """
     import torch
 
@@ -181,20 +181,20 @@ def _write_merged(
     merged.to(getattr(torch, kind))
     if not all(torch.isfinite(value).all() for value in merged.state_dict().values()):
         raise ModelError(f"A merged weight is too large for {kind}. Give --dtype float32.")
-    merged.config.use_cache = True  # training needs none; who generates does
+    merged.config.use_cache = True  # training needs no cache, but generating does
     merged.save_pretrained(folder)
     return getattr(torch, kind)  # type: ignore[no-any-return]
 
 
 def _check_loads(trial: Trial, model: Any, stored: torch.dtype | None = None) -> None:
-    """Hold what was written against what was trained, on random texts.
+    """Compare what was written with what was trained, on random texts.
 
     Args:
-        model: as transformers and peft load it.
-        stored: in which its weights were kept meanwhile, if in fewer bits.
+        model: the written model, as transformers and peft load it.
+        stored: the type in which its weights were stored meanwhile, if it has fewer bits.
 
     Raises:
-        ModelError: it computes something else.
+        ModelError: the written model computes something else.
     """
     off = trial.other_off_by(model, stored)
     if off > 1:
@@ -218,7 +218,7 @@ _PLAINLY: dict[str, Any] = {"dtype": "float32", "use_safetensors": True, "trust_
 
 @without_hub_code()
 def load_merged(folder: Path, settings: ModelSection) -> Any:
-    """Load a model of transformers' own, in float32."""
+    """Load a model with transformers alone, in float32."""
     with quiet():
         model = _auto(settings).from_pretrained(folder, **_PLAINLY)
     return model.eval()
@@ -226,7 +226,7 @@ def load_merged(folder: Path, settings: ModelSection) -> Any:
 
 @without_hub_code()
 def load_adapter(folder: Path, base: str, settings: ModelSection) -> Any:
-    """Load an adapter on its base, in float32; the weights are rounded as the run had them."""
+    """Load an adapter on its base, in float32. Quantised weights are rounded as in the run."""
     from peft import PeftModel
 
     from fedpriv.models.quantised import round_weights

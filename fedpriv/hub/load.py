@@ -1,4 +1,4 @@
-"""A run's model, loaded with its adapter for other uses than training."""
+"""Load a run's model with its adapter, for other uses than training."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Used(Part):
-    """What of a federation file is needed to load a run's model again, and to read for it."""
+    """The parts of a federation file that are needed to load a run's model, and records for it."""
 
     model: ModelSection
     data: DataSection = DataSection()
 
 
 class Settings(Part):
-    """The federation file in run.json, whether the run kept its claim, and facts of its base."""
+    """From run.json: the federation file, whether the noise was secret, and facts of the base."""
 
     config: Used
     private: bool
@@ -38,7 +38,7 @@ class Settings(Part):
 
 
 def settings_of(run: Path) -> Settings:
-    """Return what a run was made by.
+    """Return the settings by which a run was made.
 
     Raises:
         ConfigError: run.json is malformed.
@@ -47,15 +47,15 @@ def settings_of(run: Path) -> Settings:
     model, moved = found.config.model, run / str(found.model.get("folder"))
     if not is_lost(model.name) or not moved.is_dir():
         return found
-    model = model.model_copy(update={"name": str(moved.resolve())})  # both were moved
+    model = model.model_copy(update={"name": str(moved.resolve())})  # moved together with the run
     return found.model_copy(update={"config": found.config.model_copy(update={"model": model})})
 
 
 def check_whole(run: Path) -> None:
-    """Check that a run directory was not copied in part, as far as its model is concerned.
+    """Check that a run directory has all files of its model, in case only a part was copied.
 
     Raises:
-        RunError: names what is missing.
+        RunError: a file is missing; the error names it.
     """
     names = ["run.json", *(f"adapter/{name}" for name in (CONFIG, WEIGHTS, FACTS))]
     missing = [name for name in names if not (run / name).exists()]
@@ -71,17 +71,17 @@ def load(
 ) -> tuple[Base, PeftModel]:
     """Load a run's model with its adapter, in float32 on the CPU, however it was trained.
 
-    A base that was kept in fewer bits has the weights that it was computed with.
+    A base that was stored in fewer bits gets the weights with which training computed.
 
     Args:
-        folder: of the adapter.
-        settings: of the model, with a name by which it is found here.
-        facts: of the adapter.
+        folder: folder of the adapter.
+        settings: settings of the model, with a name by which it is found here.
+        facts: facts of the adapter.
         where: folder or hub name of the base, if it has moved since the run.
 
     Raises:
-        ModelError: the base can't be loaded, or is another one than the run's.
-        ConfigError: the adapter is not of this model.
+        ModelError: the base can't be loaded, or is not the base of the run.
+        ConfigError: the adapter is for another model.
     """
     from fedpriv.models.base import load_base
     from fedpriv.models.lora import attach_lora, trained_whole

@@ -1,4 +1,4 @@
-"""Prompts for a run's model: typed, or from a file, where each may come with its references."""
+"""Prompts for a run's model: typed, or from a file, where each may have references."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ PAIR = {"prompt", "completion"}
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model goes on from.
+    """The beginning that a model continues.
 
     Attributes:
-        text: what is written before: a text, or a conversation as JSON; to a chat model, a text
-            is what the user says.
-        references: what people wrote there, each as good as the others.
+        text: a text, or a conversation as JSON. For a chat model, a text is what the user says.
+        references: what people wrote after it, each as good as the others.
     """
 
     text: str
@@ -31,17 +30,17 @@ class Prompt:
 
 
 def read_prompts(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]:
-    """Read the prompts of a file: each line of a .txt, or the records of any other, as a job does.
+    """Read the prompts in a file: the lines of a .txt, or the records of any other, as jobs do.
 
     Args:
-        columns: field → column, of the job.
+        columns: field → column, as in the job.
         key: the option that names the file.
 
     Raises:
-        DataError: the file can't be read, a column is not in it, or it holds no prompt.
+        DataError: the file can't be read, lacks a column, or holds no prompt.
 
     Privacy:
-        What is made of a file is as confidential as the file.
+        What is made from a file is as confidential as the file.
     """
     if path.suffix == LINES:
         try:
@@ -58,17 +57,17 @@ def read_prompts(path: Path, columns: Mapping[str, str], key: str) -> list[Promp
 
 
 def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]:
-    """Read prompts with their references; records of the same prompt are one, in file order.
+    """Read prompts with their references. Records with the same prompt become one, in file order.
 
     Args:
-        columns, key: as of `read_prompts`.
+        columns, key: as in `read_prompts`.
 
     Raises:
-        DataError: as of `read_prompts`.
+        DataError: as in `read_prompts`.
         ConfigError: the job has no pairs of prompts and completions.
 
     Privacy:
-        As of `read_prompts`.
+        As in `read_prompts`.
     """
     if set(columns) != PAIR:
         of = "a job of prompts and completions, which can be held against what people wrote"
@@ -79,7 +78,7 @@ def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]
         asked, said = (conversation(row[field]) for field in ("prompt", "completion"))
         prompt = prompt_of(row["prompt"], "prompt")
         written = "\n".join(turn["content"] for turn in said) if said else row["completion"] or ""
-        if prompt and written.strip() and bool(asked) == bool(said):  # else nothing learns it
+        if prompt and written.strip() and bool(asked) == bool(said):  # else nothing is learned
             found.setdefault(prompt, []).append(written)
     pairs = [Prompt(text, tuple(written)) for text, written in found.items()]
     return _not_empty(pairs, path, key)

@@ -1,4 +1,4 @@
-"""How near what a model writes is to what people wrote: BLEU and ROUGE."""
+"""Score how near a model's texts are to what people wrote: BLEU and ROUGE."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class TextScores:
     """Scores of answers to prompts that each have one reference or several.
 
     Attributes:
-        bleu: of all answers together, 0 to 100, against all references at once.
-        signature: of sacrebleu, by which others compute the same.
-        rouge: means over the answers, each against the reference that is best for it.
+        bleu: score of all answers together, 0 to 100, against all references at once.
+        signature: sacrebleu's signature, by which others compute the same.
+        rouge: means over the answers, each scored against the reference that is best for it.
 
     Source:
         Papineni et al., "BLEU: a method for automatic evaluation of machine translation", ACL 2002;
@@ -32,7 +32,7 @@ class TextScores:
     rouge: Rouge
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the scores as JSON."""
         return {"bleu": self.bleu, "signature": self.signature, **asdict(self.rouge)}
 
 
@@ -40,7 +40,7 @@ def check_installed() -> None:
     """Refuse to score without sacrebleu, before anything is written.
 
     Raises:
-        ConfigError: names the extra.
+        ConfigError: sacrebleu is not installed; the error names the extra.
     """
     if find_spec("sacrebleu") is None:
         fix = "Type: pip install 'fedpriv[text]'."
@@ -50,23 +50,24 @@ def check_installed() -> None:
 def text_scores(
     answers: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False
 ) -> TextScores:
-    """Score answers, at least one, each against its references, at least one.
+    """Score one or more answers, each against one or more references of its own.
 
     Args:
-        lowercase: BLEU without regard to case. ROUGE never regards it.
+        lowercase: ignore case in BLEU. ROUGE always ignores it.
     """
     from sacrebleu.metrics.bleu import BLEU
 
     bleu = BLEU(lowercase=lowercase, tokenize=_tokenizer(references))
-    columns = [list(column) for column in zip_longest(*references)]  # None: has no more of them
+    columns = [list(column) for column in zip_longest(*references)]  # None: no further reference
     found = bleu.corpus_score(list(answers), columns)
     return TextScores(found.score, str(bleu.get_signature()), rouge(answers, references))
 
 
 def _tokenizer(references: Sequence[Sequence[str]]) -> str:
-    """Choose one of sacrebleu's: where a script puts no spaces, each character counts.
+    """Choose one of sacrebleu's tokenizers. In scripts without spaces, each character counts.
 
-    "zh" parts Han alone from words. "char" parts all, so it is for texts mostly of such scripts.
+    "zh" splits only Han into characters. "char" splits all, so it is for texts mostly of such
+    scripts.
     """
     text = "".join("".join(one.split()) for several in references for one in several)
     apart = re.findall(f"[{HAN}{OTHERS}]", text)

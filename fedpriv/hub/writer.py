@@ -1,9 +1,9 @@
-"""What the model of a run writes after a prompt.
+"""Let the model of a run write after a prompt.
 
 Privacy
-    The adapter was made of what the sites released and paid for, and what it writes is
-    post-processing of that: it costs nothing, however much is written. An adapter that a site
-    trained for itself is refused: what that one writes may be out of a record.
+    The adapter was made from what the sites released and paid for, and what it writes is
+    post-processing of that. It costs nothing, however much is written. An adapter that a site
+    trained for itself is refused: what that one writes may come from a record.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from fedpriv.synthetic.continuation import continue_prompts
 
 
 class Writer:
-    """The model of a run, or of an adapter that a job handed over.
+    """Writes with the model of a run, or of an adapter that a job handed over.
 
     Args:
         run: run directory, or the folder of an adapter.
         where: see `fedpriv.hub.load.load`.
 
     Attributes:
-        job: its id.
+        job: the job's id.
         columns: field → column, as the job reads records.
-        private: false of a run whose noise came from a seed; None of an adapter by itself.
+        private: false for a run whose noise came from a seed; None for an adapter by itself.
 
     Raises:
-        ConfigError: there is no adapter; a site trained it for itself (law 16); or it is a
-            classifier's, which writes nothing.
+        ConfigError: there is no adapter; a site trained it for itself (law 16); or the model is a
+            classifier, which writes nothing.
         ModelError: the base model is not what the run was made with.
     """
 
@@ -63,15 +63,15 @@ class Writer:
     def write(
         self, prompts: Sequence[str], *, base: bool = False, temperature: float = 0.0, seed: int = 0
     ) -> list[str]:
-        """Write after each prompt, until the model ends or has written all it may.
+        """Write after each prompt, until the model ends or has written all that it may.
 
-        A record's length (`model.max_length`) is what prompt and text may have together; the text
-        may have half of it in any case.
+        Prompt and text together may have a record's length (`model.max_length`). The text may
+        have half of that in any case.
 
         Args:
             base: let the base model write, without the adapter.
-            temperature: at which tokens are drawn; 0 takes the likeliest each time.
-            seed: of what is drawn.
+            temperature: temperature at which tokens are drawn; 0 takes the likeliest each time.
+            seed: seed for drawing the tokens.
         """
         how: dict[str, Any] = {"longest": self._longest, "chat": "messages" in self.columns}
         how |= {"temperature": temperature, "seed": str(seed)}

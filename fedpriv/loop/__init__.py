@@ -1,1 +1,1 @@
-"""Private training on one site in a loop of one's own: a step at a time, or through a Trainer."""
+"""Private training at one site in a loop of your own: step by step, or with a Trainer."""

@@ -1,4 +1,4 @@
-"""The arguments of a private Trainer, and by name those that have no place in one."""
+"""The arguments of a private Trainer, and a list of those that have no place in one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAVE = "Leave it out."
 
 
 class Only(NamedTuple):
-    """What an argument may be; else why it may not be that, and what to do."""
+    """The values that an argument may have, why it may have no others, and what to do instead."""
 
     values: tuple[Any, ...]
     why: str
@@ -124,7 +124,7 @@ ALLOWED = {
     "eos_token": Only((None,), "takes the tokenizer's own", _TOKENIZER),
     "pad_token": Only((None,), "takes the tokenizer's own", _TOKENIZER),
 }
-# What of `from_pretrained` changes no record's part in a gradient; the rest is refused.
+# Options of `from_pretrained` that change no record's part in a gradient. Others are refused.
 LOADED_ONLY_WITH = {
     "attn_implementation": (None, "eager", "sdpa"),
     "trust_remote_code": (False, None),
@@ -153,32 +153,33 @@ OF_A_TRAINER = {
 
 
 class LeftOut(int):
-    """A number that nobody typed, which gives way to what a model can do."""
+    """A default that nobody typed. It gives way to what a model can do."""
 
 
 @dataclass
 class PrivateConfig(TrainingArguments):
-    """`TrainingArguments` with what a private run has besides, in place of trl's ``SFTConfig``.
+    """`TrainingArguments` with the settings of a private run, in place of trl's ``SFTConfig``.
 
-    A step is a Poisson sample of `size` units; ``per_device_train_batch_size`` is how many are
-    expected in it, and ``num_train_epochs`` how often each is expected to be drawn, unless
-    ``max_steps`` says the steps. ``max_grad_norm`` is another name of `clip_norm`: it bounds the
-    gradient of each unit, and that of a step, which is released, is not clipped again. No tool is
-    told of a run while it lasts (``report_to``). Defaults are those of trl, listed in
-    docs/reference/trl.md.
+    A step is a Poisson sample of `size` units. ``per_device_train_batch_size`` is how many units
+    are expected in it. ``num_train_epochs`` is how often each is expected to be drawn, unless
+    ``max_steps`` says how many steps there are. ``max_grad_norm`` is another name of `clip_norm`,
+    which bounds the gradient of each unit. The gradient of a step, which is released, is not
+    clipped again. No tool is told of a run while it lasts (``report_to``). Defaults are those of
+    trl, listed in docs/reference/trl.md.
 
     Args:
-        settings: those of `TrainingArguments` and of trl's ``SFTConfig``, and as of `PrivateStep`
+        settings: those of `TrainingArguments` and of trl's ``SFTConfig``, and from `PrivateStep`
             `epsilon`, `noise_multiplier`, `delta`, `size`, `sample_rate`, `clip_norm`, `unit`,
             `max_records_per_unit`, `columns`, `labels`, `max_length`, `numerics`, `ledger`,
             `witness`, `job`, `microbatch` and `max_empty`. `ledger` and `witness` are paths as
             text.
-        max_length: where it is left out, 1,024 or as many tokens as the model reads.
-        assistant_only_loss: of conversations; or their loss is on all of their tokens.
-        eval_data_is_public: whoever writes the script states that the records of evaluation are.
+        max_length: by default 1,024, or as many tokens as the model reads if that is less.
+        assistant_only_loss: take the loss of a conversation on the assistant's words only; by
+            default it is on all tokens.
+        eval_data_is_public: the script's author states that the records of evaluation are public.
 
     Raises:
-        ConfigError: an argument that has no place in a private run; says why.
+        ConfigError: an argument has no place in a private run; the error says why.
     """
 
     _VALID_DICT_FIELDS = [  # noqa: RUF012 (transformers')
@@ -194,7 +195,7 @@ class PrivateConfig(TrainingArguments):
     clip_norm: float | None = None
     unit: str = usual.UNIT
     max_records_per_unit: int = usual.MAX_RECORDS_PER_UNIT
-    columns: dict[str, str] | str | None = None  # JSON of a command line
+    columns: dict[str, str] | str | None = None  # a text is JSON from a command line
     labels: list[str] = field(default_factory=list)
     max_length: int = LeftOut(1024)
     numerics: Numerics = "default"
@@ -250,11 +251,11 @@ class PrivateConfig(TrainingArguments):
                 fix="Take the one of that name without layerwise.",
             )
         self._set_clip_norm()
-        self.logging_nan_inf_filter = False  # the loss of a step is not known, and says so
+        self.logging_nan_inf_filter = False  # a step's loss is unknown, and stays NaN in the log
         with of_transformers("args"):
             super().__post_init__()  # type: ignore[no-untyped-call]
         self.columns = valid("columns", self.columns, TypeAdapter(dict[str, str] | None))
-        self.loading()  # or it would fail later
+        self.loading()  # refuses now what would fail later
         if self.world_size > 1:
             raise ConfigError(
                 "has several processes, each of which would sample and pay by itself",
@@ -264,9 +265,9 @@ class PrivateConfig(TrainingArguments):
             )
 
     def _set_clip_norm(self) -> None:
-        """Take what is typed under either name, or what is usual for the task.
+        """Take the clip norm that is typed under either name, or the usual one for the task.
 
-        The Trainer's own is 0 from then on, or it would clip once more, after the noise.
+        The Trainer's own is then set to 0, else it would clip once more, after the noise.
         """
         if not self.max_grad_norm and self.max_grad_norm is not None and self.clip_norm is None:
             problem = "would clip nothing, and then no noise is enough"
@@ -281,10 +282,10 @@ class PrivateConfig(TrainingArguments):
         self.max_grad_norm = 0.0
 
     def loading(self) -> dict[str, Any]:
-        """Return options of `from_pretrained` for a model that is named.
+        """Return the options of `from_pretrained` for a model that is given by its name.
 
         Raises:
-            ConfigError: one has no place here.
+            ConfigError: an option has no place here.
         """
         given = {} if self.model_init_kwargs is None else self.model_init_kwargs
         options: dict[str, Any] = {"dtype": "float32", "use_safetensors": True}
@@ -301,10 +302,10 @@ class PrivateConfig(TrainingArguments):
         return {**options, "trust_remote_code": False}
 
     def steps_of(self, size: int) -> tuple[float, int]:
-        """Return the sample rate, and the steps of the plan.
+        """Return the sample rate, and how many steps the plan has.
 
         Args:
-            size: declared units.
+            size: how many units were declared.
         """
         rate = self.sample_rate
         if rate is None:
@@ -322,7 +323,7 @@ class PrivateConfig(TrainingArguments):
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
-    """Return what checks the arguments that are numbers, true or false, and some of ours."""
+    """Return checks of the arguments that are numbers or true/false, and of some of our own."""
     hints: dict[str, Any] = get_type_hints(PrivateConfig)
     hints["labels"] = list[str | bool | int]
     return {
@@ -334,7 +335,10 @@ def _adapters() -> dict[str, TypeAdapter[Any]]:
 
 @cache
 def _kinds() -> dict[str, set[Any]]:
-    """Return the types of each argument. transformers opens a number as a file, if it is none."""
+    """Return the types that each argument may have.
+
+    They are needed because transformers opens a number as a file where it expects a path.
+    """
     hints = get_type_hints(PrivateConfig)
     names = [field.name for field in fields(PrivateConfig) if field.init]
     return {name: set(get_args(hints[name])) or {hints[name]} for name in names}
@@ -342,10 +346,10 @@ def _kinds() -> dict[str, set[Any]]:
 
 @contextmanager
 def of_transformers(key: str) -> Iterator[None]:
-    """Say as an error of ours what transformers refuses in a setting: it has no errors of its own.
+    """Turn what transformers raises for a setting into our own error, as it has none of its own.
 
     Raises:
-        ConfigError: with what transformers says.
+        ConfigError: transformers refuses the setting; the error says what transformers says.
     """
     try:
         yield
@@ -357,10 +361,11 @@ def of_transformers(key: str) -> Iterator[None]:
 
 
 def refuse_named(given: Mapping[str, Any]) -> None:
-    """Refuse what a Trainer may be given, and a private one may not.
+    """Refuse arguments that a Trainer may be given, and a private one may not.
 
     Raises:
-        ConfigError: says why.
+        ConfigError: an argument has no place here; the error says why.
+        TypeError: a Trainer has no such argument.
     """
     for name, value in given.items():
         if name not in OF_A_TRAINER:

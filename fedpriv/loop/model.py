@@ -1,4 +1,4 @@
-"""From a model that somebody else loaded to a worker, whose gradients are of one record each."""
+"""Make a worker from a model that somebody else loaded. Each gradient is that of one record."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def section_of(
     """Describe a model as a federation file would.
 
     Args:
-        labels: of a classifier; a language model has none.
+        labels: labels of a classifier; a language model has none.
 
     Raises:
-        ConfigError: it is no model with a tokenizer of transformers, or a window is longer than
+        ConfigError: `model` or `tokenizer` is not of transformers, or a window is longer than
             what the model can read.
     """
     base = base_of(model)
@@ -77,7 +77,7 @@ def reads(model: Any) -> int:
 
 
 def _bits_of(base: Any) -> Bits | None:
-    """Return in how many bits bitsandbytes has the weights of a model."""
+    """Return in how many bits bitsandbytes stores the weights of a model; None if it does not."""
     if getattr(base, "is_loaded_in_8bit", False):
         return "8bit"
     return "4bit" if getattr(base, "is_loaded_in_4bit", False) else None
@@ -89,13 +89,13 @@ def worker_of(
     """Make a worker that holds the model itself, not a copy of it.
 
     From then on the model attends record by record, and its linear layers make gradients of single
-    records; those that bitsandbytes quantised multiply by the numbers that their codes stand for.
-    `Worker.close` takes the latter two back.
+    records. Layers that bitsandbytes quantised multiply by the numbers that their codes stand for.
+    `Worker.close` undoes the changes to linear and quantised layers.
 
     Raises:
-        NotPrivateError: dropout, or a layer or number format with which a record's gradient would
-            not be a function of that record alone, or nothing is trained.
-        ConfigError: opacus is to read quantised weights, or to compute layers twice.
+        NotPrivateError: the model has dropout, or a layer or number format with which a record's
+            gradient would not be a function of that record alone; or nothing is trained.
+        ConfigError: opacus is asked to read quantised weights, or to compute layers twice.
         ModelError: the tokenizer has neither a padding nor an end token.
     """
     _refuse_dropout(model)
@@ -139,13 +139,13 @@ def worker_of(
 def made_digest(model: Any) -> str:
     """Return a digest of a model in memory: of its settings, layers, their code, and weights.
 
-    Of frozen weights a sum of their bits stands for them; of trained ones, their shapes. A model
-    with layers that are of no library has none, as what else they depend on is not known.
+    Frozen weights count with a sum of their bits, trained ones with their shapes alone. A model
+    with layers of no known library has no digest (""): what else they depend on is not known.
     """
     kinds = {type(module).__module__.partition(".")[0] for module in model.modules()}
     if not kinds <= _LIBRARIES:
         return ""
-    left_out = {*NOT_THE_MODEL, "use_cache"}  # which fedpriv sets
+    left_out = {*NOT_THE_MODEL, "use_cache"}  # fedpriv sets use_cache
     settings = {k: v for k, v in model.config.to_dict().items() if k not in left_out}
     layers = []
     for name, module in model.named_modules():
@@ -162,7 +162,7 @@ def made_digest(model: Any) -> str:
 
 
 def base_of(model: Any) -> Any:
-    """Return the transformers model below an adapter of peft's."""
+    """Return the transformers model below a peft adapter, or the model itself without one."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -171,7 +171,7 @@ def held(model: Any) -> Iterator[None]:
     """Hold a model for one `PrivateStep` while a `with` block lasts.
 
     Raises:
-        NotPrivateError: another one holds it, or shares a part of it.
+        NotPrivateError: another step holds the model, or a part of it.
     """
     modules = WeakSet(model.modules() if isinstance(model, nn.Module) else ())
     if not _lent.isdisjoint(modules):
@@ -188,11 +188,11 @@ def held(model: Any) -> Iterator[None]:
 
 @contextmanager
 def computing(model: nn.Module) -> Iterator[None]:
-    """Keep everything in evaluation mode for the time of a `with` block: no dropout anywhere.
+    """Keep all modules in evaluation mode during a `with` block, so that none has dropout.
 
-    Layers that are to keep nothing (`gradient_checkpointing_enable`) keep nothing in this mode,
-    too. Another thread that would change the mode meanwhile is refused: a mask of dropout depends
-    on who else was drawn.
+    Layers that were told to keep no activations (`gradient_checkpointing_enable`) keep none in
+    this mode, too. Another thread that tries to change the mode meanwhile is refused: a mask of
+    dropout depends on who else was drawn.
     """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -215,13 +215,13 @@ def _refuse_mode(mode: bool = True) -> None:
 
 
 def refuse_more(model: nn.Module, trained: Collection[str]) -> None:
-    """Refuse a model of which more is trained than before.
+    """Refuse a model in which more parameters are trained than before.
 
     Args:
-        trained: names of the parameters that steps make gradients of.
+        trained: names of the parameters for which steps make gradients.
 
     Raises:
-        NotPrivateError: a step would make no gradient of it.
+        NotPrivateError: a step would make no gradient for a trained parameter.
     """
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name not in trained:

@@ -1,4 +1,4 @@
-"""Records that are in memory, as units of examples."""
+"""Turn records in memory into units of examples."""
 
 from __future__ import annotations
 
@@ -57,22 +57,24 @@ def own_units(
     claim: Claim | None = None,
     max_empty: float = usual.MAX_EMPTY,
 ) -> tuple[Population, frozenset[str]]:
-    """Read a site's records as units; no clear text of them is left on the disk.
+    """Read a site's records as units. No clear text of them is left on the disk.
 
     Args:
-        claim: told by what another ledger would know the same units, once they can be used.
+        claim: called with the units' identities, by which another ledger would know them, once
+            the records can be used.
         max_empty: the largest share of the records that may give no example.
 
     Returns:
-        What is sampled, and digests of whole records, to tell that others are not among them.
+        The population to sample from, and digests of whole records, to check that others are not
+        among them.
 
     Raises:
-        DataError: they can't be read or kept, one has a label that is not declared, or too few
-            give an example; names rows and never what they hold.
-        FedprivError: whatever `claim` raises.
+        DataError: the records can't be read or kept, one has a label that is not declared, or too
+            few give an example. The error names rows and never what they hold.
+        FedprivError: any error that `claim` raises.
 
     Privacy:
-        A map over single units by public settings; see `encode_population`. Private throughout.
+        A map over single units by public settings; see `encode_population`. All of it is private.
     """
     with _read(records, spec, spec.unit) as (rows, folder):
         population = encode_population(rows, spec, tokenizer, TokenFile(folder))
@@ -91,15 +93,15 @@ def own_units(
 def public_examples(
     records: Records, spec: DataSpec, tokenizer: Any, private: frozenset[str]
 ) -> list[Example]:
-    """Make examples of records that are said to be public, to measure a model on.
+    """Make examples from records that are said to be public, to measure a model with them.
 
     Args:
-        private: digests of the site's own.
+        private: digests of the site's own records.
 
     Raises:
-        DataError: some are the site's own, or there is nothing to measure.
+        DataError: some are the site's own records, or there is nothing to measure.
     """
-    with _read(records, spec, "record") as (rows, _):  # whose they are plays no part
+    with _read(records, spec, "record") as (rows, _):  # to whom a record belongs plays no part
         own = sum(digest in private for digest in _digests(rows))
         if own:
             raise DataError(
@@ -126,7 +128,7 @@ def _digests(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 @contextmanager
 def _read(records: Records, spec: DataSpec, unit: str) -> Iterator[tuple[datasets.Dataset, Path]]:
-    """Yield the rows in a folder of their own (0700), which is gone afterwards."""
+    """Yield the rows and their own folder (0700), which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="fedpriv-") as name:
         rows = take_records(records, spec.columns, unit=unit, cache_dir=Path(name), key=KEY)
         if "label" in spec.columns:

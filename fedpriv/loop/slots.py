@@ -1,4 +1,4 @@
-"""The slots of one plan, paid for one after the other."""
+"""Pay for the slots of one plan, one after the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Slots:
 
     Raises:
         BudgetError: the ledger does not pay for the plan. Nothing was spent.
-        ConfigError: it has another plan of that name.
+        ConfigError: the ledger has another plan of that name.
     """
 
     def __init__(self, ledger: Ledger, plan: Plan) -> None:
@@ -38,7 +38,7 @@ class Slots:
             )
         ledger.check(plan)
         self.ledger, self.plan = ledger, plan
-        self.taken = len(ledger.slots(plan.job))  # what was reserved before may have been used
+        self.taken = len(ledger.slots(plan.job))  # slots reserved earlier may have been used
 
     @property
     def left(self) -> int:
@@ -47,7 +47,7 @@ class Slots:
 
     @property
     def epsilon(self) -> float:
-        """The cost of the slots taken so far, by themselves: an upper bound; 0 before the first."""
+        """An upper bound of the cost of the slots taken so far, by themselves; 0 before any."""
         if not self.taken:
             return 0.0
         return epsilon_upper([self.plan.event(self.taken)], self.ledger.terms.plan_delta)
@@ -56,10 +56,10 @@ class Slots:
         """Pay for the next slot, on disk.
 
         Args:
-            parameters: that the step is computed with, public.
+            parameters: the public parameters with which the step is computed.
 
         Raises:
-            SlotError: all were taken.
+            SlotError: all slots were taken.
             LedgerError: the ledger can't be written.
         """
         if not self.left:
@@ -74,19 +74,19 @@ class Slots:
         return paid
 
     def release(self, paid: Reservation, released: Vector) -> None:
-        """Note that a slot was released, before anybody gets what was.
+        """Note that a slot was released, before anybody gets the released values.
 
-        Only a digest is kept: nobody asks for it again, as a server may.
+        Only a digest of them is kept. Nobody asks for them again, as a server might.
         """
         self.ledger.release(paid, sha256(released.tobytes()).encode())
 
 
 def open_lasting(path: Path, witness: Path | None) -> Ledger:
-    """Open a ledger that outlives the loop, made beforehand with its people's budget.
+    """Open a ledger that outlives the loop. It was made beforehand, with its people's budget.
 
     Raises:
-        ConfigError: it is of a simulation.
-        LedgerError: it can't be used; see `Ledger.open`.
+        ConfigError: the ledger was made for simulations.
+        LedgerError: the ledger can't be used; see `Ledger.open`.
     """
     ledger = Ledger.open(path, witness)
     if ledger.terms.simulated:
@@ -98,7 +98,7 @@ def open_lasting(path: Path, witness: Path | None) -> Ledger:
 
 
 def not_stated(key: str) -> ConfigError:
-    """Return the error for a caller who states neither this nor a ledger."""
+    """Return the error for a caller who gives neither this setting nor a ledger."""
     return ConfigError(
         "is missing",
         key=key,
@@ -108,7 +108,7 @@ def not_stated(key: str) -> ConfigError:
 
 
 def declared_size(stated: int | None, ledger: str | None) -> int:
-    """Return the stated number of units, stated here or when the ledger was made.
+    """Return the declared number of units, which is stated here or in the ledger.
 
     Raises:
         ConfigError: nobody stated it.
@@ -125,13 +125,13 @@ def declared_size(stated: int | None, ledger: str | None) -> int:
 def check_stated(
     ledger: Ledger, size: int | None, delta: float | None, unit: str, most: int
 ) -> None:
-    """Check that a ledger was made with what is stated now, as far as it is.
+    """Check that a ledger was made with the settings that are stated now. None is not checked.
 
     Args:
-        most: records of a unit.
+        most: the most records of a unit.
 
     Raises:
-        ConfigError: it was not.
+        ConfigError: the ledger was made with another value.
     """
     terms = ledger.terms
     for key, stated, fixed in (
@@ -148,10 +148,10 @@ def check_stated(
 
 @contextmanager
 def ledger_for(planned: Planned, size: int, unit: str, most: int) -> Iterator[Ledger]:
-    """Make a ledger for one plan, gone with the loop: it knows of no other use of the records.
+    """Make a ledger for one plan, which is removed with the loop. It knows no other use of records.
 
     Args:
-        most: records of a unit.
+        most: the most records of a unit.
     """
     target = planned.target_epsilon
     terms = Terms(

@@ -1,4 +1,4 @@
-"""Private steps of a training loop that somebody writes by hand."""
+"""Private steps for a training loop that you write by hand."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class PrivateStep:
     """DP-SGD on the records of one site, in place of ``loss.backward()``.
 
     `backward` draws a secret sample, clips each unit's gradient, adds noise, and leaves the result
-    in the ``.grad`` of whatever is trained; any torch optimiser goes on from there. What a step
-    costs is paid from a ledger before it is computed, for all steps together before the first.
+    in the ``.grad`` of the trained parameters. Any torch optimiser goes on from there. A ledger
+    pays for each step before it is computed, and for the whole plan before the first step.
 
     ```python
     step = PrivateStep(
@@ -69,43 +69,43 @@ class PrivateStep:
     ```
 
     Args:
-        model: of transformers, with an adapter of peft's (LoRA without dropout), or with linear
+        model: a model of transformers, with a peft adapter (LoRA without dropout), or with linear
             layers that are trained whole. It is used as it is, not copied, and trained in place.
-            A head that transformers drew belongs in the adapter (``task_type="SEQ_CLS"``), or
-            the adapter's file has no answer of its own.
-        tokenizer: of the model.
+            A head that transformers drew belongs in the adapter (``task_type="SEQ_CLS"``), else
+            the adapter's file lacks the values of the head.
+        tokenizer: the model's tokenizer.
         records: a data set, or its rows, with the columns ``text``; ``prompt`` and ``completion``;
             ``messages``; or ``text`` and ``label``.
-        steps: of the whole plan.
-        epsilon: that the plan may cost at most; or `noise_multiplier` says the noise itself.
-        sample_rate: chance of each unit to be in a step; or `batch`, the expected number of them.
+        steps: number of steps of the whole plan.
+        epsilon: the most that the plan may cost; or give the noise itself as `noise_multiplier`.
+        sample_rate: chance of each unit to be in a step; or give their expected number as `batch`.
         delta, size: δ, below 1 / `size`, and the declared number of units, which is public and so
             never counted from the records. A lasting ledger has both.
-        clip_norm: the longest that a unit's gradient may be, in the L2 norm. Left out, 10 for a
+        clip_norm: the greatest L2 norm that a unit's gradient may have. The default is 10 for a
             classifier and 0.1 for a language model.
         unit: what is protected: ``record``, or the column of an id, such as a patient's.
-        max_records_per_unit: records, or windows of a long text, of a unit that are used.
-        columns: from those names to the names that your columns have.
-        labels: of a classifier, in the order of its outputs. Where the model has names for them
-            (``config.id2label``), they are the same.
+        max_records_per_unit: how many records, or windows of a long text, of a unit are used.
+        columns: one of the column names above → the name that your column has.
+        labels: labels of a classifier, in the order of its outputs. If the model has names for them
+            (``config.id2label``), they have to be the same.
         max_length: tokens in a window.
         numerics: with ``strict``, each record is computed alone and sums are whole numbers.
         ledger: file of a ledger that `fedpriv ledger init` made, with the budget that these people
-            have for life; without one, the steps are accounted for and the account is then gone.
-        witness: of that ledger, if it was made with one.
-        job: name of the plan in the ledger. A name that is there goes on with that plan.
-        microbatch: records that are computed at once at most.
+            have for life. Without one, the account of the steps is gone when they end.
+        witness: witness of that ledger, if it was made with one.
+        job: name of the plan in the ledger. A name that exists goes on with that plan.
+        microbatch: the most records that are computed at once.
         engine: which library makes the gradients of single records. ``opacus`` knows more layers,
-            and ``auto`` takes it for those alone.
+            and ``auto`` uses it only for those.
         max_empty: the largest share of the records that may give no example, such as conversations
-            without an answer. If more do, or all, nothing is spent.
+            without an answer. If more give none, or all, nothing is spent.
 
     Attributes:
-        plan: what was decided, with its noise multiplier.
-        ledger: that pays.
+        plan: the plan, with its noise multiplier.
+        ledger: the ledger that pays.
 
     Raises:
-        ConfigError, DataError: a setting or records that can't be used; never quotes a record.
+        ConfigError, DataError: a setting or records can't be used; no error quotes a record.
         ModelError: the model is not for the task, the labels or the tokenizer.
         NotPrivateError: a record's gradient would not be a function of that record alone, or
             another `PrivateStep` holds the model.
@@ -117,13 +117,13 @@ class PrivateStep:
         model included, is (ε, δ)-differentially private for adding or removing one unit, with the
         plan's ε at the ledger's δ. The values that the model begins with must be public, or paid
         for: an adapter that a site trained for itself is neither. Each step is one
-        `PlanExecution.step`: a Poisson-subsampled Gaussian mechanism of sensitivity C. Divided is
-        by sample rate × declared size and never by how many were drawn. A lasting ledger adds up
-        all plans for the same people. Without one the claim is about this object alone, and whoever
-        makes a second one of the same records has to add up by hand. What a script computes of the
-        records or of their losses by other means is covered by nothing. How long a step takes is
-        not covered. With numerics other than ``strict``, it is an assumption that a gradient
-        computed beside others does not depend on them; see docs/explanation/privacy.md.
+        `PlanExecution.step`: a Poisson-subsampled Gaussian mechanism of sensitivity C. The sum is
+        divided by sample rate × declared size and never by how many were drawn. A lasting ledger
+        adds up all plans for the same people. Without one the claim is about this object alone. A
+        person who makes a second one with the same records has to add up by hand. What a script
+        computes from the records or from their losses by other means is not covered. How long a
+        step takes is not covered. With numerics other than ``strict``, it is an assumption that a
+        gradient computed beside others does not depend on them; see docs/explanation/privacy.md.
     """
 
     @checked
@@ -163,9 +163,9 @@ class PrivateStep:
         for key, stated in (("size", size), ("delta", delta)):
             if ledger is None and stated is None:
                 raise not_stated(key)
-        self._lock = threading.Lock()  # or threads would add to each other's gradients of records
+        self._lock = threading.Lock()  # else threads would mix their gradients of records
         resources = ExitStack()
-        self.close = weakref.finalize(self, resources.close)  # at the latest when nobody has it
+        self.close = weakref.finalize(self, resources.close)  # at the latest when it is collected
         try:
             resources.enter_context(held(model))
             lasting = None
@@ -224,29 +224,29 @@ class PrivateStep:
 
     @property
     def left(self) -> int:
-        """The number of steps of the plan not taken yet."""
+        """The number of steps of the plan that are left."""
         return self._slots.left
 
     @property
     def taken(self) -> int:
-        """The number of steps paid for, whether or not anything came of them."""
+        """The number of steps paid for, even if they gave no result."""
         return self._slots.taken
 
     @property
     def epsilon(self) -> float:
-        """The cost of the steps taken so far, by themselves: an upper bound.
+        """An upper bound of the cost of the steps taken so far, by themselves.
 
-        No guarantee if what was released decides when to stop: the claim is `epsilon_planned`.
+        It is no guarantee if released values decide when to stop. The claim is `epsilon_planned`.
         """
         return self._slots.epsilon
 
     @property
     def epsilon_planned(self) -> float:
-        """The cost of all steps of the plan: the claim, an upper bound. The first step pays it."""
+        """An upper bound of the cost of all steps: the claim. The first step pays it."""
         return self.plan.epsilon(self.ledger.terms.plan_delta)
 
     def backward(self) -> Privatised[Vector]:
-        """Take a step: add its gradient to the ``.grad`` of what is trained.
+        """Take a step: add its gradient to the ``.grad`` of the trained parameters.
 
         Returns:
             The same gradient, (P,) float32, in the order of the model's parameters.
@@ -261,9 +261,9 @@ class PrivateStep:
                 profiler would see gradients of single records; nothing was paid.
 
         Privacy:
-            Paid before anything is sampled, on disk. The result is the noisy sum of clipped
-            vectors over sample rate × declared size; it is the same mechanism if nobody was drawn
-            or a unit failed. An interrupt loses the step, which stays paid.
+            The step is paid on disk before anything is sampled. The result is the noisy sum of
+            clipped vectors over sample rate × declared size. It is the same mechanism if nobody was
+            drawn or a unit failed. An interrupt loses the step, which stays paid.
         """
         worker = self._worker
         with self._lock:
@@ -301,15 +301,15 @@ class PrivateStep:
         """Measure how good the model is on records that are not private.
 
         Args:
-            data_is_public: the caller states that they are public, or their own to show.
+            data_is_public: the caller states that the records are public, or their own to show.
 
         Raises:
-            ConfigError: nobody states it.
+            ConfigError: the caller does not state it.
             DataError: some are among the records that train, or there is nothing to evaluate.
 
         Privacy:
             A loss on private records is a figure that nobody paid for. Only copies of the training
-            records are noticed; for the rest it is the caller's word.
+            records are noticed. For the rest, this rests on the caller's word.
         """
         if not data_is_public:
             raise ConfigError(
@@ -326,13 +326,13 @@ class PrivateStep:
 
 
 def _digest(worker: Worker, spec: DataSpec) -> str:
-    """Return a digest of what is trained and how records become examples: what no plan says."""
+    """Return a digest of what is trained and how records become examples, which no plan says."""
     settings = {**asdict(spec), "columns": dict(spec.columns)}
     return sha256(canonical_json([worker.vector.digest, settings]))
 
 
 def _claim(ledger: Ledger, units: Iterable[Sequence[Identity]]) -> None:
-    """Claim the units for a ledger, so that no other one beside it pays for the same people."""
+    """Claim the units for a ledger, so that no other ledger beside it pays for the same people."""
     path = ledger.path.resolve()
     UnitIndex(path.parent).claim(ledger.terms.dataset_id, units, file=path.name, begun=ledger.begun)
 

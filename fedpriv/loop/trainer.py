@@ -1,4 +1,4 @@
-"""transformers' Trainer, whose every step is a private one."""
+"""The Trainer of transformers with private steps only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedpriv.plain_training.adapter import check_saved
 from fedpriv.report.figures import worse
 from fedpriv.stored_adapter import refuse_own
 
-with without_hub_code():  # or bitsandbytes, which a Trainer imports, would run some
+with without_hub_code():  # else bitsandbytes, which a Trainer imports, would run code of a hub
     from transformers import (
         AutoModelForCausalLM,
         AutoModelForSequenceClassification,
@@ -36,12 +36,12 @@ with without_hub_code():  # or bitsandbytes, which a Trainer imports, would run 
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, TrainOutput
 
 logger = logging.getLogger(__name__)
-# What a Trainer logs of the records, of its idle batches, or of how long the steps took.
+# What a Trainer logs about the records, about its idle batches, or about how long steps took.
 _NOT_LOGGED = {
     *("loss", "train_loss", "train_runtime", "train_samples_per_second"),
     *("train_steps_per_second", "total_flos"),
 }
-# Arguments that a `PrivateStep` has under the same names.
+# Arguments that a `PrivateStep` has with the same names.
 _AS_OF_A_STEP = (
     *("epsilon", "noise_multiplier", "delta", "size", "unit", "max_records_per_unit", "labels"),
     *("max_length", "numerics", "ledger", "witness", "job", "microbatch", "max_empty"),
@@ -49,30 +49,31 @@ _AS_OF_A_STEP = (
 
 
 class PrivateTrainer(Trainer):
-    """A Trainer whose steps are those of `PrivateStep`; optimiser, schedule, callbacks stay.
+    """A Trainer whose steps are those of `PrivateStep`. Optimiser, schedule, callbacks stay.
 
     A script for trl's ``SFTTrainer`` changes two lines: the import, and the arguments, to which ε,
     δ and the declared size are added. Records may have the formats of trl: ``text``; ``prompt``
     and ``completion``, as texts or as lists of messages; ``messages``; or ``text`` and ``label``.
 
     Args:
-        model: of transformers, or the name or folder of one; with an adapter, or with
+        model: a model of transformers, or its name or folder; with an adapter, or with
             `peft_config`.
-        args: `PrivateConfig`.
+        args: a `PrivateConfig`.
         train_dataset: the private records.
         eval_dataset: public records, if ``args.eval_data_is_public`` says that they are; or several
             sets of them by name.
         processing_class: the tokenizer.
-        peft_config: of the adapter to put on the model.
-        callbacks, optimizers: as of a Trainer.
-        quantization_config: of bitsandbytes, for a model that is named.
+        peft_config: settings of the adapter to put on the model.
+        callbacks, optimizers: as in a Trainer.
+        quantization_config: settings of bitsandbytes, for a model that is given by its name.
         refused: further arguments of a Trainer, which have no place here.
 
     Attributes:
-        private: the steps, and what they cost.
+        private: the private steps, with their cost.
 
     Raises:
-        FedprivError: as `PrivateConfig` and `PrivateStep`; says what was given and why it can't be.
+        FedprivError: as in `PrivateConfig` and `PrivateStep`; says what was given, and why it can't
+            be used.
 
     Privacy:
         As of `PrivateStep`: the trained model, checkpoints, and all that is logged are made of
@@ -207,7 +208,7 @@ class PrivateTrainer(Trainer):
         super().add_callback(callback)
 
     def training_step(self, *_: Any, **__: Any) -> torch.Tensor:
-        """Take a private step. Nobody knows its loss: NaN.
+        """Take a private step. Return NaN, because nobody knows its loss.
 
         A run that went on from an older checkpoint ends when the steps of its plan are used up.
         """
@@ -216,15 +217,15 @@ class PrivateTrainer(Trainer):
         return torch.full((), torch.nan, device=self.args.device)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
-        """Date a checkpoint by its step: the time between two would tell what their steps took."""
+        """Date a checkpoint by its step. Real dates would tell how long the steps took."""
         super()._save_checkpoint(*arguments, **options)
-        step = self.state.global_step  # transformers deletes the one of the oldest date
+        step = self.state.global_step  # a date, since transformers deletes the oldest checkpoint
         for folder in Path(str(self.args.output_dir)).glob(f"{PREFIX_CHECKPOINT_DIR}-{step}"):
             for path in (folder, *folder.rglob("*")):
                 os.utime(path, (step, step))
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Count none: they would tell how many records were drawn, and how long they are."""
+        """Return 0. The true number would tell how many records were drawn, and their length."""
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -244,7 +245,7 @@ class PrivateTrainer(Trainer):
             eval_dataset: records, sets of them by name, or the name of a set.
 
         Raises:
-            ConfigError: nobody stated it, or there are none.
+            ConfigError: nobody stated that they are public, or there are none.
             DataError: some are among the records that train.
         """
         records: Any = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -273,10 +274,10 @@ class PrivateTrainer(Trainer):
         """Predict as `Trainer.predict` does, for examples that are stated to be public.
 
         Raises:
-            ConfigError: nobody stated it.
+            ConfigError: nobody stated that they are public.
 
         Privacy:
-            They are tokens already, so that copies of the training records are not noticed.
+            The examples are tokens already, so copies of the training records are not noticed.
         """
         _check_evaluation(self.args, test_dataset, "test_dataset")
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
@@ -295,7 +296,7 @@ def _check_evaluation(args: PrivateConfig, records: Any, key: str = "eval_datase
 
 
 def _check_parts(callbacks: Any, optimizers: Any) -> None:
-    """Raise ConfigError for what a Trainer would take now and fail with in its first step."""
+    """Raise ConfigError for a part that a Trainer would accept now and fail with in a step."""
     listed = [] if callbacks is None else callbacks
     for one in listed if isinstance(listed, list | tuple) else [listed]:
         if not issubclass(one if isinstance(one, type) else type(one), TrainerCallback):
@@ -312,7 +313,7 @@ def _check_parts(callbacks: Any, optimizers: Any) -> None:
 
 
 def _refuse_tools(callback: Any) -> None:
-    """Raise ConfigError for a callback by which transformers tells a tool of each step."""
+    """Raise ConfigError for a callback with which transformers tells a tool about each step."""
     kind = callback if isinstance(callback, type) else type(callback)
     if any(base.__module__.startswith("transformers.integrations") for base in kind.__mro__):
         _, why, fix = ALLOWED["report_to"]
@@ -320,17 +321,17 @@ def _refuse_tools(callback: Any) -> None:
 
 
 def _sets_of(records: Any) -> dict[str, Any]:
-    """Return sets of evaluation by name, also where there is one without a name, or none."""
+    """Return name → set of evaluation; a set without a name has the name ""."""
     if records is None:
         return {}
     return records if isinstance(records, dict) else {"": records}
 
 
 def _columns(records: Records, args: PrivateConfig) -> dict[str, str]:
-    """Return the columns of the records, and which part of them the loss is on.
+    """Return the columns of the records. They decide which part the loss is on.
 
     Raises:
-        ConfigError: it is to be on a part that they don't have.
+        ConfigError: the loss should be on a part that they don't have.
     """
     text = args.dataset_text_field
     named = {"text": text, "label": "label"} if args.labels else {"text": text}
@@ -343,7 +344,7 @@ def _columns(records: Records, args: PrivateConfig) -> dict[str, str]:
             fix = f"Leave it out, or name the column of the {field}."
             raise ConfigError(f"is for {name}", key=key, value=True, fix=fix)
     if "messages" in columns and not args.assistant_only_loss:
-        columns = {"text": columns["messages"]}  # a text as the chat template writes it
+        columns = {"text": columns["messages"]}  # the text that the chat template writes
     return dict(columns)
 
 
@@ -352,16 +353,16 @@ def _with_adapter(model: Any, peft_config: Any, args: PrivateConfig, quantizatio
     """Return the model with its adapter.
 
     Raises:
-        NotPrivateError: its configuration names code that is not of transformers.
-        ConfigError: it has an adapter already, and another would take its names and be lost; or it
-            was trained on a site's own records without privacy.
-        ModelError: of a layer that is in no file the adapter's would not have the values either.
+        NotPrivateError: its configuration names code that is not part of transformers.
+        ConfigError: the model has an adapter already, and another would take its names and be
+            lost; or it was trained on a site's own records without privacy.
+        ModelError: a layer's values are in no file, and would not be in the adapter's either.
     """
     set_seed(args.seed)
     source, drawn = str(model), set()
     if isinstance(model, str | Path):
         refuse_own(Path(model))
-        with suppress(OSError):  # an adapter's folder has none
+        with suppress(OSError):  # an adapter's folder has no configuration of a model
             refuse_code(str(model), PretrainedConfig.get_config_dict(model)[0])
         kind: Any = AutoModelForSequenceClassification if args.labels else AutoModelForCausalLM
         options = {"quantization_config": quantization} if quantization is not None else {}
@@ -391,7 +392,7 @@ def _tokenizer_of(model: Any, args: PrivateConfig) -> Any:
     revision = args.loading().get("revision", "main")
     try:
         return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
-    except Exception:  # there are as many kinds of error as of tokenizers
+    except Exception:  # each kind of tokenizer has errors of its own
         raise ModelError(
             f"No tokenizer of {name!r} was found. Give one with processing_class."
         ) from None

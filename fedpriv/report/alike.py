@@ -1,4 +1,4 @@
-"""What several sites say alike, so that sixty-four lines need not say one thing."""
+"""Group sites that say the same, so that sixty-four lines need not say one thing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fedpriv.report.budget import BudgetReport
 
-MOST_ALIKE = 8  # sites with the same figures that have a row each; more have one
+MOST_ALIKE = 8  # up to so many sites with the same figures have a row each; more share one row
 Site = TypeVar("Site")
 Said = TypeVar("Said", bound=Hashable)
 
@@ -21,10 +21,10 @@ def grouped(said: Iterable[tuple[Said, Site]]) -> dict[Said, list[Site]]:
 
 
 def rows_of(sites: Iterable[Site], figures: Callable[[Site], Hashable]) -> list[list[Site]]:
-    """Group the sites into the rows of a table, by the first of each.
+    """Group the sites into the rows of a table, ordered by the first site of each group.
 
     Args:
-        figures: all that a row says of a site besides its name.
+        figures: returns all that a row says about a site besides its name.
     """
     rows = []
     for alike in grouped((figures(site), site) for site in sites).values():
@@ -33,15 +33,15 @@ def rows_of(sites: Iterable[Site], figures: Callable[[Site], Hashable]) -> list[
 
 
 def said_together(names: list[str]) -> str:
-    """Return what stands for the names of a row."""
+    """Return the text that a row shows in the place of its sites' names."""
     return names[0] if len(names) == 1 else f"each of {len(names)}"
 
 
-MENTIONED = 6  # sites that are listed by name where they agree
+MENTIONED = 6  # at most so many sites that agree are listed by name
 
 
 def shared(reports: Sequence[BudgetReport], field: str) -> list[tuple[Any, str]]:
-    """Return the values of `field`, each with its sites; no sites if it is true of all."""
+    """Return the values of `field`, each with its sites; no sites if all state the same value."""
     groups = grouped((getattr(report, field), report.site) for report in reports)
     if len(groups) <= 1:
         return [(value, "") for value in groups]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Epsilon = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
-MOST_EVENTS = 10_000  # in a report: they take 2.6 MB
+MOST_EVENTS = 10_000  # in a report, where they take 2.6 MB
 TIMING = "not covered: replies leave when they are ready"
 TICKS = (
     "public ticks: what is computed from records ends at a time that depends on public settings and"
@@ -59,7 +59,7 @@ def figure_names(alone: bool) -> tuple[str, ...]:
     return tuple(f"{prefix}{key}" for key in ("spent", "allocated", "committed"))
 
 
-# Reports of a ledger with one budget don't have them, and are as they were.
+# Reports of a ledger with one budget don't have these fields, and are as they were before.
 _OF_TWO_CLAIMS = (*figure_names(True), "budget_alone", "max_colluding")
 
 
@@ -67,13 +67,13 @@ def trust_model(max_colluding: int | None) -> str:
     """Say in words whom the claim of `BudgetReport.epsilon_committed` trusts.
 
     Args:
-        max_colluding: the least of the ledger's secure sums; None where there is none.
+        max_colluding: the least of the ledger's secure sums; None if it has none.
     """
     return TRUST_MODEL if max_colluding is None else SECURE_SUM.format(least=max_colluding)
 
 
 class BudgetEvent(Section):
-    """A run of equal consecutive private steps, as the accountant was charged for them."""
+    """Consecutive equal private steps, as they were charged to the accountant."""
 
     job: str
     round: Count = Field(description="the first round of the run")
@@ -83,7 +83,7 @@ class BudgetEvent(Section):
 
 
 class Signature(Section):
-    """Ed25519 over the canonical JSON of everything else in the report."""
+    """An Ed25519 signature over the canonical JSON of everything else in the report."""
 
     algorithm: Literal["ed25519"] = "ed25519"
     public_key: VerifyingKey
@@ -95,10 +95,9 @@ class BudgetReport(Section):
 
     `epsilon_committed` is the claim for the life of the ledger; `guarantee` says what it covers
     under the ledger's rule. `epsilon_allocated` is what the plans accepted so far can cost.
-    `epsilon_spent` covers the slots that were executed and is no guarantee if stopping depended
-    on what was released. All are upper bounds. The figures `epsilon_alone_…` are the same ones if
-    every other site in a secure sum works with the server; they are there for a ledger with a
-    budget for that.
+    `epsilon_spent` covers the slots that were executed. It is no guarantee if stopping depended
+    on what was released. All are upper bounds. The figures `epsilon_alone_…` hold if every other
+    site in a secure sum works with the server. Only a ledger with a budget for that has them.
     """
 
     later: ClassVar[tuple[str, ...]] = (*_OF_TWO_CLAIMS, "life")
@@ -150,12 +149,12 @@ class BudgetReport(Section):
 
 
 def events_of(plan: Plan, slots: Sequence[int]) -> tuple[BudgetEvent, ...]:
-    """Return the runs of consecutive steps of a plan; if there are many, all of them as one.
+    """Return the runs of consecutive steps of a plan. If there are too many, return one for all.
 
     So a server that leaves out every other slot can't make a report too large to be written.
 
     Args:
-        slots: the reserved ones in order, from 0.
+        slots: numbers of the reserved slots in order, from 0.
     """
     numbered = groupby(enumerate(slots), key=lambda pair: pair[1] - pair[0])
     runs = [[slot for _, slot in run] for _, run in numbered]
@@ -172,7 +171,7 @@ def events_of(plan: Plan, slots: Sequence[int]) -> tuple[BudgetEvent, ...]:
 
 
 def sign(report: BudgetReport, private_key: Ed25519PrivateKey) -> BudgetReport:
-    """Return a copy of `report` that carries the signature of `private_key`."""
+    """Return a copy of `report` with a signature by `private_key`."""
     return report.model_copy(update={"signature": signature(signed_bytes(report), private_key)})
 
 
@@ -183,14 +182,14 @@ def signature(content: bytes, private_key: Ed25519PrivateKey) -> Signature:
 
 
 def signed_bytes(report: BudgetReport) -> bytes:
-    """Return what a signature is over: the canonical JSON of everything else."""
+    """Return the bytes that are signed: the canonical JSON of everything but the signature."""
     return canonical_json(report.model_dump(mode="json", exclude={"signature"}))
 
 
 def read(path: Path) -> BudgetReport:
-    """Read the report in `path`; its signature is not checked (see `verify`).
+    """Read the report in `path`. Its signature is not checked (see `received.verify`).
 
     Raises:
-        ConfigError: there is no report, or it is malformed; names the file and the key.
+        ConfigError: there is no report, or it is malformed; the error names the file and the key.
     """
     return read_json(path, BudgetReport)

@@ -1,7 +1,7 @@
 """Line charts as inline SVG that takes its colours and font from the page around it.
 
-matplotlib lays a chart out in placeholder colours, which become CSS variables afterwards:
-one SVG serves light, dark and print. Lines carry their names at their ends.
+matplotlib draws a chart in placeholder colours, which become CSS variables afterwards. So one
+SVG serves for light pages, dark pages and print. Each line has its name at its end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROLES = {role: f"#0000{0x10 + index:02x}" for index, role in enumerate(COLOURS)}
 
 @dataclass(frozen=True)
 class Line:
-    """One curve, or a level where `dashed`."""
+    """One curve; if `dashed`, a level."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -40,7 +40,7 @@ class Line:
 
 
 def thin(points: Sequence[T], at_most: int) -> list[T]:
-    """Return every k-th of `points` and the last, no more than `at_most` + 1."""
+    """Return every k-th of `points` and the last: at most `at_most` + 1 points."""
     step = max(1, math.ceil(len(points) / at_most))
     kept = list(points[::step])
     return kept if (len(points) - 1) % step == 0 else [*kept, points[-1]]
@@ -49,7 +49,7 @@ def thin(points: Sequence[T], at_most: int) -> list[T]:
 def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
     """Place heights at least `gap` apart, near the wanted ones and in their order.
 
-    They lie within [0, top] where there is room; else they run out above `top`.
+    They lie within [0, top] if there is room; else they go beyond `top`.
     """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     placed = list(wanted)
@@ -63,7 +63,7 @@ def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
 
 
 def standalone(svg: str) -> str:
-    """Make a chart of `line_chart` a file of its own, which brings its colours."""
+    """Turn a chart of `line_chart` into a file of its own, with its colours."""
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     opening = f'<svg {names} style="{css_colours()} background: #fff" '
     return svg.replace("<svg ", opening, 1) + "\n"
@@ -83,11 +83,11 @@ def line_chart(
     """Draw an ``<svg>`` element of `lines` over rounds, or over something else.
 
     Args:
-        name: tells this chart's element ids from those of other charts on the page.
-        width, height: of the view box, in px; the page scales it.
+        name: makes this chart's element ids differ from those of other charts on the page.
+        width, height: size of the view box, in px; the page scales it.
         from_zero: whether the vertical axis must show zero.
         description: what a screen reader says.
-        across, places: what the horizontal axis shows, and the text of a value on it.
+        across, places: what the horizontal axis shows, and how a value on it is written.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -125,7 +125,7 @@ def _draw(axes: Axes, line: Line) -> None:
 
 
 def _dress(axes: Axes, plot: tuple[int, int], places: Shown) -> None:
-    """Make the axes quiet: a base line, level lines and few numbers."""
+    """Style the axes with little ink: a base line, horizontal lines and few numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.patch.set_visible(False)
@@ -144,7 +144,7 @@ def _dress(axes: Axes, plot: tuple[int, int], places: Shown) -> None:
 
 
 def _label_ends(axes: Axes, plot: tuple[int, int], lines: Sequence[Line]) -> None:
-    """Write each line's label right of its end, moved up or down so that none overlap."""
+    """Write each line's label to the right of its end, moved up or down so that none overlap."""
     low, high = axes.get_ylim()
     ends = [(line.points[-1][1] - low) / (high - low) * plot[1] for line in lines]
     for line, place in zip(lines, spread(ends, LABEL_HEIGHT, plot[1]), strict=True):
@@ -160,7 +160,7 @@ def _label_ends(axes: Axes, plot: tuple[int, int], lines: Sequence[Line]) -> Non
 
 
 def _plain(places: Sequence[float]) -> Shown:
-    """Show numbers with as many decimals as tell the ticks apart, and no more."""
+    """Return a format with just as many decimals as tell the ticks apart."""
     step = abs(places[1] - places[0]) if len(places) > 1 else 1.0
     decimals = next((d for d in range(9) if math.isclose(round(step, d), step)), 9)
     return lambda value: f"{value:,.{decimals}f}"

@@ -10,7 +10,7 @@ from statistics import median
 from fedpriv.report.charts import thin
 from fedpriv.report.rundir import Round
 
-SHOWN = 8  # rounds of a controller
+SHOWN = 8  # about how many rounds of a controller are shown
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Decision:
     """A controller's decision for a round.
 
     Attributes:
-        least, middle, most: those of the groups' clip norms, each divided by its first value.
+        least, middle, most: least, median and largest of the groups' clip norms, each divided by
+            its first value.
     """
 
     round: int
@@ -34,8 +35,9 @@ class Choices:
     Attributes:
         groups: the groups of parameters among which a controller divides the noise.
         decisions: the decisions of some rounds, the first and the last among them.
-        denoised: share of matrices in which a signal was found, and would have been by chance.
-        evolved: new synthetic records, the mean entropy of the selections, their share of the time.
+        denoised: share of matrices in which a signal was found, and the share expected by chance.
+        evolved: how many synthetic records are new, the mean entropy of the selections, and the
+            share of the time that they took.
     """
 
     groups: int

@@ -1,4 +1,4 @@
-"""What a run's charts show: which curves, under which names, thinned to what can be seen."""
+"""What a run's charts show: which curves, with which names, thinned to what can be seen."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedpriv.report.charts import PALETTE, Line, line_chart, thin
 from fedpriv.report.figures import score
 from fedpriv.report.rundir import Round, RunDirectory, finite
 
-POINTS = 240  # of one line; a page has no more pixels to show
-ALL_POINTS = 3000  # of all lines of a chart
-NAMED_LINES = 12  # more can't be told apart, so the worst alone is named
-SIZES = ((880, 300), (372, 260))  # of a wide page, and of a narrow one
+POINTS = 240  # of one line; a page has no pixels to show more
+ALL_POINTS = 3000  # of all lines of a chart together
+NAMED_LINES = 12  # more can't be told apart, so then only the worst is named
+SIZES = ((880, 300), (372, 260))  # px, for a wide page and for a narrow one
 
 
 def charts(directory: RunDirectory) -> dict[str, list[str]]:
-    """Return the SVG elements of each chart, a wide and a narrow one."""
+    """Return name → SVG elements, a wide and a narrow one, for each chart."""
     if not directory.rounds:
         return {"loss": [], "epsilon": []}
     loss, spent = _loss_lines(directory), _epsilon_lines(directory)
@@ -30,7 +30,7 @@ def charts(directory: RunDirectory) -> dict[str, list[str]]:
 
 
 def _drawn(name: str, lines: list[Line], said: str, **how: Any) -> list[str]:
-    """Draw a chart in each size, if it has lines; `how` is as of `line_chart`."""
+    """Draw a chart in each size, if it has lines; `how` has further arguments of `line_chart`."""
     how |= {"description": said}
     return [
         # safe: matplotlib escapes the text it is given
@@ -56,7 +56,7 @@ def _loss_lines(directory: RunDirectory) -> list[Line]:
 
 
 def _epsilon_lines(directory: RunDirectory) -> list[Line]:
-    """Return ε spent by site; sites whose curves are the same share a line."""
+    """Return lines of ε spent by site. Sites with the same curve share a line."""
     curves = grouped((_spent(name, directory.rounds), name) for name in directory.site_names)
     curves.pop((), None)
     if not curves:
@@ -84,7 +84,7 @@ def _committed_line(directory: RunDirectory) -> list[Line]:
 
 
 def _spent(name: str, rounds: Sequence[Round]) -> tuple[tuple[float, float], ...]:
-    """Return (round, ε spent): a round without the site's figure costs it nothing new."""
+    """Return points (round, ε spent). A round without the site's figure costs it nothing new."""
     points, spent = [(rounds[0].round - 1.0, 0.0)] if rounds[0].round == 1 else [], None
     for row in rounds:
         site = row.sites.get(name)

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them; bounds are rounded up, never down."""
+"""Write numbers for people to read. Bounds are rounded up, never down."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from itertools import groupby
 from typing import Any
 
-TIE = 0.0005  # of a loss: half of the last digit that is shown
+TIE = 0.0005  # in a loss: half a unit of the last digit that is shown
 
 
 def upper(value: float) -> str:
@@ -22,7 +22,7 @@ def upper(value: float) -> str:
 
 
 def lower(value: float) -> str:
-    """Write what is left, to three decimals, rounded down."""
+    """Write what is left of a budget, to three decimals, rounded down."""
     return f"{Decimal(repr(value)).quantize(Decimal('0.001'), ROUND_FLOOR)}"
 
 
@@ -43,7 +43,7 @@ def score(value: float | None) -> str:
 
 
 def worse(before: float | None, after: float | None) -> str:
-    """Say that a model's loss is higher than before any training; nothing of another or a tie."""
+    """Say that a model's loss is higher than before training. Return "" if it is not, or a tie."""
     if before is None or after is None or not (after > before + TIE or math.isnan(after)):
         return ""
     return (
@@ -54,10 +54,10 @@ def worse(before: float | None, after: float | None) -> str:
 
 
 def worse_by_now(before: float, rounds: Sequence[Mapping[str, Any]]) -> str:
-    """Say that the last round, as in metrics.jsonl, finds the model worse than it was.
+    """Say that the model is worse after the last round than before, or return "".
 
-    For a look at the sites' held-out records: worse than at the first by more than twice the noise
-    of their difference.
+    It is also worse if the sites' loss in the last round's look is above that of the first look, by
+    more than twice the noise of their difference. Rows are as in metrics.jsonl.
     """
     now, then = score(rounds[-1]["eval_loss"]), score(before)
     looks = [row["held_out"]["loss"] for row in rounds if row["held_out"] is not None]
@@ -76,7 +76,7 @@ def worse_by_now(before: float, rounds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def last_loss(rounds: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the loss after the last evaluated round, of rows as in metrics.jsonl."""
+    """Return the loss after the last evaluated round; rows are as in metrics.jsonl."""
     losses = (row["eval_loss"] for row in reversed(rounds))
     return next((loss for loss in losses if loss is not None), None)
 
@@ -107,7 +107,7 @@ def amount(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration in the two largest units that say it."""
+    """Write a duration in seconds, or in the two largest units that it needs."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -116,7 +116,7 @@ def duration(seconds: float) -> str:
 
 
 def ranges(numbers: Iterable[int], at_most: int = 12) -> str:
-    """Write whole numbers in order, those in a row as a range: 1–4, 7."""
+    """Write whole numbers in order, consecutive ones as a range: 1–4, 7."""
     runs = groupby(enumerate(sorted(set(numbers))), key=lambda pair: pair[1] - pair[0])
     found = [[number for _, number in run] for _, run in runs]
     shown = [f"{one[0]}–{one[-1]}" if len(one) > 1 else f"{one[0]}" for one in found[:at_most]]
@@ -124,7 +124,7 @@ def ranges(numbers: Iterable[int], at_most: int = 12) -> str:
 
 
 def when(moment: date) -> str:
-    """Write a moment as a person does, in UTC where the zone is known; of a date, the day alone."""
+    """Write a time as people do, in UTC if its zone is known. For a date, write only the day."""
     if not isinstance(moment, datetime):
         return f"{moment.day} {moment:%B %Y}"
     if moment.tzinfo is not None:

@@ -1,8 +1,8 @@
-"""A run directory as one page: `report.html`, which needs nothing but itself.
+"""Turn a run directory into one page: `report.html`, which needs no other file.
 
 Privacy
-    The page holds what the run directory holds: released values' costs, scores on public
-    or coordinator-owned records, bytes and seconds as the server saw them.
+    The page holds what the run directory holds: costs of released values, scores on public
+    or coordinator-owned records, and bytes and seconds as the server saw them.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class SiteView:
 def write_report(run_dir: Path, *, alive: bool = True) -> Path:
     """Write `run_dir`/report.html and return its path.
 
-    A job that is still running, or was interrupted, gives a page of what there is so far.
-    Signatures are checked; one that does not match is shown as such, loudly.
+    If a job is still running, or was interrupted, the page shows what is known so far.
+    Signatures are checked. One that does not match is shown as such, loudly.
 
     Args:
-        alive: a process works in it, if run.json says so: one that was killed could not say that
-            the job ended.
+        alive: whether to believe run.json if it says that the job is running. A killed process
+            could not write there that the job ended.
 
     Raises:
-        RunError: `run_dir` is no run directory, or one without what its status promises.
-        ConfigError: a file is malformed; names the file and the key.
+        RunError: `run_dir` is no run directory, or lacks what its status promises.
+        ConfigError: a file is malformed; the error names the file and the key.
     """
     directory = read_run(run_dir)
     if directory.run.status == "running" and not alive:
@@ -67,7 +67,7 @@ def write_report(run_dir: Path, *, alive: bool = True) -> Path:
 
 
 def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
-    from fedpriv.report.curves import NAMED_LINES, charts  # with markupsafe
+    from fedpriv.report.curves import NAMED_LINES, charts  # imports markupsafe
 
     run, rounds, reports = directory.run, directory.rounds, directory.reports
     looks = [row.held_out for row in rounds if row.held_out is not None]
@@ -126,14 +126,14 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
 
 
 def _spent(site: SiteView) -> tuple[object, ...]:
-    """Return what the first table says of a site."""
+    """Return what the first table says about a site."""
     one = site.report
     figures = one.epsilon_spent, one.epsilon_committed, one.budget, one.delta
     return (*figures, one.unit, one.private, site.sample_rate, site.noise_multiplier)
 
 
 def _lives(reports: Sequence[BudgetReport]) -> list[tuple[str, str]]:
-    """Return what this job takes of budgets for life, each with the sites it is true of."""
+    """Return in words what this job takes of budgets for life, each with the sites it holds for."""
     held = [report for report in reports if report.life is not None]
     return [(in_words(life), sites) for life, sites in shared(held, "life")]
 
@@ -159,7 +159,7 @@ def _took_part(site: Participation) -> tuple[object, ...]:
 
 
 def _claimed_twice(report: BudgetReport) -> tuple[object, ...]:
-    """Return what is said of a report of a site that adds up with others."""
+    """Return what the table of two claims says about the report of a site in secure sums."""
     trusted = report.max_colluding, report.epsilon_committed, report.budget
     alone = report.epsilon_alone_spent, report.epsilon_alone_committed, report.budget_alone
     return (*trusted, *alone)

@@ -1,8 +1,8 @@
-"""A ledger as a document that somebody else can check: every row, and what it adds up to.
+"""Export a ledger as a document that somebody else can check: every row, and what they add up to.
 
 Rows hold public fields only, so an export holds nothing of the records. The hash chain shows
-that no row was changed or left out between the first and the head; that the head is the newest
-one needs someone who has seen it: a report that the site signed, or the server.
+that no row was changed or left out between the first and the head. That the head is the newest
+can only be shown by something that has seen it: a report that the site signed, or the server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMAT = "fedpriv-ledger-2"
 
 
 def export_ledger(ledger: Ledger) -> dict[str, Any]:
-    """Export every row of a ledger; the reader adds them up."""
+    """Export every row of a ledger. The reader adds them up."""
     return export_of(ledger.rows())
 
 
@@ -41,20 +41,20 @@ def export_of(rows: Sequence[Row]) -> dict[str, Any]:
 def verify_ledger(
     path: Path, *, head: str = "", witness: Path | None = None, report: Path | None = None
 ) -> tuple[dict[str, Any], Head, list[str]]:
-    """Check a ledger, or an export of one, and what was seen of it elsewhere.
+    """Check a ledger, or an export of one, and compare it with what was seen of it elsewhere.
 
     Args:
         head: a head that was seen before, as ``ROWS:HASH``.
         witness: the ledger's witness file.
-        report: a budget report said to be of this ledger.
+        report: a budget report that is said to be of this ledger.
 
     Returns:
         The figures, the newest head, and in words what was checked.
 
     Raises:
-        LedgerError: it can't be opened.
-        LedgerCorruptError: something does not add up; says what.
-        ConfigError: `head` is malformed, or the report is.
+        LedgerError: the ledger can't be opened.
+        LedgerCorruptError: something does not add up; the error says what.
+        ConfigError: `head` or the report is malformed.
     """
     checked = []
     if is_export(path):
@@ -88,7 +88,7 @@ def verify_ledger(
 
 
 def check_within(history: History, path: Path) -> None:
-    """Check that plans have taken no more than their ledger's rule has.
+    """Check that plans have taken no more than their ledger's rule allows.
 
     Raises:
         LedgerCorruptError: they have, and not because copies were lost.
@@ -104,7 +104,7 @@ def reported_head(report: Path, dataset_id: str) -> Head:
     """Return the head in a signed budget report.
 
     Raises:
-        ConfigError: it can't be read.
+        ConfigError: the report can't be read.
         LedgerCorruptError: it was changed after it was signed, or is of another population.
     """
     from fedpriv.report import budget, received
@@ -119,10 +119,10 @@ def reported_head(report: Path, dataset_id: str) -> Head:
 
 
 def is_export(path: Path) -> bool:
-    """Tell whether a file looks like what `export_ledger` made, rather than like a ledger.
+    """Tell whether a file looks like an export of `export_ledger`, and not like a ledger.
 
     Raises:
-        LedgerError: it can't be read.
+        LedgerError: the file can't be read.
     """
     try:
         with path.open("rb") as stream:
@@ -132,13 +132,13 @@ def is_export(path: Path) -> bool:
 
 
 def exported_rows(content: bytes, path: Path) -> list[Row]:
-    """Return the rows of an export, with their hashes checked.
+    """Check the hashes of an export, and return its rows.
 
     Args:
-        path: where it is from, for messages.
+        path: the export's path, for messages.
 
     Raises:
-        LedgerError: it is of another format.
+        LedgerError: it has another format.
         LedgerCorruptError: it is damaged, or was edited.
     """
     rows: list[Row] = []
@@ -164,7 +164,7 @@ def exported_rows(content: bytes, path: Path) -> list[Row]:
 
 
 def canonical_export(rows: Sequence[Row]) -> bytes:
-    """Return the one form of an export of these rows, with nothing beside them."""
+    """Return the canonical bytes of an export with exactly these rows."""
     return canonical_json(export_of(rows))
 
 
@@ -172,7 +172,7 @@ def parse_head(text: str) -> Head:
     """Parse a head that somebody wrote as ``ROWS:HASH``.
 
     Raises:
-        ConfigError: it is no head.
+        ConfigError: the text is no head.
     """
     rows, _, digest = text.partition(":")
     if not re.fullmatch(r"[1-9][0-9]{0,17}", rows) or len(digest) != 64:

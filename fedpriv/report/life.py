@@ -1,4 +1,4 @@
-"""What the sites' budgets for life have left for later jobs, by their signed reports."""
+"""What is left of the sites' budgets for life, by their signed reports."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class LifeBudget:
     Attributes:
         stated: the claim's figures.
         claim: the claim's name, if the site has two.
-        left: the part of all that the ledger's rule can allow that no plan has taken.
-        spent_share, allocated_share: shares of the budget, in [0, 1]; the first is in the second.
+        left: what the ledger's rule can still allow and no plan has taken.
+        spent_share, allocated_share: shares of the budget, in [0, 1]; the second includes the
+            first.
     """
 
     report: BudgetReport
@@ -36,7 +37,7 @@ def life_budgets(reports: Sequence[BudgetReport]) -> list[LifeBudget]:
 def _line(report: BudgetReport, claim: StatedClaim) -> LifeBudget:
     scale = max(claim.budget, claim.committed, claim.allocated) or 1.0
     taken = claim.allocated / scale
-    if report.life is not None and report.budget_alone is None:  # else it may be of the other claim
+    if report.life is not None and report.budget_alone is None:  # else it may be for another claim
         taken = min(1.0, report.life.taken)
     spent = min(claim.spent, claim.allocated) / (claim.allocated or 1.0)
     trusting = "with trust" if report.budget_alone is not None else ""

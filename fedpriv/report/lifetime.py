@@ -1,7 +1,7 @@
-"""A budget for life in a person's words: how much a job takes, what is left, what it means for one.
+"""Describe a budget for life in words: what a job takes, what is left, what it means for a unit.
 
 Privacy
-    Made of a ledger's public rows, and of what its administrator typed.
+    Made from a ledger's public rows, and from what its administrator typed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ WHY_FIRST = (
 
 
 def life_in(account: Mapping[str, Any], plan: Plan) -> Life:
-    """Return what a plan takes of the budget of a ledger, which accepted it or may.
+    """Return what a plan takes of a ledger's budget. The ledger has accepted it, or may do so.
 
     Args:
-        account: as `History.figures`.
+        account: the ledger's figures, as `History.figures` returns them.
     """
     return life_with(*_asked(account, plan))
 
 
 def share_in(account: Mapping[str, Any], plan: Plan) -> str:
-    """Return the share of the budget alone, which is quick to say of many jobs."""
+    """Return only the share of the budget, which is quick to compute for many jobs."""
     return share(shares(*_asked(account, plan))[1])
 
 
@@ -45,7 +45,7 @@ def _asked(account: Mapping[str, Any], plan: Plan) -> tuple[Terms, Amounts, Plan
 
 
 def terms_in(account: Mapping[str, Any]) -> Terms:
-    """Return the terms of a ledger of which `History.figures` are known."""
+    """Return the terms of a ledger from its `History.figures`."""
     found = {field.name: account[field.name] for field in fields(Terms)}
     return Terms(**{**found, "rule": rule_of(account["rule"])}, new=False)
 
@@ -64,7 +64,7 @@ def in_words(life: Life, *, asks: bool = False) -> str:
 
 
 def why_first(terms: Terms) -> str:
-    """Say why the ε of a ledger's first job is larger than that of the next; empty where not."""
+    """Say why the ε of a ledger's first job is larger than that of later jobs; "" if it is not."""
     if terms.rule.name != "rdp":
         return ""
     once = terms.budget - terms.claims[0].limit[0]
@@ -72,15 +72,15 @@ def why_first(terms: Terms) -> str:
 
 
 def share(of: float) -> str:
-    """Write a share in per cent, with three digits."""
+    """Write a share in per cent, with three significant digits."""
     return f"{100 * of:.3g}%"
 
 
 def for_one(unit: str, delta: float, epsilons: Mapping[str, float]) -> str:
-    """Say what figures mean for one unit: how often somebody guesses right that it was there.
+    """Say what figures mean for one unit: how often a guess that it is in the data is right.
 
     Args:
-        epsilons: each by the words that say of what it is.
+        epsilons: words that say what a figure is about → the ε.
     """
     whose = "a record is" if unit == "record" else f"somebody's records (one {unit}) are"
     right = ", and ".join(f"{right_at_most(e, delta)} {name}" for name, e in epsilons.items())
@@ -91,7 +91,7 @@ def for_one(unit: str, delta: float, epsilons: Mapping[str, float]) -> str:
 
 
 def right_at_most(epsilon: float, delta: float) -> str:
-    """Return the share of right guesses that ε and δ allow, of even chances; rounded up.
+    """Return the share of right guesses that ε and δ allow if chances are even; rounded up.
 
     Source:
         Kairouz, Oh and Viswanath 2015, "The Composition Theorem for Differential Privacy":

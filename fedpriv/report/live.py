@@ -1,4 +1,4 @@
-"""The report of a job that goes on, written anew now and then without holding the job up."""
+"""Write the report of a running job now and then, without delaying the job."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from fedpriv.report.html import write_report
 
 log = logging.getLogger(__name__)
 PAUSE = 10.0  # seconds between two pages, at least
-TIMES = 50.0  # and as many times as long as the last page took: at most a fiftieth of the time
+TIMES = 50.0  # or this many times as long as the last page took: at most a fiftieth of the time
 
 
 class LiveReport:
     """Writes the report of a running job, though not after every round.
 
-    A browser reads the page again by itself for as long as it says that the job runs. Whatever
-    goes wrong with it is logged once and ends nothing.
+    A browser reads the page again by itself for as long as the page says that the job runs. An
+    error is logged once and ends nothing.
 
     Args:
         run_dir: the run's directory.
-        clock: gives seconds, from any start.
+        clock: gives seconds since any fixed time.
     """
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        import matplotlib.figure  # noqa: F401  # once; it is no part of what a page costs
+        import matplotlib.figure  # noqa: F401  # here, so that no page's time includes the import
 
         self._run_dir, self._clock = run_dir, clock
         self._next = -math.inf

@@ -21,7 +21,7 @@ RULES = {
     "sum": "Basic composition: the ε and δ of the separate plans are added up, and one that would"
     " overrun the budget is refused, so the budget is the claim.",
 }
-COLOURS = {  # role: on a light page, on a dark one
+COLOURS = {  # role → (colour on a light page, colour on a dark page)
     "ink": ("#22262b", "#dde1e4"),
     "quiet": ("#6a6f76", "#98a0a8"),
     "rule": ("#e2dfd6", "#2d3338"),
@@ -36,7 +36,7 @@ COLOURS = {  # role: on a light page, on a dark one
 
 
 def score_names(task: str) -> dict[str, str]:
-    """Return each score's name for people, by its field."""
+    """Return field → the score's name for people."""
     return {
         "eval_loss": "Held-out loss",
         "eval_accuracy": "Next-token accuracy" if task == "causal-lm" else "Accuracy",
@@ -48,11 +48,11 @@ def score_names(task: str) -> dict[str, str]:
 def score_rows(
     task: str, before: object, after: object, prefix: str = "eval_"
 ) -> list[tuple[str, float | None, float | None]]:
-    """Return (name, before, after) of what was measured on the held-out records.
+    """Return rows (name, before, after) of the scores that were measured on the held-out records.
 
     Args:
-        before, after: what has a score in the field of its name; None has none.
-        prefix: of the names of those fields.
+        before, after: objects with a field for each score; None has no scores.
+        prefix: what the names of those fields begin with.
     """
     named = ((key.replace("eval_", prefix), name) for key, name in score_names(task).items())
     rows = [(n, getattr(before, f, None), getattr(after, f, None)) for f, n in named]
@@ -60,13 +60,13 @@ def score_rows(
 
 
 def css_colours(*, dark: bool = False) -> str:
-    """Return the roles as CSS variables."""
+    """Return the colours as CSS variables, named by their roles."""
     return " ".join(f"--{role}: {pair[dark]};" for role, pair in COLOURS.items())
 
 
 @cache
 def templates(*packages: str) -> Environment:
-    """Return the report's templates, and before them those of packages whose pages look like it."""
+    """Return the report's templates. Templates of `packages` with pages like it come first."""
     import jinja2
 
     found = jinja2.Environment(

@@ -9,9 +9,9 @@ from itertools import groupby, pairwise
 from fedpriv.report.figures import ranges
 from fedpriv.report.rundir import Round, RunDirectory, SiteRound
 
-NOT_ASKED = "not asked"  # of a round in which a site does not appear
+NOT_ASKED = "not asked"  # the status in a round in which a site does not appear
 _DIGITS = 1e-6  # share of ε by which the same steps may differ
-PIECES = 120  # of a strip; more can't be told apart
+PIECES = 120  # most pieces of a strip; more can't be told apart
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Participation:
     """The participation of one site.
 
     Attributes:
-        took_part: the number of rounds.
+        took_part: the number of rounds in which it took part.
         missed: what happened instead, and in which rounds, in words.
-        pieces: the pieces of a strip over all rounds: their length, and ok, missed or away.
-        last: the figures that came with its last reply; the site's word, and not signed.
+        pieces: the pieces of a strip over all rounds: length in rounds, and ok, missed or away.
+        last: the figures that came with its last reply; only the site's word, not signed.
     """
 
     site: str
@@ -42,7 +42,8 @@ def participation(directory: RunDirectory) -> list[Participation]:
 def older_reports(directory: RunDirectory) -> list[str]:
     """Return sites that said they had spent more than their signed report states.
 
-    They signed it before the job went on, such as when it was interrupted, and no newer one came.
+    They signed it before the job went on, for example when it was interrupted, and no newer report
+    came.
     """
     last = {one.site: one.last for one in participation(directory)}
     return [
@@ -75,7 +76,7 @@ def _of(name: str, rounds: Sequence[Round]) -> Participation:
 
 
 def _pieces(statuses: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield rounds in a row that look alike; where they are too many, the worst of each stretch."""
+    """Yield runs of rounds that look alike. If there are too many, show the worst of a stretch."""
     kinds = [{"ok": "ok", NOT_ASKED: "away"}.get(status, "missed") for status in statuses]
     if sum(1 for _ in groupby(kinds)) > PIECES:
         ends = [len(kinds) * i // PIECES for i in range(PIECES + 1)]

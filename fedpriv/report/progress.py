@@ -1,4 +1,4 @@
-"""How far a job is that goes on, for its page."""
+"""How far a running job is, for its page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from fedpriv.report.rundir import Round, Run
 
-RECENT = 10  # rounds that tell how long the next ones take
+RECENT = 10  # newest rounds, from which the time of the next ones is estimated
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Progress:
 
 
 def progress_of(run: Run, rounds: Sequence[Round]) -> Progress | None:
-    """Return how far a job is; None if it does not run."""
+    """Return how far a job is. Return None if it is not running."""
     if run.status != "running":
         return None
     recent, done = rounds[-RECENT:], len(rounds)

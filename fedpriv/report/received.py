@@ -1,4 +1,4 @@
-"""What others do with the budget reports that sites sent: check, keep and add them up.
+"""Check, store and add up the budget reports that sites sent.
 
 Privacy
     Every field of a report is public.
@@ -21,10 +21,10 @@ def verify(report: BudgetReport, public_key: str | None = None) -> None:
     """Check that nothing in `report` changed since it was signed.
 
     Without `public_key` (hex) this shows that the report is whole, not who signed it:
-    anyone can sign with a key of their own. Compare the key with one the site gave you.
+    anyone can sign with a key of their own. Compare the key with one that the site gave you.
 
     Raises:
-        LedgerCorruptError: unsigned, changed after it was signed, or signed by another key.
+        LedgerCorruptError: it is unsigned, changed after it was signed, or signed by another key.
     """
     whose = f"The budget report of site {report.site!r}"
     advice = "Don't rely on its numbers: ask the site for its budget.json again."
@@ -44,12 +44,12 @@ def verify(report: BudgetReport, public_key: str | None = None) -> None:
 
 
 def write(report: BudgetReport, path: Path) -> None:
-    """Replace `path` by `report`, atomically."""
+    """Write `report` to `path`, and replace any file there atomically."""
     write_json(path, report.model_dump(mode="json"))
 
 
 class StatedClaim(NamedTuple):
-    """The figures of one of a report's claims, each within the next."""
+    """The figures of one of a report's claims. Each is at most as large as the next."""
 
     alone: bool
     spent: float
@@ -59,7 +59,7 @@ class StatedClaim(NamedTuple):
 
 
 def claims_of(report: BudgetReport) -> list[StatedClaim]:
-    """Return the claim, and after it the one alone, if the report has it."""
+    """Return the report's claim, and after it the claim *alone*, if the report has one."""
     return [
         StatedClaim._make((alone, *(getattr(report, f) for f in figure_names(alone)), budget))
         for alone, budget in ((False, report.budget), (True, report.budget_alone))
@@ -70,16 +70,16 @@ def claims_of(report: BudgetReport) -> list[StatedClaim]:
 def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
     """Return Σε and Σδ over sites: what holds for a person whose data is in all of them.
 
-    Basic composition over the sites' ledgers. `epsilon` sums the committed figures, which
-    are the claim; `epsilon_spent` sums the executed ones. It covers one unit in each site.
+    This is basic composition over the sites' ledgers. `epsilon` sums the committed figures, which
+    are the claim. `epsilon_spent` sums the executed ones. The sums cover one unit in each site.
     Basic composition is about mechanisms with noise of their own. The noise of a secure sum is
-    common to its sites, so of a ledger that pays for such sums the figures alone are added: what
-    they count is the site's own share of the noise.
+    common to its sites. So for a ledger that pays for such sums, the figures *alone* are added:
+    they count only the site's own share of the noise.
     """
     listed = list(reports)
     return {
         "sites": len(listed),
-        # Of each the figure that rests on the site's own noise.
+        # For each site, the figure that rests on the site's own noise.
         "epsilon": _sum(claims_of(report)[-1].committed for report in listed),
         "epsilon_spent": _sum(claims_of(report)[-1].spent for report in listed),
         "delta": _sum(report.delta for report in listed),

@@ -1,4 +1,4 @@
-"""A run directory as data: run.json, metrics.jsonl and every site's budget.json."""
+"""Read a run directory as data: run.json, metrics.jsonl and every site's budget.json."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RunModel(Part):
 
 
 class Preparing(Part):
-    """The sure content of run.json before the model is loaded and the sites agree."""
+    """What run.json surely holds before the model is loaded and the sites agree."""
 
     status: str
 
@@ -70,7 +70,7 @@ class Evaluation(Part):
 
 
 class OutsideSite(Part):
-    """Scores at a site that took no part; of public records."""
+    """Scores on public records at a site that took no part."""
 
     models: dict[str, Evaluation]
 
@@ -81,7 +81,7 @@ class Run(Part):
     job_id: str
     status: Literal["running", "interrupted", "finished"]
     started: datetime
-    # A day where records are private: law 19.
+    # Only a day if records are private: law 19.
     finished: datetime | date | None = None
     ended_early: str = ""
     owed: dict[str, tuple[str, ...]] = {}  # kind → sites, see `fedpriv_server.owed`
@@ -96,7 +96,7 @@ class Run(Part):
 
 
 class SiteRound(Part):
-    """One site in one round; figures are absent where it did not reply."""
+    """One site in one round. Figures are absent if it did not reply."""
 
     epsilon_spent: float | None = None
     epsilon_committed: float | None = None
@@ -105,7 +105,7 @@ class SiteRound(Part):
 
 
 class DenoisedRound(Part):
-    """Numbers of a round's matrices: with a signal, in all, and expected by chance."""
+    """Counts of a round's matrices: with a signal, in all, and expected with one by chance."""
 
     on: int = Field(ge=0)
     matrices: int = Field(ge=0)
@@ -119,7 +119,7 @@ class Decided(Part):
 
 
 class EvolvedRound(Part):
-    """Records of the synthetic set that are new, how even their selection was, and seconds."""
+    """How many synthetic records are new, how even their selection was, and how long it took."""
 
     made: int = Field(ge=0)
     entropy: float = Field(ge=0, le=1)
@@ -134,7 +134,7 @@ class Estimate(Part):
 
 
 class SiteLook(Part):
-    """A look at one site's held-out records; no figures where it did not answer."""
+    """A look at one site's held-out records. It has no figures if the site did not answer."""
 
     status: str
     loss: Estimate | None = None
@@ -179,7 +179,7 @@ class RunDirectory:
 
     @property
     def is_private(self) -> bool:
-        """Whether what is made of the run needs no stamp NOT PRIVATE."""
+        """Whether pages and files made from the run need no stamp NOT PRIVATE."""
         return self.run.private and all(report.private for report in self.reports)
 
     @property
@@ -191,8 +191,8 @@ def read_run(run_dir: Path) -> RunDirectory:
     """Read everything that a report needs of `run_dir`.
 
     Raises:
-        RunError: `run_dir` is no run directory, or one without what its status promises.
-        ConfigError: a file is malformed; names the file and the key.
+        RunError: `run_dir` is no run directory, or lacks what its status promises.
+        ConfigError: a file is malformed; the error names the file and the key.
     """
     path = run_dir / "run.json"
     try:
@@ -203,7 +203,7 @@ def read_run(run_dir: Path) -> RunDirectory:
         raise malformed(error, path) from None
     rounds = _read_metrics(run_dir / "metrics.jsonl", run.status)
     reports = _read_reports(run_dir / "sites")
-    # Over the network a site may be gone before it was asked.
+    # Over the network, a site may be gone before its report was asked for.
     if run.private and run.status == "finished" and run.job.engine != "network" and not reports:
         raise RunError(
             f"{run_dir / 'sites'}: has no NAME/budget.json, so a finished private run has"
@@ -227,7 +227,7 @@ def _read_metrics(path: Path, status: str) -> list[Round]:
     if status != "finished" and not path.exists():
         return []
     lines = _bytes(path).split(b"\n")
-    last = lines[-1]  # empty, unless a writer is at work or was stopped at it
+    last = lines[-1]  # empty, unless a process is writing this line or was stopped while writing
     rounds: dict[int, Round] = {}
     for number, line in enumerate(lines if last else lines[:-1], start=1):
         try:

@@ -1,10 +1,10 @@
-"""What a site's budget report says in sentences: made of values, by the site and by whoever checks.
+"""The sentences of a site's budget report. The site and its readers make them from values.
 
-A sentence that rests on values can be made again from them. So a report that says something else
-than its own values, its ledger's rows or its job's proposal is told, whoever signed it.
+A sentence that rests on values can be made again from them. So a report that contradicts its own
+values, its ledger's rows or its job's proposal is recognised, no matter who signed it.
 
 Privacy
-    Public fields of a ledger, and what administrators typed.
+    Made from public fields of a ledger, and from what administrators typed.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ DISTINCT = "{by} states that units which look like some of data set {other} are 
 
 @dataclass(frozen=True)
 class Basis:
-    """The values that the sentences of a report follow from.
+    """The values from which the sentences of a report follow.
 
     Attributes:
         strict: whether all that the claim is about was, and will be, computed strictly.
         max_colluding: the least of the secure sums that the claim is about; None without one.
         lost_sums: whether secure sums may be among the plans lost with a copy of the ledger.
-        distinct: data set of another ledger, and who states that its look-alikes are others.
+        distinct: pairs of another ledger's data set, and who states that units that look like
+            some of it are other people.
         grown: whether the declared size was raised, or delta lowered.
         one_run: whether the ledger was made for one run.
         at_ticks: whether all replies that the claim is about leave at public ticks.
@@ -71,7 +72,7 @@ class Basis:
 
 
 def words(of: Basis) -> dict[str, Any]:
-    """Return the sentences of a report, by its fields."""
+    """Return field of a report → its sentences."""
     assumptions = (
         *ASSUMPTIONS,
         ALONE if of.strict else BESIDE_OTHERS,

@@ -1,4 +1,4 @@
-"""The coordinator's process: runs a job over a Flower grid, evaluates, checkpoints, reports."""
+"""The coordinator's process. It runs a job over a Flower grid, evaluates, checkpoints, reports."""
 
 from fedpriv.environment import set_environment
 

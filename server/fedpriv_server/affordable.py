@@ -16,19 +16,19 @@ from fedpriv.report.figures import lower, upper
 
 
 def last_reports(state: Path) -> dict[str, BudgetReport]:
-    """Return the newest report of each site, of all jobs of a lasting coordinator."""
+    """Return the newest report of each site, from all jobs of a lasting coordinator."""
     found = []
     for path in state.glob("runs/*/sites/*/budget.json"):
-        with suppress(FedprivError):  # whoever shows the run says so
+        with suppress(FedprivError):  # commands that show the run report it
             found.append(read(path))
     return {one.site: one for one in sorted(found, key=lambda report: report.ledger_rows)}
 
 
 def check_affordable(config: JobConfig, reports: Iterable[BudgetReport]) -> None:
-    """Refuse a job that too few sites can pay for, if each still pays as it last said.
+    """Refuse a job that too few sites can pay for, judging by each site's last report.
 
-    A ledger of the rule `rdp` is taken to have the order that it has by default. Nothing is said of
-    a secure sum: what it costs depends on more than a report states.
+    A ledger with the rule `rdp` is assumed to have its default order. Jobs with a secure sum are
+    not checked, because their cost depends on more than a report states.
 
     Raises:
         BudgetError: names the sites, what each has left, and what the job would cost it.

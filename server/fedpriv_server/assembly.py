@@ -1,4 +1,4 @@
-"""Wait until it is worth asking the sites of a job, and say of each how it stands."""
+"""Wait until it is worth asking the sites of a job, and say how each site stands."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fedpriv_server.job import Job
 from fedpriv_strategies.rounds import state_of
 
 log = logging.getLogger(__name__)
-LOOK = 0.2  # seconds between two looks at who is there
-REMIND = 60.0  # seconds between two complaints of who is missing
-AGAIN = (1.0, 60.0)  # seconds before a failed round is asked again: at first, at most
+LOOK = 0.2  # seconds between two checks of which sites are connected
+REMIND = 60.0  # seconds between two log lines about missing sites
+AGAIN = (1.0, 60.0)  # seconds before a failed round is asked for again: at first, at most
 
 
 class Assembly:
-    """Waits until it is worth asking: for the last sites at first, later for as many as needed.
+    """Waits until it is worth asking: first for all sites, later only for as many as are needed.
 
-    Called before every round, and with the error of one that failed.
+    It is called before every round, and with the error of a round that failed.
 
     Args:
-        between: called whenever nothing is asked; it may raise what ends the job.
+        between: called while no request is open; it may raise the error that ends the job.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Assembly:
     ) -> None:
         self._job, self._config, self._grid = job, job.config, grid
         self._door, self._status, self._between = door, status, between
-        self._lock = threading.Lock()  # of the rows of sites
+        self._lock = threading.Lock()  # for the rows of sites
         self._begun = False
         self._pause = AGAIN[0]
         self._states: dict[str, str] = {}
@@ -55,12 +55,12 @@ class Assembly:
             time.sleep(self._pause)
             self._pause = min(2 * self._pause, AGAIN[1])
         self._wait()
-        for node in self._grid.newcomers():  # whoever refused may have changed its mind
+        for node in self._grid.newcomers():  # a site that refused may have changed its mind
             self._job.strategy.refused.pop(node, None)
         self.tell(state="running", problem="")
 
     def _wait(self) -> None:
-        """Wait until `min_sites` are there; the first time also for the others, for a while."""
+        """Wait until `min_sites` are connected. The first time, also wait a while for the rest."""
         config = self._config
         assert config.server is not None
         patient = remind = time.monotonic()
@@ -81,7 +81,7 @@ class Assembly:
         self._begun = True
 
     def missing(self) -> list[str]:
-        """Return the names of the sites that are not there."""
+        """Return the names of the sites that are not connected."""
         names = self._grid.names
         there = {names.get(node) for node in self._grid.get_node_ids()}
         return sorted({site.name for site in self._config.sites} - there)
@@ -90,7 +90,7 @@ class Assembly:
         """Write down what is known of each site, and other facts of the job.
 
         Args:
-            states: how sites answered in a round.
+            states: site → how it answered in a round.
         """
         with self._lock:
             self._states |= states or {}
@@ -103,7 +103,7 @@ class Assembly:
             self._status.update(sites=shown, **facts)
 
     def account(self) -> dict[str, dict[str, Any]]:
-        """Return of each site in how many rounds it took part, and how it answered last."""
+        """Return for each site in how many rounds it took part, and how it answered last."""
         rows = [row["sites"].items() for row in self._job.rounds]
         took = Counter(name for row in rows for name, one in row if one["status"] == "ok")
         said = self.said().items()
@@ -111,7 +111,7 @@ class Assembly:
         return {name: {"rounds": took[name], "last": last} for name, last in lasts.items()}
 
     def said(self) -> dict[str, str]:
-        """Return what is known of each site: how it answered last, or why it refused."""
+        """Return for each site how it answered last, or why it refused."""
         names, strategy = self._door.broker.names, self._job.strategy
         accepted = {one.site: str(SiteState.ACCEPTED) for one in list(strategy.offers.values())}
         answers = [*strategy.waiting.items(), *strategy.refused.items()]

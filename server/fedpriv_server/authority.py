@@ -4,11 +4,11 @@
     ca.crt, ca.key   its certificate, and its private key: needed to sign, never to serve
     server.crt, server.key, sites.json, enrolments/NAME/…
 
-A server needs ``ca.crt``, ``server.crt``, ``server.key`` and ``sites.json``, so that ``ca.key`` and
+A server needs only ``ca.crt``, ``server.crt``, ``server.key`` and ``sites.json``. So ``ca.key`` and
 the enrolments, which may hold sites' keys, can be kept on another machine.
 
 Source:
-    RFC 5280 (profile), RFC 9525 (a server is known by its subject alternative names alone).
+    RFC 5280 (profile), RFC 9525 (a server is identified by subject alternative names alone).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from fedpriv.section import Section
 from fedpriv_server.site_keys import SiteKeys
 
 AUTHORITY_DAYS = 3650
-CLOCK_SKEW = timedelta(minutes=5)  # a certificate made here is at once good where clocks lag
+CLOCK_SKEW = timedelta(minutes=5)  # a new certificate is valid at once where clocks lag
 _NEEDED = ("ca.key", "ca.crt", "federation.json", "sites.json")  # in the order they are made
 _LATER = ("sites.json", "server.key", "enrolments")
 _FIX = "Restore it from a backup: a new one would be another federation."
@@ -64,11 +64,11 @@ class FederationFile(Section):
 
 
 class Authority:
-    """An authority that exists: `Authority.open` or `Authority.create` it.
+    """An authority that exists. `Authority.create` makes a new one.
 
     Attributes:
         federation, name: the federation's id, and the name it had when it was made.
-        certificate: the authority's own.
+        certificate: the authority's own certificate.
         fingerprint: what sites compare over another channel.
         site_keys: the federation's sites.
     """
@@ -86,14 +86,14 @@ class Authority:
         """Tell whether `folder` holds a federation.
 
         Raises:
-            EnrolmentError: it holds part of one.
+            EnrolmentError: the folder holds only part of a federation.
         """
         missing = [name for name in _NEEDED if not (folder / name).exists()]
         if not missing:
             return True
         if any((folder / name).exists() for name in _LATER):
             raise EnrolmentError(f"{folder / missing[0]}: is missing. {_FIX}")
-        return False  # of a set-up that was cut short, nothing has been used yet
+        return False  # a set-up was cut short, and nothing of it has been used yet
 
     @classmethod
     def create(
@@ -102,7 +102,7 @@ class Authority:
         """Make the authority of a new federation, without sites.
 
         Raises:
-            EnrolmentError: there is a key that can't be read.
+            EnrolmentError: the folder holds a key that can't be read.
             OSError: the folder can't be written.
         """
         private_folder(folder)
@@ -120,10 +120,10 @@ class Authority:
 
     @cached_property
     def key(self) -> PrivateKey:
-        """The authority's private key; asks for its passphrase, if it has one.
+        """The authority's private key. Reading it asks for the passphrase, if the key has one.
 
         Raises:
-            EnrolmentError: it can't be read, or is not the key of ``ca.crt``.
+            EnrolmentError: the key can't be read, or is not the key of ``ca.crt``.
         """
         path = self.folder / "ca.key"
         key = load_key(path, self._passphrase)
@@ -133,21 +133,21 @@ class Authority:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether ``ca.key`` asks for a passphrase."""
+        """Whether ``ca.key`` is encrypted with a passphrase."""
         return is_encrypted((self.folder / "ca.key").read_bytes())
 
     def encrypt(self, passphrase: bytes) -> None:
-        """Put the same key under a passphrase."""
+        """Encrypt the same key with a passphrase."""
         write_key(self.folder / "ca.key", self.key, passphrase=passphrase, replace=True)
 
 
 def authority_certificate(
     key: PrivateKey, federation: str, name: str, *, days: int, now: datetime
 ) -> x509.Certificate:
-    """Make the authority's certificate; it may sign certificates and enrolments, no authorities.
+    """Make the authority's certificate. It may sign certificates and enrolments, no authorities.
 
     Args:
-        federation: random id, by which authorities of the same `name` are told apart.
+        federation: random id, which tells authorities of the same `name` apart.
     """
     subject = _subject(name, f"fedpriv federation {federation}")
     builder = _builder(subject, key.public_key(), now, now + timedelta(days=days))
@@ -168,7 +168,7 @@ def server_certificate(
     days: int,
     now: datetime,
 ) -> x509.Certificate:
-    """Make the server's certificate, for these host names and IP addresses and no others."""
+    """Make the server's certificate for exactly these host names and IP addresses."""
     alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
     builder = _issued(ca, key, "fedpriv server", "server", days, now)
     return builder.add_extension(alternatives, critical=False).sign(ca_key, hashes.SHA256())
@@ -253,7 +253,7 @@ def new_manifest(
     names: Sequence[str],
     now: datetime,
 ) -> Manifest:
-    """Make the manifest of an enrolment with these certificates; `sign_manifest` makes it count."""
+    """Make the manifest of an enrolment with these certificates. `sign_manifest` then signs it."""
     site = describe(certificate)
     return Manifest(
         federation=federation,
@@ -272,6 +272,6 @@ def new_manifest(
 
 
 def sign_manifest(manifest: Manifest, ca_key: PrivateKey) -> Manifest:
-    """Return a copy that carries the authority's signature over the canonical JSON of the rest."""
+    """Return a copy with the authority's signature over the canonical JSON of all other fields."""
     signature = ca_key.sign(signed_bytes(manifest), ec.ECDSA(hashes.SHA256()))
     return manifest.model_copy(update={"signature": signature.hex()})

@@ -1,8 +1,8 @@
-"""What a request may take before anybody knows what it says: length, memory, and time.
+"""Bounds on a request's length, memory and time before its content is known.
 
-A request is heard only if a site that may take part signed it, just now and for the first time;
-for others not even the body is read. Memory is bounded for any number of sites: few requests that
-move an object are read at the same time, the others wait with their bodies in the network.
+A request is heard only if an admitted site signed it, just now and for the first time. Of other
+requests not even the body is read. Memory is bounded for any number of sites: only a few requests
+that move an object are read at the same time. The others wait, with their bodies in the network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fedpriv_server.flower.requests import SIGNATURE_LIFE, Signature
 from fedpriv_server.flower.state import LARGE
 
-LARGEST = {  # bytes of a request; there are no others
+LARGEST = {  # most bytes of each kind of request; no other kinds are answered
     "/v1/fleet/activate-node": 4 << 10,
     "/v1/fleet/deactivate-node": 4 << 10,
     "/v1/fleet/pull-messages": 4 << 10,
@@ -31,18 +31,18 @@ LARGEST = {  # bytes of a request; there are no others
     "/v1/fleet/push-object": 8 << 20,  # Flower sends objects of at most 5 MB
 }
 OPEN = 8  # requests of one site at the same time; it needs three
-MOVING = 4  # requests that move an object at the same time, one a site
+MOVING = 4  # requests that move an object at the same time, at most one for each site
 COLLECT = 64 << 20  # bytes of objects between two collections of garbage
-PATIENCE = 120.0  # seconds in which such a request has to be through
-PROMPTNESS = 10.0  # seconds in which the body of any other has to be there, or begin
-LONGEST_TIME = 40  # characters of a time that is signed
+PATIENCE = 120.0  # seconds in which a request that moves an object has to end
+PROMPTNESS = 10.0  # seconds in which such a body has to begin, and any other has to be there
+LONGEST_TIME = 40  # characters of a signed time
 
 
 class Bounds:
-    """Refuses whom it does not know and what is too long, and lets few move objects at a time.
+    """Refuses unknown signers and requests that are too long. Only a few move objects at a time.
 
     Args:
-        is_known: whether a public key (PEM) may take part.
+        is_known: tells whether the holder of a public key (PEM) may take part.
     """
 
     def __init__(self, app: ASGIApp, is_known: Callable[[bytes], bool]) -> None:
@@ -93,7 +93,7 @@ class Bounds:
                 await self._app(scope, receive, _to_the_end(send, self._count))
         if self._moved >= COLLECT:
             self._moved = 0
-            gc.collect()  # a request is a cycle, with its body in it
+            gc.collect()  # a request is a cycle of references that holds its body
 
     def _count(self, moved: int) -> None:
         self._moved += moved
@@ -114,14 +114,13 @@ class Bounds:
 
 
 class Replays:
-    """Remembers signatures for as long as they would count. For one thread.
+    """Remembers signatures for as long as they would count. Use it from one thread only.
 
-    Flower signs the time of a request, to the microsecond, so that is what is remembered of it.
-    Ask only for keys that are admitted and times that they signed: for others nothing is worth
-    remembering.
+    Flower signs the time of a request, to the microsecond, so that time is what is remembered.
+    Ask only about admitted keys and times that they signed. Nothing else is worth remembering.
 
     Args:
-        window: seconds from the first time that a signature is seen until it is too old, at most.
+        window: the most seconds from when a signature is first seen until it is too old.
     """
 
     def __init__(self, window: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -130,7 +129,7 @@ class Replays:
         self._ages: deque[tuple[float, bytes]] = deque()  # oldest first
 
     def is_first(self, public_key: bytes, timestamp: str) -> bool:
-        """Tell whether this is the first request of that key and time."""
+        """Tell whether this is the first request with that key and time."""
         now = self._clock()
         while self._ages and now - self._ages[0][0] > self._window:
             self._seen.remove(self._ages.popleft()[1])
@@ -143,7 +142,7 @@ class Replays:
 
 
 async def _body(receive: Receive) -> Message:
-    """Read all of a request's body as one event, or the event that nobody is there any more."""
+    """Read a request's whole body as one event, or return the event that the sender is gone."""
     parts = []
     while True:
         event = await receive()
@@ -155,7 +154,7 @@ async def _body(receive: Receive) -> Message:
 
 
 def _after(event: Message, receive: Receive) -> Receive:
-    """Receive an event that came already, then what comes."""
+    """Return a `receive` that first gives an event that has already come, then the next ones."""
     events = [event]
 
     async def receive_next() -> Message:
@@ -165,12 +164,12 @@ def _after(event: Message, receive: Receive) -> Receive:
 
 
 def _to_the_end(send: Send, count: Callable[[int], None]) -> Send:
-    """Send so that whoever waits for it waits until the network has taken a body too.
+    """Return a `send` that returns only when the network has taken the body, too.
 
-    A web server waits for what it has written before it writes more, so an empty end follows.
+    A web server waits for what it has written before it writes more. So an empty end follows.
 
     Args:
-        count: told the bytes of each body.
+        count: called with the bytes of each body.
     """
 
     async def send_all(event: Message) -> None:

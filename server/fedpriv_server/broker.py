@@ -1,7 +1,7 @@
 """The server's end of its sites' connections: which nodes may take part, and their mailboxes.
 
-There is one run of Flower's and no app: no Control API, which has no authentication, and no
-Runtime API. Nodes are those of `sites.json`; none can register itself.
+There is one Flower run and no app. There is no Control API, which has no authentication, and no
+Runtime API. The nodes are the sites of `sites.json`. None can register itself.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fedpriv_server.long_poll import LongPoll, Presence
 from fedpriv_server.upload import Upload, UploadLimits
 
 log = logging.getLogger(__name__)
-logs.silence("flwr")  # it would tell of every request
+logs.silence("flwr")  # it would log every request
 RUN_HEARTBEAT = 10.0  # seconds
-REMEMBERED = 256  # messages to a node that it may still confirm
+REMEMBERED = 256  # newest messages to a node, which it may still confirm
 
 
 class Traffic(Protocol):
-    """Who wants to hear what nodes do. Called from the server's threads."""
+    """Hears what nodes do. Its methods are called from the server's threads."""
 
     def arrived(self, node: int) -> None:
         """Note that a node connected, for the first time or anew."""
@@ -42,27 +42,27 @@ class Traffic(Protocol):
         """Note that a message was taken out of a node's mailbox."""
 
     def confirmed(self, node: int, message_id: str) -> None:
-        """Note that a node has all of a message."""
+        """Note that a node has the whole message."""
 
     def stored(self, node: int) -> None:
-        """Note that something of a node's reply was stored."""
+        """Note that a part of a node's reply was stored."""
 
 
 class MessageBroker:
-    """Keeps the nodes of a run, the messages to them, and what comes of their replies.
+    """Keeps the nodes of a run, the messages to them, and what has come of their replies.
 
-    Flower's state is in memory and large objects are files: a job's memory is its checkpoint, and
-    after a crash everything is asked again. Flower's SQLite state took 14 ms of a core for
-    a request.
+    Flower's state is in memory, and large objects are files. What a job remembers is its
+    checkpoint, so after a crash everything is asked again. Flower's SQLite state took 14 ms of
+    a core for each request.
 
     Args:
-        folder: for the objects; what is there is removed.
+        folder: where objects are kept; what it holds before is removed.
 
     Attributes:
-        state: Flower's.
-        presence: who is there.
-        questions: for messages, that are held open.
-        traffic: told of what nodes do; set it before the fleet API is served.
+        state: Flower's state.
+        presence: which nodes are connected.
+        questions: the nodes' requests for messages, which are held open.
+        traffic: told what nodes do; set it before the fleet API is served.
     """
 
     traffic: Traffic
@@ -93,11 +93,11 @@ class MessageBroker:
 
     @property
     def names(self) -> dict[int, str]:
-        """Node → name of its site, of those admitted."""
+        """The admitted nodes: node → name of its site."""
         return dict(self._names)
 
     def admit(self, name: str, public_key: bytes) -> int:
-        """Let the holder of a key in, for the first time or again; gives the node's id.
+        """Let the holder of a key in, for the first time or again. Return the node's id.
 
         Args:
             public_key: PEM, as Flower's node authentication compares it.
@@ -107,11 +107,11 @@ class MessageBroker:
         return node
 
     def dismiss(self, name: str) -> None:
-        """Refuse the site of that name from its next request on."""
+        """Refuse the site with that name from its next request on."""
         for node in [node for node, known in self._names.items() if known == name]:
-            del self._names[node]  # Flower keeps a key that it has deleted, and never takes it back
+            del self._names[node]  # a key deleted in Flower could never be admitted again
             self.questions.supersede(node)
-            self.questions.ring(node)  # one that is held open is answered with the refusal
+            self.questions.ring(node)  # a request that is held open is answered with the refusal
             self.presence.forget(node)
 
     def is_admitted(self, public_key: bytes) -> bool:
@@ -121,14 +121,14 @@ class MessageBroker:
     # Messages
 
     def expect(self, node: int, limits: UploadLimits) -> Upload:
-        """Make the place for a node's reply to one request; remove it after use."""
+        """Make the place for a node's reply to one request. Remove it after use."""
         return Upload(node, self._folder / f"reply-{secrets.token_hex(8)}", limits)
 
     def post(self, upload: Upload, kept: Kept, kind: str, group: str, ttl: float) -> str | None:
-        """Put a message into a node's mailbox; gives its id, or None for a node not admitted.
+        """Put a message into a node's mailbox. Return its id, or None if the node is not admitted.
 
         Args:
-            upload: where the node's reply comes.
+            upload: the place where the node's reply is stored.
         """
         key = self.state.post(upload.node, kept, kind, group, ttl, upload)
         if key is not None:
@@ -142,18 +142,18 @@ class MessageBroker:
 
 
 def read_reply(reply: Message, upload: Upload, reply_to: str) -> Message:
-    """Read a reply with its content; its arrays are read one by one when asked for.
+    """Read a reply with its content. Each array is read only when it is asked for.
 
-    A content that can't be read becomes an error reply.
+    If the content can't be read, return an error reply.
 
     Args:
         upload: the upload that has taken this reply.
-        reply_to: id of the message that it shall be a reply to.
+        reply_to: id of the message that the returned reply names as answered.
     """
     if reply.has_error():
         return replying(reply, reply_to, error=reply.error)
     try:
         content = upload.read()
-    except Exception:  # whatever a site may have put together
+    except Exception:  # a site may have sent anything
         return replying(reply, reply_to, error=Error(APP_FAILED, "unreadable"))
     return replying(reply, reply_to, content=content)

@@ -1,4 +1,4 @@
-"""What a job can go on from: the files are written whole or not at all."""
+"""The files from which a job can go on. Each is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _ROUND: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=MAX_JOB_STE
 _HEADS: TypeAdapter[dict[str, tuple[int, str]]] = TypeAdapter(dict[str, tuple[_Rows, str]])
 _RECORDS: TypeAdapter[Sequence[Record]] = TypeAdapter(list[dict[str, str]])
 _SUM: TypeAdapter[SumState] = TypeAdapter(SumState)
-_SET = "synthetic set"  # of the tensors' names: a JSON text as bytes
-_CONTROL = "controller: "  # begins the names of those of a controller
+_SET = "synthetic set"  # name of a tensor: a JSON text as bytes
+_CONTROL = "controller: "  # prefix of the names of a controller's tensors
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -36,11 +36,11 @@ class Checkpoint:
     """The state of a job after a round.
 
     Attributes:
-        tensors: the trained vector and the optimiser's state; all from released values.
+        tensors: the trained vector and the optimiser's state; all made from released values.
         heads: site → its newest ledger head, the witness of its ledger.
-        synthetic: the records of the synthetic set that the next round has.
-        looks: at held-out records that were done, or left out.
-        control: the controller's state, in a job with one.
+        synthetic: the records of the synthetic set in the next round.
+        looks: how many looks at held-out records were done or left out.
+        control: the controller's state, in a job that has a controller.
 
     Raises:
         RawValueError: `tensors`, `synthetic` or `control` are raw.
@@ -65,7 +65,7 @@ class Checkpoint:
         """Replace the file atomically. Safetensors: loading it runs no code.
 
         Raises:
-            OSError: it can't be written.
+            OSError: the file can't be written.
         """
         from safetensors import SafetensorError
         from safetensors.torch import save_file
@@ -91,7 +91,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """Read a checkpoint. Raises RunError if the file can't be read as one."""
+        """Read a checkpoint. Raise RunError if the file can't be read as one."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -117,12 +117,12 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class SumFile:
-    """The file of a run that says which set the sites were told last. Public."""
+    """The file of a run that says which set the sites were told last. It is public."""
 
     path: Path
 
     def read(self) -> SumState | None:
-        """Read the state that was kept; None before anything was.
+        """Read the state that was kept. Return None if none was kept yet.
 
         Raises:
             RunError: the file can't be read.
@@ -138,7 +138,7 @@ class SumFile:
             ) from None
 
     def write(self, state: SumState) -> None:
-        """Keep it, before a site is told.
+        """Write the state to disk, before a site is told.
 
         Raises:
             RunError: there is no room, or the disk fails.

@@ -87,7 +87,7 @@ def serve_sites(
 def _prepare(
     section: ServerSection | None, source: Path, folder: Path, *, plain: bool, json_logs: bool
 ) -> None:
-    """Refuse at once what can't be used, because the code that serves takes long to load."""
+    """Refuse at once what can't be used. The code that serves takes long to load."""
     logs.configure(as_json=json_logs)
     stop_on_terminate()
     if section is None:

@@ -1,4 +1,4 @@
-"""Who fails to speak TLS, or does not speak at all, is turned away before there is a request."""
+"""Turn away connections that fail to speak TLS, or say nothing, before there is a request."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvloop import Loop
 
 log = logging.getLogger(__name__)
-PAUSE = 60.0  # seconds between two lines of one reason
-RESERVE = 256  # files that connections leave for everything else
+PAUSE = 60.0  # seconds between two log lines for the same reason
+RESERVE = 256  # open files that connections leave for everything else
 HEADS = 10.0  # seconds for a handshake, and for a request's head once it is its turn
 
 
 class PromptLoop(Loop):
-    """An event loop whose servers wait for TLS as long as for the rest, not for a minute."""
+    """An event loop whose servers wait `HEADS` seconds for a TLS handshake, not a minute."""
 
     async def create_server(  # type: ignore[override]
         self, *args: Any, **options: Any
@@ -32,7 +32,7 @@ class PromptLoop(Loop):
 
 
 class PromptProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-    """Uvicorn's, which waits for the end of a head forever, and for any number of them."""
+    """Uvicorn's protocol with limits. Uvicorn itself waits forever, and for any number of heads."""
 
     _late: asyncio.TimerHandle | None = None
 
@@ -74,9 +74,9 @@ class PromptProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
 
 
 class Refusals:
-    """Logs why handshakes failed: the first of each reason at once, then how many there were.
+    """Logs why handshakes failed: the first of each reason at once, later ones as a count.
 
-    Whoever can reach the port can make them fail, so they must not fill the log.
+    Anybody who can reach the port can make handshakes fail, so they must not fill the log.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,7 +86,7 @@ class Refusals:
         self._more: dict[str, int] = {}
 
     def __call__(self, reason: str) -> None:
-        """Count another refused connection, for a reason in OpenSSL's words."""
+        """Count one more refused connection, with the reason in OpenSSL's words."""
         with self._lock:
             self._more[reason] = self._more.get(reason, 0) + 1
             now = self._clock()
@@ -97,10 +97,11 @@ class Refusals:
 
 
 def watch(context: ssl.SSLContext, refused: Callable[[str], None]) -> None:
-    """Tell `refused` of every handshake of a server's `context` that fails, and the other side too.
+    """Tell `refused` and the other side of every handshake of a server's `context` that fails.
 
-    asyncio closes the connection without the alert that OpenSSL has ready, and the other side
-    sees a server that hangs up. If more is asked for first, asyncio sends what is ready.
+    asyncio closes the connection without sending the alert that OpenSSL has ready, so the other
+    side only sees the server hang up. If the handshake asks to read more before it fails, asyncio
+    first sends the alert.
     """
 
     class Watched(ssl.SSLObject):
@@ -115,7 +116,7 @@ def watch(context: ssl.SSLContext, refused: Callable[[str], None]) -> None:
                 raise
             except ssl.SSLError as error:
                 refused(error.reason or "unknown")
-                if error.reason == "HTTP_REQUEST":  # OpenSSL has nothing to say to that
+                if error.reason == "HTTP_REQUEST":  # OpenSSL has no alert for that
                     raise
                 self.failure = error
                 raise ssl.SSLWantReadError from error

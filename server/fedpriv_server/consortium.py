@@ -16,7 +16,7 @@ from fedpriv.secure_sum.roster import Roster, read
 
 
 class Consortium(Section):
-    """`[server]` and `[[sites]]` of a federation file; what else is in it is of a job."""
+    """`[server]` and `[[sites]]` of a federation file. The rest of the file describes a job."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -59,10 +59,10 @@ def server_of(config: JobConfig, source: Path) -> ServerSection:
 
 
 def roster_of(path: Path | None, sites: Sites) -> Roster | None:
-    """Read the roster of a secure sum: the sites of the federation file, and no others.
+    """Read the roster of a secure sum. It has to name exactly the sites of the federation file.
 
     Args:
-        path: as the file says it; None in a job without such a sum.
+        path: the path in the federation file; None in a job without a secure sum.
 
     Raises:
         ConfigError: the roster can't be read, or names other sites.

@@ -1,4 +1,4 @@
-"""What a coordinator's machine needs to run a job, looked at one by one."""
+"""Look, one by one, at the things that a coordinator's machine needs to run a job."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.provision import server_names
 from fedpriv_server.site_keys import SiteKeys
 
-_VECTORS = 6  # of a run directory: of the moment, a checkpoint and its successor with moments
+# Trained vectors in a run directory: the present one, a checkpoint and its successor with moments.
+_VECTORS = 6
 RUNS = Path("runs")
 
 
 def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> Iterator[Finding]:
-    """Look at everything that a federation file needs on this machine; nothing is changed.
+    """Look at everything that a federation file needs on this machine. Nothing is changed.
 
     Args:
-        job: to be tried by a site; a federation file is a job.
-        offline: is for a site's file; here nobody is dialled.
+        job: a job for a site to try. It is refused here, as a federation file is itself a job.
+        offline: meant for a site's file. It has no effect here, where nobody is dialled.
 
     Raises:
         ConfigError: the file can't be read, so there is nothing to look at; or a job was given.
@@ -76,7 +77,7 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
     for what, how in looks:
         seen = look(what, how)
         yield seen
-    # What does not fit into memory, which was looked at last, is not loaded.
+    # A model that does not fit into memory, the last thing looked at, is not loaded.
     trained, found = (0, []) if seen.ok is False else _model(config)
     yield from found
     needed = (_VECTORS + sites) * 4 * trained
@@ -84,7 +85,7 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 
 def _in_clear(authority: Path) -> str:
-    """Raise DoubtError if the authority's key has no passphrase on the machine of a server."""
+    """Raise DoubtError if the authority's key is on a server's machine without a passphrase."""
     if is_encrypted(authority.read_bytes()):
         return f"{authority} is under a passphrase"
     raise DoubtError(
@@ -113,7 +114,7 @@ def _certificate(server: ServerSection) -> str:
 
 
 def _port(address: str, key: str) -> str:
-    """Raise DoubtError if the port is taken: perhaps by this federation's own server."""
+    """Raise DoubtError if the port is taken. Perhaps this federation's own server has it."""
     try:
         return machine.port(address, key)
     except ConfigError as error:
@@ -123,7 +124,10 @@ def _port(address: str, key: str) -> str:
 
 
 def _sites(config: JobConfig, server: ServerSection) -> str:
-    """Raise EnrolmentError for a site that can't take part, DoubtError for one that can't yet."""
+    """Raise EnrolmentError if a site can't take part.
+
+    Raise DoubtError if a site still waits for approval, or a certificate ends soon.
+    """
     known, now = SiteKeys.read(server.pki / "sites.json").sites, datetime.now(UTC)
     stands = {
         name: known[name].status(now) if name in known else "not provisioned"
@@ -148,7 +152,7 @@ def _sites(config: JobConfig, server: ServerSection) -> str:
 
 
 def _roster(config: JobConfig) -> str:
-    """Raise ConfigError for a roster that can't be read, or that is of other sites."""
+    """Raise ConfigError for a roster that can't be read, or that names other sites."""
     roster, most = roster_of(config.privacy.roster, config.sites), config.max_colluding
     assert roster is not None
     return (
@@ -161,8 +165,8 @@ def _records(config: JobConfig, tokenizer: Any) -> str:
     """Check that the sites of a simulation have something to learn from.
 
     Raises:
-        DataError: the records of a site can't be used, or too few give an example.
-        DoubtError: some records give none.
+        DataError: the records of a site can't be used, or too few of them give an example.
+        DoubtError: some records give no example.
     """
     spec, count, told = spec_of(config), 0, []
     for site in config.sites:
@@ -182,7 +186,7 @@ def _records(config: JobConfig, tokenizer: Any) -> str:
 
 
 def _model(config: JobConfig) -> tuple[int, list[Finding]]:
-    """Return how many parameters are trained, 0 if the model can't be, and what was found."""
+    """Return how many parameters are trained (0 if the model can't be loaded), and the findings."""
     recipe = job_recipe(config)
     loaded: list[tuple[Base, Any]] = []
     workers: list[Worker] = []

@@ -1,4 +1,4 @@
-"""Who may come in: the sites of `sites.json`, looked at anew while a server listens."""
+"""Admit the sites of `sites.json`, which is read again and again while a server listens."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fedpriv_server.site_keys import SiteKeys
 
 log = logging.getLogger(__name__)
 REVIEW = 2.0  # seconds between two looks at `sites.json`
-TELL = 10.0  # seconds between two notes of who was heard of
+TELL = 10.0  # seconds between two calls of the listeners
 
 
 @dataclass(eq=False)
 class Door:
-    """Lets in whom `sites.json` admits, and nobody else, for as long as it does.
+    """Lets in the sites that `sites.json` admits, and nobody else, for as long as it admits them.
 
     Args:
-        expires: the end of the server's own certificate, after which nobody comes in.
+        expires: the end of the server's own certificate, after which nobody can connect.
     """
 
     broker: MessageBroker
@@ -36,10 +36,10 @@ class Door:
     def __post_init__(self) -> None:
         self._let_in: dict[str, bytes] = {}
         self._heard: dict[str, float] = {}
-        self.listeners: list[Callable[[], None]] = []  # called now and then
+        self.listeners: list[Callable[[], None]] = []  # called every `TELL` seconds
 
     def named(self, site: str) -> str:
-        """Return a site's name and, if it is known, why the site can't come in."""
+        """Return a site's name and, if the reason is known, why the site can't come in."""
         known = self.site_keys.sites.get(site)
         status = "not provisioned" if known is None else known.status()
         why = {
@@ -50,7 +50,7 @@ class Door:
         return site + why.get(status, f" ({status})")
 
     def seen(self, sites: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return of each site whether it is there, is admitted, and when it was heard of last."""
+        """Return for each site if it is connected and admitted, and when it was last heard from."""
         names, now = self.broker.names, time.time()
         nodes = {name: node for node, name in names.items()}
         found = {}
@@ -67,7 +67,7 @@ class Door:
         return found
 
     def review(self) -> None:
-        """Let in and turn out, by what `sites.json` says now."""
+        """Let sites in and turn sites out, as `sites.json` now says."""
         if self.expires is not None and datetime.now(UTC) > self.expires:
             log.error(
                 "The server's certificate expired on %s: no site can connect. Type fedpriv"
@@ -99,7 +99,7 @@ class Door:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Review them now and then while the context lasts."""
+        """Review the sites every `REVIEW` seconds while the context lasts."""
         stop = threading.Event()
 
         def watch() -> None:
@@ -111,7 +111,7 @@ class Door:
                         told = time.monotonic()
                         for tell in [*self.listeners]:
                             tell()
-                except Exception as error:  # or nobody would be turned out any more
+                except Exception as error:  # else no site would be turned out any more
                     log.exception("The keys of sites were not reviewed: %s", type(error).__name__)
 
         thread = threading.Thread(target=watch, name="site-keys", daemon=True)

@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 def evaluation_records(
     config: JobConfig, tokenizer: PreTrainedTokenizerBase, folder: Path | None = None
 ) -> tuple[list[Example], list[Example]]:
-    """Load the examples to report on, and those to choose settings by: of another file, or a share.
+    """Load the examples to report on, and those to choose settings by (another file, or a share).
 
     Args:
-        folder: where a cache is kept during reading; by default, where temporary files are.
+        folder: where a cache is kept during reading; by default, the folder for temporary files.
 
     Raises:
-        DataError: as `load_examples`.
+        DataError: as in `load_examples`.
     """
     wanted, spec = config.evaluation, evaluation_spec(config)
     (reported, apart), *others = (
@@ -62,16 +62,16 @@ def load_examples(
 
     Args:
         key: the setting that names the records, for messages.
-        limit: use only the first so many records.
+        limit: how many records to use, from the first on.
         folder: see `evaluation_records`.
-        tuning_share: share of the records, drawn the same way every time.
+        tuning_share: share of the records to set apart, drawn the same way every time.
 
     Returns:
         The examples to report on, and those of the records that were set apart.
 
     Raises:
-        DataError: as `read_records` and `encode_record`, or a part that is wanted has no token to
-            predict.
+        DataError: as in `read_records` and `encode_record`, or one of the wanted parts has no
+            token to predict.
     """
     if "messages" in spec.columns:
         check_chat_template(tokenizer)
@@ -81,7 +81,7 @@ def load_examples(
         records = read_records(source, spec.columns, unit="record", cache_dir=Path(cache), key=key)
         if limit is not None:
             records = records.select(range(min(limit, len(records))))
-        # Drawn by a generator of their own: the numbers, from 1, of a share of public rows.
+        # A share of the public rows, by their numbers from 1, drawn with a generator of their own.
         rows, share = range(1, len(records) + 1), math.ceil(tuning_share * len(records))
         apart = set(random.Random(len(records)).sample(rows, share))
         first: dict[bytes, int] = {}  # copies of a text go where the first of them goes
@@ -102,7 +102,7 @@ def load_examples(
 
 
 def evaluation_spec(config: JobConfig) -> DataSpec:
-    """Return how public records are read: as those of the sites, each by itself."""
+    """Return how public records are read: as the sites' records, but each a unit by itself."""
     return replace(spec_of(config), unit="record")
 
 
@@ -121,7 +121,7 @@ def evaluate(worker: Worker, examples: Sequence[Example], vector: Privatised[Vec
 def hardest_of(
     worker: Worker, examples: Sequence[Example], share: float, vector: Privatised[Vector]
 ) -> list[Example]:
-    """Return the share of public examples with the largest losses at `vector`; none for share 0.
+    """Return the share of public examples with the largest losses at `vector` (none if share is 0).
 
     Raises:
         RawValueError: the vector is raw.

@@ -1,6 +1,6 @@
-"""The fleet API as sites see it: what may be asked, by whom, and what is done beside Flower's part.
+"""The fleet API as sites see it: what each may ask, and what is done beside Flower's part.
 
-Flower authenticates nodes and answers them; its web framework, of five layers, is left out.
+Flower authenticates nodes and answers them. Its web framework, of five layers, is left out.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ LONGEST_NAME = 100  # characters of a message's type, group and ids
 
 
 def fleet_api(broker: MessageBroker) -> ASGIApp:
-    """Return the app for a web server to serve."""
+    """Return the app that a web server serves."""
     return Bounds(_FleetApi(broker), is_known=broker.is_admitted)
 
 
 class _FleetApi:
-    """Sees each request whose signer is known, before Flower does and after."""
+    """Handles each request whose signer is known, before and after Flower does."""
 
     def __init__(self, broker: MessageBroker) -> None:
         self._broker, self._state = broker, broker.state
@@ -57,7 +57,7 @@ class _FleetApi:
         return Response(answer.SerializeToString(), media_type="application/x-protobuf")
 
     def _answer(self, message: Any) -> Any:
-        """Answer what needs no waiting."""
+        """Answer a request that needs no waiting."""
         node, traffic = message.node.node_id, self._broker.traffic
         match message:
             case fleet.PushMessagesRequest():
@@ -81,7 +81,7 @@ class _FleetApi:
         return answer
 
     def _announce(self, request: fleet.PushMessagesRequest) -> None:
-        """Look at a reply before Flower does, and expect its objects."""
+        """Check an announced reply before Flower sees it, and expect its objects."""
         metadata, tree, content = single_reply(request)
         if metadata.run_id != self._state.run:
             raise ProtocolError("A reply in another run.")
@@ -101,7 +101,7 @@ class _FleetApi:
         return answer
 
     async def _hold(self, message: fleet.PullMessagesRequest, request: Request) -> Any:
-        """Answer a question for messages when there is one, or after a while."""
+        """Answer a node's request for messages when there is one, or after a while without one."""
         questions, traffic = self._broker.questions, self._broker.traffic
         node = message.node.node_id
         visit = questions.visit(node)
@@ -113,7 +113,7 @@ class _FleetApi:
             traffic.asks(node)
             await questions.wait(node, partial(_gone, request))
             if not questions.is_latest(node, visit) or await request.is_disconnected():
-                # No message is taken out of the box for somebody who is gone.
+                # No message is taken out of the mailbox for a node that is gone.
                 raise HTTPException(499, "gone")
             questions.answer(node)
             answer = await run_in_threadpool(self._state.answer, message)
@@ -125,16 +125,16 @@ class _FleetApi:
 
 
 async def _gone(request: Request) -> None:
-    """Wait until the sender of a request, whose body was read, hangs up."""
+    """Wait until the sender of a request hangs up. The request's body has been read already."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def single_reply(request: fleet.PushMessagesRequest) -> tuple[Metadata, ObjectTree, bytes]:
-    """Take the one reply that a request announces: of the node that signed, of sane metadata.
+    """Return the one reply that a request announces, from the node that signed, with sane metadata.
 
     Raises:
-        ProtocolError: it announces anything else.
+        ProtocolError: the request announces anything else.
     """
     metadata, tree, content = announced(request)
     if metadata.src_node_id != request.node.node_id or not metadata.reply_to_message_id:

@@ -1,8 +1,8 @@
 """The nodes of a network where sites vanish, come back, and lose messages.
 
 A request is posted again, as another message with the same content, whenever its site can't
-have it: it asks for messages without having confirmed that one, or it connected anew. Sites
-answer repeated requests from their outbox, so posting again costs nothing.
+have it. That is so if the site asks for messages without having confirmed that one, or if it
+connected anew. Sites answer repeated requests from their outbox, so posting again costs nothing.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from fedpriv_server.flower.state import Kept
 from fedpriv_server.upload import Upload, UploadLimits
 
 MARGIN = 600.0  # seconds that a message outlives the wait for its reply
-REPEATS, PERIOD = 5, 5.0  # so many times in so many seconds is a node told everything again
+REPEATS, PERIOD = 5, 5.0  # a node is told everything again at most 5 times in 5 seconds
 
 
 @dataclass
 class _Request:
-    """What a node was asked, under however many messages.
+    """What a node was asked, in one message or in several.
 
     Attributes:
-        upload: where its reply comes.
-        posted: ids of the messages that carry it.
-        taken: ids of those that the node took out of its mailbox, and has not confirmed.
-        arriving: message → the reply to it, whose content need not be complete.
+        upload: where its reply is stored.
+        posted: ids of the messages that carry the request.
+        taken: ids of the messages that the node took out of its mailbox, and has not confirmed.
+        arriving: message → the reply to it, whose content may still be incomplete.
     """
 
     key: str
@@ -52,7 +52,7 @@ class _Request:
 class NetworkGrid:
     """Sends to the nodes of a broker and gathers what they answer.
 
-    Use one at a time: it holds the requests of one round.
+    Use it for one round at a time: it holds the requests of one round.
     """
 
     def __init__(self, broker: MessageBroker) -> None:
@@ -61,17 +61,17 @@ class NetworkGrid:
         self._news = threading.Event()
         self._open: dict[str, _Request] = {}
         self._open_of: defaultdict[int, dict[str, _Request]] = defaultdict(dict)  # node → its own
-        self._answered: dict[str, Message] = {}  # request → its reply, that is complete
+        self._answered: dict[str, Message] = {}  # request → its complete reply
         self._greetings: dict[int, _Request] = {}
         self._newcomers: set[int] = set()
         self._told: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REPEATS))
-        self._forgetful: set[int] = set()  # nodes to tell everything, as soon as it may be
+        self._forgetful: set[int] = set()  # nodes to tell everything, as soon as PERIOD allows
         broker.traffic = self
 
     # What the rounds use
 
     def get_node_ids(self) -> list[int]:
-        """Return the nodes that are there now, in order of their sites' names."""
+        """Return the nodes that are connected now, in the order of their sites' names."""
         names = self._broker.names
         there = [node for node in names if self._broker.presence.is_there(node)]
         return sorted(there, key=lambda node: names[node])
@@ -94,9 +94,9 @@ class NetworkGrid:
         return request
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> Iterator[Message]:
-        """Post messages and give the replies as they come, removing each when the next is asked.
+        """Post messages and yield replies as they come. Each is removed when the next is asked for.
 
-        Ends when all have answered, when those that have not are gone, or after `timeout`
+        End when all nodes have answered, when those that have not are gone, or after `timeout`
         seconds.
         """
         deadline = time.monotonic() + timeout
@@ -111,7 +111,7 @@ class NetworkGrid:
                     del waiting[request.key]
                     try:
                         yield read_reply(reply, request.upload, request.key)
-                    finally:  # also when nobody asks for more
+                    finally:  # also when the caller asks for no more
                         self._close(request)
                 left = deadline - time.monotonic()
                 is_there = self._broker.presence.is_there
@@ -123,7 +123,7 @@ class NetworkGrid:
                 self._close(request)
 
     def _taken(self, requests: dict[str, _Request]) -> list[tuple[_Request, Message]]:
-        """Return the requests that are answered by now, each given out once."""
+        """Return the requests that are answered, with their replies. Return each only once."""
         with self._lock:
             keys = [key for key in self._answered if key in requests]
             return [(requests[key], self._answered.pop(key)) for key in keys]
@@ -134,12 +134,12 @@ class NetworkGrid:
             self._open_of[request.node].pop(request.key, None)
             self._answered.pop(request.key, None)
             self._withdraw(request)
-            if request is not self._greetings.get(request.node):  # that is kept to be said again
+            if request is not self._greetings.get(request.node):  # which is kept, to be said again
                 self._state.release(request.content)
-        request.upload.remove()  # without the lock, for it waits for the disk
+        request.upload.remove()  # without the lock, because this waits for the disk
 
     def _say_no_more(self, greeting: _Request) -> None:
-        """Let go of what was kept of a request that is closed, perhaps said again since."""
+        """Release what was kept of a closed request, which may have been posted again since."""
         if greeting.key not in self._open:
             self._withdraw(greeting)
             self._state.release(greeting.content)
@@ -164,22 +164,22 @@ class NetworkGrid:
         return newcomers
 
     def forget(self) -> None:
-        """Say no more what the job is: it has ended."""
+        """Stop telling nodes what the job is, because it has ended."""
         with self._lock:
             while self._greetings:
                 self._say_no_more(self._greetings.popitem()[1])
 
-    # What the broker tells of its nodes
+    # What the broker tells about its nodes
 
     def arrived(self, node: int) -> None:
-        """Tell a new process, which knows nothing, what the job is and then what is unanswered."""
+        """Tell a new process, which knows nothing, its job and then the unanswered requests."""
         with self._lock:
             self._newcomers.add(node)
             self._say_again(node)
         self._news.set()
 
     def asks(self, node: int) -> None:
-        """Say again what got lost. A node that asks for more has read all that it confirmed."""
+        """Post again what got lost. A node that asks for more has read only what it confirmed."""
         with self._lock:
             if node in self._forgetful or any(request.taken for request in self._said(node)):
                 self._say_again(node)
@@ -198,7 +198,7 @@ class NetworkGrid:
                 request.taken.discard(message_id)
 
     def stored(self, node: int) -> None:
-        """Take up what was stored of a node's reply, which may be the last of it."""
+        """Take up the stored part of a node's reply. It may be the last part."""
         with self._lock:
             for request in self._open_of[node].values():
                 for reply in self._state.replies(set(request.posted)):
@@ -225,12 +225,12 @@ class NetworkGrid:
         told.append(now)
         self._forgetful.discard(node)
         for request in self._said(node):
-            self._withdraw(request)  # or a later one might be read first
+            self._withdraw(request)  # else a later request might be read first
             self._post(request)
 
 
 class JobGrid:
-    """Knows the nodes of a job's own sites, and no others that are connected.
+    """Knows only the nodes of a job's own sites, although others may be connected.
 
     Args:
         members: names of the job's sites.
@@ -241,12 +241,12 @@ class JobGrid:
 
     @property
     def names(self) -> dict[int, str]:
-        """Node → name of its site, of those admitted."""
+        """The admitted nodes of the job's sites: node → name of its site."""
         known = self._door.broker.names
         return {node: name for node, name in known.items() if name in self._members}
 
     def get_node_ids(self) -> list[int]:
-        """Return the nodes that are there now, in order of their sites' names."""
+        """Return the job's nodes that are connected now, in the order of their sites' names."""
         names = self.names
         return [node for node in self._grid.get_node_ids() if node in names]
 
@@ -255,5 +255,5 @@ class JobGrid:
         return self._grid.newcomers()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> Iterator[Message]:
-        """Send to these and receive from them, as the grid of all does."""
+        """Send messages and yield the replies. See `NetworkGrid.send_and_receive`."""
         return self._grid.send_and_receive(messages, timeout=timeout)

@@ -1,4 +1,4 @@
-"""Run a job over a Flower grid: rounds, evaluation, checkpoints, and in the end what was made."""
+"""Run a job over a Flower grid: rounds, evaluation, checkpoints, and in the end the adapter."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ Gather = Callable[[RoundError | None], None]
 
 
 def _raise(error: RoundError | None) -> None:
-    """Ask once: what is missing in one process stays missing."""
+    """Raise the error, and so ask only once: what is missing in one process stays missing."""
     if error is not None:
         raise error
 
 
 def _persist(ask: Callable[[], None], gather: Gather) -> None:
-    """Ask the sites until enough have answered, for as long as `gather` sees any use in it."""
+    """Ask the sites until enough have answered, or until `gather` raises an error."""
     gather(None)
     while True:
         try:
@@ -77,9 +77,9 @@ class Job:
 
     Args:
         run: an open run directory, new or resumed.
-        pool: where the server borrows a model for evaluation.
-        site_of: the name of a node, None if it may not take part; by default nodes say it.
-        roster: of the sites that a secure sum may be of.
+        pool: lends the server a model for evaluation.
+        site_of: returns a node's name, None if it may not take part; by default nodes say it.
+        roster: the sites that a secure sum may have.
 
     Attributes:
         proposal: what the sites are asked.
@@ -100,7 +100,7 @@ class Job:
     ) -> None:
         self.config, self.run, self._pool = config, run, pool
         self.recipe = job_recipe(config)
-        method_settings(config)  # refuses what the method has no use for
+        method_settings(config)  # refuses settings that the method has no use for
         with pool.borrow(self.recipe) as worker:
             initial, shapes = public(worker.initial), worker.vector.shapes
             tokenizer = worker.base.tokenizer
@@ -108,7 +108,7 @@ class Job:
             base, begin = config.model.name, config.model.begin
             self.model_facts = {
                 "name": base,
-                # From here on, so that both can be moved together.
+                # Relative to the run directory, so that both can be moved together.
                 "folder": os.path.relpath(base, run.path) if Path(base).is_absolute() else None,
                 "begin": worker.base.begin_digest,
                 "task": config.model.task,
@@ -121,12 +121,12 @@ class Job:
             self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
         measured = " or ".join(config.evaluation.files())
         self._records = run.same_records({measured: [self.examples, self.tuning]})
-        if begin is not None and config.model.begin_as == "merged":  # is a part of this model
+        if begin is not None and config.model.begin_as == "merged":  # a part of this job's model
             (run.path / BEGIN).mkdir(exist_ok=True)
             folder = find_adapter(begin).weights.parent
             for name in (CONFIG, WEIGHTS):
                 shutil.copyfile(folder / name, run.path / BEGIN / name)
-        # Refuses a set that is of no use for this model.
+        # Refuses a synthetic set that is of no use for this model.
         find_method(config.job.method).at_site(self.proposal).held_bytes(initial.value.size)
         self.update = update = update_of(config, initial, shapes)
         kept = run.checkpoint()
@@ -151,7 +151,7 @@ class Job:
             self.baseline = Scores(**found)
 
     def _strategy(self, roster: Roster | None, about: dict[str, Any]) -> Rounds:
-        """Make what asks the sites; the state of a secure sum is kept in the run directory."""
+        """Make the rounds that ask the sites. The run directory keeps the state of a secure sum."""
         kind: type[Rounds] = Rounds
         if roster is not None and self.proposal.shared is not None:
             kind, told = SecureRounds, self.run.sum_file
@@ -160,7 +160,7 @@ class Job:
         return rounds_of(*parts, kind, **about)
 
     def _begin(self, evolution: Evolution) -> None:
-        """Start warm, and keep that: sites refuse a slot that is asked again with other values."""
+        """Start warm, and keep the values. Sites refuse a slot asked again with other values."""
         if evolution.settings.warm_start:
             with self._pool.borrow(self.recipe) as worker:
                 self.update.start_at(warm_start(worker, evolution, self.update.vector))
@@ -173,19 +173,19 @@ class Job:
         return Checkpoint(job, number, state, dict(heads), synthetic, looks, control)
 
     def execute(self, grid: Nodes, listener: Listener, gather: Gather = _raise) -> None:
-        """Run the rounds that are left; every one of them ends in a checkpoint.
+        """Run the rounds that are left. Each of them ends in a checkpoint.
 
-        A round that has too few replies changes nothing and is asked again, under the same slots,
-        as long as `gather` returns: sites that answered give the same reply at no cost.
+        A round that has too few replies changes nothing. It is asked for again, under the same
+        slots, as long as `gather` returns. Sites that answered give the same reply at no cost.
 
         Args:
             listener: called with the metrics of each round, once they are kept.
-            gather: called before every round, and with the error of one that failed; returns when
-                it is worth asking (again), or raises the error.
+            gather: called before every round, and with the error of a round that failed. It
+                returns when it is worth asking (again), or raises the error.
 
         Raises:
-            RoundError: too few sites accept, or answer a round. What is spent stays spent, and
-                the run can be resumed.
+            RoundError: too few sites accept the job, or answer a round. What is spent stays spent,
+                and the run can be resumed.
         """
         run = self.run
         _persist(lambda: self.strategy.propose(grid), gather)
@@ -196,7 +196,7 @@ class Job:
         live.update()
         tracking = None
         try:
-            self._look(grid)  # that was asked last, if nobody knows what became of it
+            self._look(grid)  # the last look, if an interruption left its outcome unknown
             tracking = Tracking(self.config, run, self.rounds)
             for number in range(self._done + 1, self.config.job.rounds + 1):
                 if "ended_early" in run.info:
@@ -212,7 +212,7 @@ class Job:
                 listener(self.rounds[-1])
                 live.update()
         except BaseException:
-            with suppress(Exception):  # on a full disk, say; what ended the job is told
+            with suppress(Exception):  # a full disk, say: the error that ended the job is raised
                 self.save()
             with suppress(OSError, FedprivError):
                 run.stop("interrupted")
@@ -226,10 +226,10 @@ class Job:
         tracking.close(finished=True)
 
     def _look(self, grid: Nodes) -> None:
-        """Look at the sites' held-out records, if that is due after the last round and not done.
+        """Look at the sites' held-out records, if a look is due after the last round and not done.
 
-        The round is kept before anything is asked: from what was kept, an interrupted look is
-        asked again in the same words, and sites answer it as they did.
+        The round is kept before anything is asked. So an interrupted look can be asked for again
+        with exactly the same request, and sites send the same answer.
         """
         due = self._looks_due(self.rounds[-1]["round"]) if self.rounds else 0
         if due <= self._looks:
@@ -244,7 +244,7 @@ class Job:
         self.run.amend(self.rounds, self._checkpoint(row["round"], self.strategy.heads))
 
     def _warn(self) -> None:
-        """Say once that the model is worse than it was, and end the run if that is wished."""
+        """Warn once that the model has become worse, and end the run if the settings say so."""
         number, said = self.rounds[-1]["round"], worse_by_now(self.baseline.eval_loss, self.rounds)
         if not said or number == self.config.job.rounds:
             return
@@ -261,11 +261,11 @@ class Job:
         return 0 if looks is None else looks.due(number, self.config.job.rounds)
 
     def _metrics(self, number: int, started: float) -> dict[str, Any]:
-        """Return what is written of a round; the scores are taken here."""
+        """Score the model, and return the metrics to write for a round."""
         outcome, vector = self.strategy.outcome, self.update.vector
         shown: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
         is_last, every = number == self.config.job.rounds, self.config.evaluation.every
-        is_looked_at = self._looks_due(number) > self._looks  # the scores are a look's centres
+        is_looked_at = self._looks_due(number) > self._looks  # a look needs the scores as centres
         if is_last or is_looked_at or number % every == 0:
             with self._pool.borrow(self.recipe) as worker:
                 shown = dict(scores(worker, vector, self.examples, self.tuning, self.hardest))
@@ -285,10 +285,11 @@ class Job:
         }
 
     def save(self) -> None:
-        """Write the adapter as PEFT reads it, and the synthetic set as records are kept.
+        """Write the adapter in PEFT's format, and the synthetic set as a file of records.
 
-        The embedded base goes beside the adapter, which would send peft to a hub if it named
-        "embedded". The set is post-processing of released values, as the adapter is.
+        The embedded base goes beside the adapter. If the adapter named "embedded" as its base, peft
+        would look for that on a hub. The set is post-processing of released values, as is the
+        adapter.
         """
         folder, config = self.run.path / "adapter", self.config
         with self._pool.borrow(self.recipe) as worker:
@@ -299,14 +300,14 @@ class Job:
                 shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
             worker.model.save_pretrained(folder, save_embedding_layers=False)
         said = card(config.job.name, self.proposal, private=self.run.info["private"])
-        write_atomic(folder / "README.md", said)  # peft's says nothing
+        write_atomic(folder / "README.md", said)  # the one that peft writes says nothing
         write_facts(folder, self.proposal, kind="federated")
         if self.evolution is not None:
             self.run.write_synthetic(self.evolution.records.value)
 
 
 def card(name: str, proposal: Proposal, *, private: bool) -> str:
-    """Write Markdown with the header that model hubs read.
+    """Return an adapter's card: Markdown with the header that model hubs read.
 
     Args:
         name: the job's name.

@@ -1,4 +1,4 @@
-"""The controller of a job, made of its federation file."""
+"""Make the controller of a job from its federation file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedpriv.public_update.controller_run import ControllerRun
 
 
 def control_of(config: JobConfig, vector: TrainableVector) -> ControllerRun | None:
-    """Start the controller of a job that trains this vector; None if the job has no controller.
+    """Start the controller of a job that trains this vector. Return None if the job has none.
 
     Raises:
-        ConfigError: the job's method has no groups, or a setting names none of them.
+        ConfigError: the job's method has no groups, or a setting names a group that does not exist.
     """
     section = config.controller
     if section is None:

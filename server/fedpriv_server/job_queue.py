@@ -1,6 +1,6 @@
 """The jobs of a lasting coordinator: one SQLite file, in which every change is one transaction.
 
-It is read and written by the server and by the commands, at the same time, from several processes.
+The server and the commands read and write it at the same time, from several processes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fedpriv.process import timestamp
 FILE = "queue.db"
 State = Literal["waiting", "running", "finished", "failed", "aborted"]
 ENDED = ("finished", "failed", "aborted")
-_APPLICATION = 0x66707175  # of SQLite's header: whose file this is
-_MIGRATIONS = (  # from each version to the next; never change one that was released
+_APPLICATION = 0x66707175  # application id in SQLite's header: says that the file is ours
+_MIGRATIONS = (  # from each version to the next; never change a released one
     """
     CREATE TABLE jobs (
       id INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT UNIQUE, name TEXT NOT NULL,
@@ -41,10 +41,10 @@ class QueuedJob:
     """A job of the queue.
 
     Attributes:
-        abort: somebody wants it to end.
-        source: the federation file that it was submitted as.
-        why: it ended; empty before.
-        sites: in how many rounds each took part, and how it answered last.
+        abort: whether somebody wants it to end.
+        source: path of the federation file that was submitted.
+        why: the reason why it ended; empty before.
+        sites: site → in how many rounds it took part, and how it answered last.
     """
 
     id: int
@@ -62,10 +62,10 @@ class QueuedJob:
 
     @property
     def config(self) -> JobConfig:
-        """The settings that it was submitted with, whatever became of the file.
+        """The settings with which it was submitted. Later changes of the file don't count.
 
         Raises:
-            ConfigError: this version can't read them.
+            ConfigError: this version can't read the settings.
         """
         try:
             return JobConfig.model_validate_json(self.settings)
@@ -78,7 +78,7 @@ class QueuedJob:
             ) from None
 
     def folder(self, state: Path) -> Path:
-        """Return its run directory, in the state folder of the server."""
+        """Return the job's run directory, in the state folder of the server."""
         return state / "runs" / f"{self.id:04d}-{self.name}"
 
 
@@ -91,10 +91,10 @@ class Queue:
     @classmethod
     @contextlib.contextmanager
     def open(cls, state: Path) -> Iterator[Self]:
-        """Open the queue of a state folder, and make it if it is not there.
+        """Open the queue of a state folder, and make it if it does not exist.
 
         Raises:
-            RunError: it is of a newer version, no queue, damaged, or on a disk that fails.
+            RunError: the file is from a newer version, is no queue, is damaged, or its disk fails.
         """
         path = state / FILE
         try:
@@ -136,7 +136,7 @@ class Queue:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Make one transaction: all of it is on the disk, or nothing."""
+        """Make one transaction: all of it is written to the disk, or nothing."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -146,13 +146,13 @@ class Queue:
         self._database.execute("COMMIT")
 
     def submit(self, config: JobConfig, source: Path, token: str | None = None) -> tuple[int, bool]:
-        """Queue a job; return its number, and whether it is new.
+        """Queue a job. Return its number, and whether it is new.
 
         Args:
-            token: of one that may be submitted again and again, and is queued once.
+            token: a job that is submitted again with the same token is queued only once.
 
         Raises:
-            ConfigError: it names sites that the consortium does not have.
+            ConfigError: the job names sites that the consortium does not have.
         """
         with self._changing():
             if token is not None and (old := self._rows("token = ?", token)):
@@ -177,15 +177,15 @@ class Queue:
             return int(made.lastrowid or 0), True
 
     def jobs(self) -> list[QueuedJob]:
-        """Return all: those that ended in order of their numbers, then the running, the waiting."""
-        ranks = {"running": 1, "waiting": 2}  # in which their places count
+        """Return all jobs: those that ended by number, then the running one, then the waiting."""
+        ranks = {"running": 1, "waiting": 2}  # within each of these, jobs are ordered by place
         return sorted(
             self._rows("true"),
             key=lambda job: (ranks.get(job.state, 0), job.id if job.state in ENDED else 0),
         )
 
     def job(self, number: int) -> QueuedJob:
-        """Return a job by its number. Raises RunError if there is no such job."""
+        """Return a job by its number. Raise RunError if there is no such job."""
         found = self._rows("id = ?", number)
         if not found:
             raise RunError(f"{self._path}: holds no job {number}. Type: fedpriv-server list")
@@ -200,7 +200,7 @@ class Queue:
         ]
 
     def begin(self) -> QueuedJob | None:
-        """Return the job to work at: one that was running when the server ended, or the next."""
+        """Return the job to run: the one that was running when the server ended, or the next."""
         with self._changing():
             found = self._rows("state = 'running'") or self._rows("state = 'waiting'")[:1]
             for job in found:
@@ -211,7 +211,7 @@ class Queue:
         return self.job(found[0].id) if found else None
 
     def end(self, number: int, state: State, why: str, sites: Mapping[str, Any]) -> None:
-        """Keep what became of a job."""
+        """Store how a job ended."""
         with self._changing():
             self._database.execute(
                 "UPDATE jobs SET state = ?, why = ?, sites = ?, ended = ? WHERE id = ?",
@@ -219,7 +219,7 @@ class Queue:
             )
 
     def abort(self, number: int) -> QueuedJob:
-        """End a job: at once if it waits, when its round is over if it runs; return it as it is.
+        """End a job: at once if it waits, when its round is over if it runs. Return the job.
 
         Raises:
             RunError: there is no such job, or it has ended.
@@ -235,10 +235,10 @@ class Queue:
         return self.job(number)
 
     def retry(self, number: int) -> None:
-        """Let a job that failed or was aborted go on where it was, after all that wait.
+        """Let a failed or aborted job go on where it stopped, after all jobs that wait.
 
         Raises:
-            RunError: there is no such job, or it did not end so.
+            RunError: there is no such job, or it neither failed nor was aborted.
         """
         with self._changing():
             self._living(number, "failed", "aborted")
@@ -249,10 +249,10 @@ class Queue:
             )
 
     def reorder(self, number: int, before: int | None = None) -> None:
-        """Put a job that waits before another one, or before all.
+        """Put a waiting job before another waiting job, or before all of them.
 
         Raises:
-            RunError: one of them does not wait.
+            RunError: one of the two does not wait.
         """
         with self._changing():
             self._living(number, "waiting")
@@ -272,7 +272,7 @@ class Queue:
             raise RunError(f"Job {number} is {state}, and not {' or '.join(states)}.")
 
     def admit(self, sites: Iterable[str]) -> None:
-        """Keep which sites the consortium has."""
+        """Store which sites the consortium has."""
         with self._changing():
             self._database.execute("DELETE FROM consortium")
             self._database.executemany("INSERT INTO consortium VALUES (?)", [(s,) for s in sites])

@@ -20,14 +20,14 @@ from fedpriv_server.serve import Link, listening, reason, run_job
 from fedpriv_server.tracking.tracking import check_installed
 
 log = logging.getLogger(__name__)
-LOOK = 1.0  # seconds between two looks at the queue, and at who is back
+LOOK = 1.0  # seconds between two looks at the queue, and at which sites are back
 
 
 def serve_consortium(file: Path, state: Path, *, plain: bool = False) -> None:
-    """Serve the sites of a consortium until stopped; a job that was running goes on.
+    """Serve the sites of a consortium until stopped. A job that was running goes on.
 
     Args:
-        file: with `[server]` and `[[sites]]`.
+        file: a file with `[server]` and `[[sites]]`.
         state: the folder of the queue and the runs.
         plain: speak HTTP without TLS; on a loopback address only.
 
@@ -35,7 +35,7 @@ def serve_consortium(file: Path, state: Path, *, plain: bool = False) -> None:
         ConfigError, EnrolmentError: the address, the certificates or `sites.json` can't be used.
         RunError: the queue can't be used.
         RunningError: another process serves from the folder.
-        KeyboardInterrupt: it was stopped; the job that was running goes on when it starts again.
+        KeyboardInterrupt: the server was stopped. The running job goes on at the next start.
     """
     consortium = load_consortium(file)
     with Queue.open(state) as queue, only_process(state):
@@ -50,7 +50,7 @@ def serve_consortium(file: Path, state: Path, *, plain: bool = False) -> None:
 
 
 class Coordinator:
-    """Runs the jobs of a queue, and settles what is owed of those that ended.
+    """Runs the jobs of a queue, and settles what is owed after those that ended.
 
     Args:
         state: the folder of the queue and the runs.
@@ -70,7 +70,7 @@ class Coordinator:
                 self._remember(job)
 
     def work(self) -> None:
-        """Run the next job, if there is one; and fetch what is owed."""
+        """Run the next job, if there is one, and settle what is owed."""
         job = self._queue.begin()
         if job is not None:
             self._owed.pop(job.id, None)
@@ -80,7 +80,7 @@ class Coordinator:
             log.info("Job %d: %s. %s", job.id, ended[0], ended[1])
             self._remember(job)
             self._link.figures.turn_to(self._state, 0)
-            gc.unfreeze()  # what a job held
+            gc.unfreeze()  # so that the objects of the job can be collected
             gc.collect()
             self._status.update(state="waiting", job="")
         self._settle()
@@ -99,12 +99,12 @@ class Coordinator:
         self._owed = {job: owed for job, owed in self._owed.items() if owed.sites}
 
     def _run(self, job: QueuedJob) -> tuple[State, str, dict[str, object]]:
-        """Run a job to its end; return the state that it comes to, why, and how sites took part."""
+        """Run a job to its end. Return its final state, the reason, and how sites took part."""
         path = job.folder(self._state)
         try:
             config = job.config
             with opened_run(path, config) as run:
-                if run.info["status"] != "finished":  # or this process ended just then
+                if run.info["status"] != "finished":  # else the process ended before it said so
                     check_installed(config.tracking, Path(job.source))
                     gone = {site.name for site in config.sites} - self._members
                     if gone:
@@ -120,10 +120,10 @@ class Coordinator:
             return "failed", reason(error), {}
 
     def _between(self, job: QueuedJob) -> None:
-        """See to other things between two rounds of a job.
+        """Do other work between two rounds of a job: check for an abort, settle what is owed.
 
         Raises:
-            RoundError: somebody aborted it.
+            RoundError: somebody aborted the job.
         """
         if time.monotonic() - self._looked < LOOK:
             return
@@ -134,7 +134,7 @@ class Coordinator:
 
 
 def _end_of(path: Path) -> tuple[str, dict[str, object]]:
-    """Return what a run directory says of the end of its job: why, and how sites took part."""
+    """Read from a run directory why its job ended, and how sites took part."""
     with suppress(FedprivError):
         if (run := RunDirectory.read(path)) is not None and "ended" in run.info:
             return run.info["ended"]["why"], run.info["ended"]["sites"]

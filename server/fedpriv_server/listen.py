@@ -1,4 +1,4 @@
-"""The web server around an app: a port of ours, TLS, and a thread."""
+"""Run the web server around an app, with a port, TLS and a thread of its own."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ STARTING = 30.0  # seconds
 
 @dataclass(frozen=True)
 class ServerTls:
-    """What the server shows, and whether it wants to be shown something.
+    """The server's certificate and key, and whether sites have to show a certificate, too.
 
     Attributes:
-        authority: if given, connections without a certificate of it are refused (mutual TLS).
+        authority: if given, connections without one of its certificates are refused (mutual TLS).
     """
 
     certificate: Path
@@ -42,7 +42,7 @@ class ServerTls:
 
     @classmethod
     def of(cls, section: ServerSection) -> Self:
-        """Return what a federation file says of the server's TLS.
+        """Return what a federation file says about the server's TLS.
 
         Raises:
             EnrolmentError: a file is missing.
@@ -57,10 +57,10 @@ class ServerTls:
 
 
 def checked_certificate(section: ServerSection) -> Description:
-    """Return the server's certificate, if its authority vouches for it now.
+    """Return the server's certificate, if it is signed by its authority and valid now.
 
     Raises:
-        EnrolmentError: a file is missing, or the certificate is out of date or of another key.
+        EnrolmentError: a file is missing, or the certificate is out of date or for another key.
     """
     tls = ServerTls.of(section)
     return check_certificate(
@@ -76,7 +76,7 @@ def address_of(section: ServerSection, source: Path, *, plain: bool) -> tuple[st
     """Return host and port to bind.
 
     Raises:
-        ConfigError: it is not for this machine alone, and there is no TLS.
+        ConfigError: there is no TLS, and the address can be reached from other machines.
     """
     host, _, port = section.bound.rpartition(":")
     host = host.strip("[]")
@@ -94,10 +94,10 @@ def address_of(section: ServerSection, source: Path, *, plain: bool) -> tuple[st
 
 
 def check_ports(section: ServerSection, source: Path, *, plain: bool) -> None:
-    """Refuse a port that somebody else has; nothing is left listening.
+    """Refuse a port that another process uses. Nothing is left listening.
 
     Raises:
-        ConfigError: names the key.
+        ConfigError: names the key of that port.
     """
     host, port = address_of(section, source, plain=plain)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -106,7 +106,7 @@ def check_ports(section: ServerSection, source: Path, *, plain: bool) -> None:
 
 
 def side_ports(section: ServerSection) -> dict[str, str]:
-    """Return where a server listens besides: the key that says so, and host:port."""
+    """Return the other addresses where a server listens: setting's key → host:port."""
     found = {} if section.health is None else {"server.health": section.health}
     if section.metrics_port is not None:
         found["server.metrics_port"] = f"{HOST}:{section.metrics_port}"
@@ -115,15 +115,15 @@ def side_ports(section: ServerSection) -> dict[str, str]:
 
 @contextlib.contextmanager
 def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> Iterator[int]:
-    """Serve `app` while the context lasts; gives the port.
+    """Serve `app` while the context lasts, and yield the port.
 
     Args:
-        address: host and port to bind; port 0 takes a free one.
-        tls: None speaks plain HTTP.
+        address: host and port to bind; port 0 takes a free port.
+        tls: None means plain HTTP.
 
     Raises:
         ConfigError: the address can't be bound.
-        EnrolmentError: certificate and key are not of each other, or can't be read.
+        EnrolmentError: certificate and key do not belong together, or can't be read.
     """
     host, port = address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -153,7 +153,7 @@ def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> It
         ssl_ca_certs=None if tls is None else tls.authority,
         ssl_cert_reqs=ssl.CERT_REQUIRED if tls is not None and tls.authority else ssl.CERT_NONE,
     )
-    # Connections count as files, and must not use up all.
+    # Connections count as open files. The soft limit is raised, so that they don't use up all.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:

@@ -1,4 +1,4 @@
-"""Questions for messages are held open until there is one; so a lost connection shows at once."""
+"""Hold requests for messages open until there is a message. So a lost connection shows at once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-HOLD = 5.0  # seconds that a question is held open, at least
-LONGEST_HOLD = 25.0  # a site hangs up after 30 seconds without a byte
-QUESTIONS = 40.0  # in a second, of all sites together, that are answered with nothing
+HOLD = 5.0  # seconds; a request for messages is held open this long or longer
+LONGEST_HOLD = 25.0  # seconds; a site hangs up after 30 seconds without a byte
+QUESTIONS = 40.0  # requests a second, of all sites together, that are answered without a message
 PATIENCE = 10.0  # seconds without a word after which a site counts as gone
 
 
 class LongPoll:
-    """A bell for each node, and which visit of a node is the latest.
+    """Holds a bell for each node, and knows which visit of a node is the latest.
 
-    `wait` and what belongs to it are for the web server's loop, the rest for any thread.
+    The methods from `visit` on are for the web server's loop. Any thread may call the others.
     """
 
     def __init__(self) -> None:
@@ -28,25 +28,25 @@ class LongPoll:
         self._is_closed = False
 
     def ring(self, node: int) -> None:
-        """Wake a node's request: there may be a message, or it is to be answered without one."""
+        """Wake a node's request. There may be a message, or it is answered without one."""
         loop, bell = self._loop, self._bells.get(node)
         if loop is not None and bell is not None:
             loop.call_soon_threadsafe(bell.set)
 
     def supersede(self, node: int) -> None:
-        """Take no message out of the mailbox for questions of a node that are open by now."""
+        """Give no message to the requests of a node that are already open."""
         self._visits[node] += 1
 
     def close(self) -> None:
-        """Let every question be answered, from now on at once."""
+        """Let every open request be answered now, and each later one at once."""
         self._is_closed = True
         for node in list(self._bells):
             self.ring(node)
 
-    # Of a question, in this order
+    # For one request for messages, in this order
 
     def visit(self, node: int) -> int:
-        """Begin to wait; gives the node's visit, which may be over when the wait is."""
+        """Begin to wait. Return the number of the node's visit, which may end before the wait."""
         self._loop = asyncio.get_running_loop()
         if node not in self._bells:
             self._bells[node] = asyncio.Event()
@@ -54,10 +54,10 @@ class LongPoll:
         return self._visits[node]
 
     async def wait(self, node: int, gone: Callable[[], Awaitable[None]]) -> None:
-        """Wait for a message, or long enough, or until the one who asks goes away.
+        """Wait until there is a message, the hold time is over, or the node has hung up.
 
         Args:
-            gone: returns when the one who asks is gone.
+            gone: returns when the node has hung up.
         """
         bell = self._bells[node]
         if bell.is_set() or self._is_closed:
@@ -72,24 +72,24 @@ class LongPoll:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def is_latest(self, node: int, visit: int) -> bool:
-        """Tell whether the node did not connect anew, and was not turned out, since then."""
+        """Tell whether the node neither connected anew nor was turned out since that visit."""
         return self._visits[node] == visit
 
     def answer(self, node: int) -> None:
-        """Note that the mailbox is looked into now: whatever comes after this rings again."""
+        """Note that the mailbox is read now. A message that comes later rings again."""
         self._bells[node].clear()
 
     def answered(self, node: int) -> None:
-        """Note that a message was taken, and that there is another."""
+        """Note that a message was taken, and that another one waits."""
         self._bells[node].set()
 
 
 class Presence:
-    """When each node was last heard of; safe to use from any thread.
+    """Knows when each node was last heard from. It is safe to use from any thread.
 
     A node is there while it holds a request open, and for `patience` seconds after its last
-    word. A process that is killed is thus missed after `patience` seconds, a cable that is cut
-    no later than that after the request it cut would have ended.
+    word. So a killed process is missed after `patience` seconds. A cut cable is missed at most
+    `patience` seconds after the time when the open request would have ended.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Presence:
 
     @contextmanager
     def waiting(self, node: int) -> Iterator[None]:
-        """Note that a node holds a request open, for as long as it does."""
+        """Count a node as holding a request open while the context lasts."""
         with self._lock:
             self._waiting[node] += 1
         try:
@@ -119,12 +119,12 @@ class Presence:
                 self._heard[node] = self._clock()
 
     def forget(self, node: int) -> None:
-        """Note that a node said goodbye: it is gone from now on, not in `patience` seconds."""
+        """Note that a node said goodbye. It is gone at once, not only after `patience` seconds."""
         with self._lock:
             self._heard.pop(node, None)
 
     def silence(self, node: int) -> float | None:
-        """Return seconds since a node's last word, 0 while it waits; None if it was never there."""
+        """Return seconds since a node's last word: 0 while it waits, None if it was never there."""
         with self._lock:
             if self._waiting[node] > 0:
                 return 0.0

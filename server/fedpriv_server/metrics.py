@@ -1,8 +1,8 @@
-"""What a server says of its job to Prometheus: how far it is, and which sites answer.
+"""What a server tells Prometheus about its job: how far it is, and which sites answer.
 
 Privacy
-    Public figures: what the server was told by every site's ledger, and what it sent. Not how good
-    the model is, or how long anything took: that is in the run directory.
+    The figures are public: what every site's ledger told the server, and what the server sent.
+    They do not say how good the model is, or how long anything took: that is in the run directory.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ FIGURES = (STATE, ROUND, ROUNDS, THERE, ANSWERED, SPENT, COMMITTED, UP, DOWN)
 
 
 class RunFigures:
-    """The figures of a run, told of each round.
+    """Holds the figures of a run, and takes in each round.
 
     Args:
         out: the run directory.
-        rounds: of the job.
+        rounds: how many rounds the job has.
     """
 
     def __init__(self, out: Path, rounds: int) -> None:
@@ -52,13 +52,13 @@ class RunFigures:
         self.turn_to(out, rounds)
 
     def turn_to(self, out: Path, rounds: int) -> None:
-        """Tell of another run from now on."""
+        """Report on another run from now on."""
         self._out, self._rounds = out, rounds
-        self._done: int | None = None  # not known before this process has finished one
+        self._done: int | None = None  # not known before this process has finished a round
         self._sites: Mapping[str, Mapping[str, Any]] = {}
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Take in a round, as it stands in metrics.jsonl."""
+        """Take in a round, as its line in metrics.jsonl says it."""
         self._done, self._sites = row["round"], row["sites"]
         self._up += row["bytes_up"]
         self._down += row["bytes_down"]

@@ -1,4 +1,4 @@
-"""The number format that a job's `compute.dtype = "auto"` came to, kept in its run directory."""
+"""Choose a job's number format for `compute.dtype = "auto"`, and keep it in the run directory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedpriv_server.run_directory import RunDirectory
 
 
 def settle(config: JobConfig, run: RunDirectory, pool: WorkerPool, *, here: bool) -> JobConfig:
-    """Return a job's settings with its number format settled; it stays the same on resume.
+    """Return a job's settings with the number format settled. It stays the same after a resume.
 
     If the settings ask for a format that is slower than float32, the log says by how much.
 
     Args:
-        here: all that computes is on this machine. A trial here says nothing of another machine.
+        here: whether everything is computed on this machine. A trial says nothing of another one.
 
     Raises:
         FedprivError: ``auto`` is tried, and the model can't be loaded or used.

@@ -1,4 +1,4 @@
-"""What is owed when a job has ended: the sites' signed budget reports, and the adapter to them."""
+"""What is owed after a job: the sites owe signed budget reports, and the server the adapter."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ from fedpriv_strategies.messages import (
 
 log = logging.getLogger(__name__)
 PATIENCE = 30.0  # seconds
-SLOWEST = 1e6  # bytes a second, to all sites together, that are waited for
-AGAIN = (60.0, 3600.0)  # seconds before who did not answer is asked again: at first, at most
+SLOWEST = 1e6  # bytes a second, to all sites together: the slowest transfer that is waited for
+AGAIN = (60.0, 3600.0)  # seconds before a silent site is asked again: at first, at most
 
 
 class Owed:
-    """Asks the sites of an ended run, whenever one is back, for what is owed.
+    """Settles what is owed with the sites of an ended run, whenever one of them is back.
 
     Args:
-        clock: seconds, from anywhere on.
+        clock: gives seconds since any fixed time.
     """
 
     def __init__(self, run: RunDirectory, clock: Callable[[], float] = time.monotonic) -> None:
         self._run, self._clock = run, clock
-        self._next: dict[str, float] = {}  # site → when to ask it again
+        self._next: dict[str, float] = {}  # site → time at which to ask it again
         self._pause: dict[str, float] = {}
 
     @property
     def sites(self) -> set[str]:
-        """Names of the sites of which a report is missing, or that have to hear of the adapter."""
+        """Names of the sites whose report is missing, or that have not got the adapter."""
         return {name for names in self._run.owed.values() for name in names}
 
     def settle(self, grid: JobGrid) -> None:
-        """Ask those that are there, each again after a while, and ever less often.
+        """Ask the sites that are connected. Each is asked again after a while, and ever less often.
 
-        Whatever goes wrong is logged: the job has ended all the same.
+        Errors are only logged, because the job has ended all the same.
         """
         try:
             self._settle(grid)
-        except Exception as error:  # a site's report may have what no check thought of
+        except Exception as error:  # a site's report may hold something that no check foresaw
             log.error("Not all that is owed was fetched: %s", str(error) or type(error).__name__)
 
     def _settle(self, grid: JobGrid) -> None:
@@ -104,13 +104,13 @@ class Owed:
 
 
 def collect_reports(grid: Nodes, run: RunDirectory, names: Mapping[int, str]) -> list[str]:
-    """Write ``sites/NAME/budget.json`` of every site that is there; gives those it has none of.
+    """Write ``sites/NAME/budget.json`` for every connected site. Return sites without a report.
 
-    A report is the site's word: that it is whole and of this job is checked, not that it is true.
+    A report is the site's word. It is checked to be whole and of this job, not to be true.
     """
     missing, job = set(names.values()), run.info["job_id"]
     there = [node for node in grid.get_node_ids() if node in names]
-    for life in (True, None):  # sites of an older version refuse the first
+    for life in (True, None):  # sites of an older version refuse a request with `life`
         asked = ReportRequest(job_id=job, life=life)
         messages = [message(asked, node, REPORT, "report") for node in there]
         there = []
@@ -154,15 +154,15 @@ def hand_over(
     vector: Privatised[Vector],
     folder: Path,
 ) -> list[str]:
-    """Send the adapter to sites that released something for it; gives those that did not hear.
+    """Send the adapter to sites that released something for it. Return those that didn't get it.
 
-    The job is finished all the same, so whatever goes wrong is logged. Whether a site could keep
-    the adapter it does not say.
+    The job is finished all the same, so errors are only logged. A site does not say whether it
+    could keep the adapter.
 
     Args:
-        names: node → site, of those to send it to.
+        names: node → site, for the sites to send it to.
         vector: (P,), the adapter's values.
-        folder: where the adapter is, for those who have to be sent it in another way.
+        folder: where the adapter is, for sites that have to be sent it in another way.
     """
     missing = set(names.values())
     try:

@@ -1,4 +1,4 @@
-"""The records of sites, as a federation file has them read."""
+"""Read the records of sites as a federation file describes them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fedpriv.data.spec import DataSpec
 
 
 def spec_of(config: JobConfig) -> DataSpec:
-    """Return how the records of every site are prepared."""
+    """Return the settings by which the records of every site are prepared."""
     unit, most = config.privacy.unit, config.privacy.max_records_per_unit
     columns = config.data.columns
     return DataSpec.of(columns, config.model, unit=unit, max_records_per_unit=most)
 
 
 def written_columns(spec: DataSpec) -> dict[str, str]:
-    """Return field → column of records that are written anew, with the unit's id."""
+    """Return field → column for records that are written anew, including the unit's id."""
     return {**spec.columns, **({} if spec.unit == "record" else {UNIT: spec.unit})}
 
 
 def read_site(site: SiteRecords, spec: DataSpec, cache: Path) -> OwnRecords:
-    """Read the records of a site, with its held-out records apart.
+    """Read the records of a site. Its held-out records are kept apart.
 
     Args:
         cache: where clear text may be written.

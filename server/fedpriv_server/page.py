@@ -1,7 +1,7 @@
-"""The coordinator's page: the queue, the running job, the sites, and what became of earlier jobs.
+"""The coordinator's page: the queue, the running job, the sites, and how earlier jobs ended.
 
-It is served by a process of its own, which reads the state folder anew for each look.
-So it is there whether a server runs or not. It has no buttons.
+A process of its own serves it, and reads the state folder anew for each request.
+So the page is there whether a server runs or not. It has no buttons.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fedpriv_server.status import facts_of, there
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-REFRESH = 5  # seconds between two looks of a browser
-SHOWN = 50  # jobs that ended
+REFRESH = 5  # seconds after which a browser loads the page again
+SHOWN = 50  # ended jobs, at most
 
 
 def page(state: Path) -> str:
@@ -53,7 +53,7 @@ def page(state: Path) -> str:
 
 
 def coordinator_app(state: Path, token: str) -> FastAPI:
-    """Return the app that shows it."""
+    """Return the web app that shows the page."""
     from fastapi import Response
 
     from fedpriv.local_page import html, local_app
@@ -68,7 +68,7 @@ def coordinator_app(state: Path, token: str) -> FastAPI:
 
 
 def _owed(run: Path) -> dict[str, list[str]]:
-    """Return of each site what is owed when a job has ended, in words."""
+    """Return for each site, in words, what is still owed after a job."""
     try:
         kept = json.loads((run / "run.json").read_text(encoding="utf-8"))["owed"]
         said = {"reports": "its budget report is missing", "adapters": "it has not got the adapter"}

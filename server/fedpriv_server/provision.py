@@ -1,7 +1,7 @@
-"""Make what a federation file needs to go over the network: keys, certificates, enrolments.
+"""Make what a federation needs to run over the network: keys, certificates, enrolments.
 
 Running it again makes what is missing and leaves the rest. A key is replaced only where the
-coordinator says so, and one that was replaced or revoked is never accepted again.
+coordinator says so. A key that was replaced or revoked is never accepted again.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 
 @dataclass(frozen=True)
 class ProvisionOptions:
-    """What the coordinator asks for, beyond what is missing.
+    """What the coordinator asks for, beyond making what is missing.
 
     Attributes:
-        days: for which new certificates are good.
-        approve: requests that sites made, to be certified.
-        revoke: sites that are not to be let in again.
-        renew: sites, or ``server``, that get a new certificate and, where it was made here, a
-            new key.
+        days: how many days new certificates are good for.
+        approve: files of sites' requests to be certified.
+        revoke: names of sites that must not be let in again.
+        renew: names of sites, or ``server``, that get a new certificate. They also get a new key,
+            if their key was made here.
         keys_at_sites: make no key for a new site, but wait for its request.
-        encrypt: put the authority's key under a passphrase.
+        encrypt: encrypt the authority's key with a passphrase.
     """
 
     days: int = 365
@@ -72,11 +72,11 @@ class ProvisionOptions:
 
 @dataclass
 class Provisioned:
-    """What there is now.
+    """What the folder holds after provisioning.
 
     Attributes:
         server: what the server's certificate says.
-        done: what was made, in sentences; empty if nothing was missing.
+        done: what was done, in sentences; empty if nothing was missing.
     """
 
     authority: Authority
@@ -94,12 +94,13 @@ def provision(
     """Make what `config` needs in its ``[server] pki`` folder, and carry out `options`.
 
     Args:
-        config: with absolute paths, as `load_job` gives it.
-        passphrase: of the authority's key; asked for only when that is encrypted and needed.
+        config: a job with absolute paths, as `load_job` returns it.
+        passphrase: returns the passphrase of the authority's key. It is called only when the key
+            is encrypted and needed.
 
     Raises:
-        ConfigError: the file, or an order, names something that can't be.
-        EnrolmentError: something in the folder is damaged, missing or contradicts the options.
+        ConfigError: the file or an option names something that can't be.
+        EnrolmentError: something in the folder is damaged or missing, or contradicts the options.
         OSError: the folder can't be written.
         RunningError: another process works in the folder.
     """
@@ -142,7 +143,7 @@ def provision(
 
 @dataclass(frozen=True)
 class _Work:
-    """One run: what it was asked, and what it has done so far."""
+    """Holds one run of provisioning: what it was asked to do, and what it has done so far."""
 
     config: JobConfig
     address: str
@@ -159,7 +160,7 @@ class _Work:
             self.done.append(f"{site.name}: revoked; the server refuses it.")
 
     def site(self, name: str) -> None:
-        """Certify a site of the file, if it is new, has sent a request, or is to be renewed."""
+        """Certify a site of the file if it is new, has sent a request, or has to be renewed."""
         site_keys, request = self.authority.site_keys, self.requests.get(name)
         before = site_keys.sites.get(name)
         if request is not None:
@@ -218,14 +219,14 @@ class _Work:
         self.done.append(f"{site.name}: certified its key {key_shown}, made {where}.")
 
     def server(self) -> Description:
-        """Make the server's key and certificate, if they are missing or for other names."""
+        """Make the server's key and certificate if they are missing or for other names."""
         folder, ca, days = self.authority.folder, self.authority.certificate, self.options.days
         if SERVER in self.options.renew:
             write_key(folder / "server.key", new_key(), replace=True)
         key, path = _own_key(folder / "server.key"), folder / "server.crt"
-        with suppress(EnrolmentError):  # missing, damaged, or of another key or authority
+        with suppress(EnrolmentError):  # missing, damaged, or for another key or authority
             kept = load_certificate(path)
-            starts = describe(kept).starts  # one that expired is replaced by --renew alone
+            starts = describe(kept).starts  # only --renew replaces an expired certificate
             found = check_certificate(kept, ca, use="server", path=path, key=key, now=starts)
             if found.names == self.names:
                 return found
@@ -239,7 +240,7 @@ class _Work:
         return describe(made)
 
     def enrolment(self, site: Site, certificate: x509.Certificate) -> None:
-        """Complete what a site is sent. Its own file is written once, and then left alone."""
+        """Complete the files that a site is sent. Its ``site.toml`` is written only once."""
         folder = private_folder(self._folder(site.name))
         key = folder / "site.key"
         if key.exists() and fingerprint(load_key(key).public_key()) != site.fingerprint:
@@ -254,7 +255,7 @@ class _Work:
         self._manifest(folder / "enrolment.json", certificate)
 
     def _manifest(self, path: Path, certificate: x509.Certificate) -> None:
-        """Write a site's manifest, unless what is there says the same and is signed."""
+        """Write a site's manifest, unless the existing one says the same and is signed."""
         manifest = new_manifest(
             self.authority.certificate,
             certificate,
@@ -280,7 +281,7 @@ class _Work:
 
 
 def _own_key(path: Path) -> PublicKey:
-    """Return the public key of the private key in `path`, which is made if it is missing."""
+    """Return the public key of the private key in `path`. Make the private key if it is missing."""
     if not path.exists():
         write_key(path, new_key())
     return load_key(path).public_key()
@@ -292,10 +293,10 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def server_names(server: ServerSection) -> tuple[str, ...]:
-    """Return the host names and IP addresses of the server's certificate; `address` comes first.
+    """Return the host names and IP addresses for the server's certificate. `address` comes first.
 
     Raises:
-        ConfigError: one is neither.
+        ConfigError: a name is neither a host name nor an IP address.
     """
     host = server.address.rpartition(":")[0].strip("[]")
     found = []
@@ -315,7 +316,7 @@ def server_names(server: ServerSection) -> tuple[str, ...]:
 
 
 def read_requests(paths: Sequence[Path]) -> dict[str, PublicKey]:
-    """Read the public keys that are to be certified, by the name of their site.
+    """Read the public keys to be certified: name of the site → key.
 
     Raises:
         EnrolmentError: a request is damaged, or it is the second request of its site.

@@ -1,4 +1,4 @@
-"""`fedpriv provision`: its options, and in a table who has which certificate until when."""
+"""`fedpriv provision`: its options, and a table of all certificates and when they expire."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The directory of one job: what is written when, so that a crash leaves something to go on from.
+"""The directory of one job: what is written, and when, so that a job can go on after a crash.
 
 run.json       first of all, with status `preparing`: nothing is spent yet; last, why it ended
 metrics.jsonl  one line a round, before its checkpoint; written again with the look after it
-checkpoint/    after every round; what the metrics say beyond it is dropped on resume
+checkpoint/    after every round; metrics of later rounds are dropped on resume
 adapter/       when the job stops, with synthetic.jsonl where a method has a synthetic set
 signed.json    over TLS: the coordinator's signature of the proposal
-begin/         beside it: an adapter that was merged into the base, which it can't do without
-tracking/      what TensorBoard and Weights & Biases are shown, if the federation file asks for it
+begin/         an adapter that was merged into the base; adapter/ is of no use without it
+tracking/      what TensorBoard and Weights & Biases are told, if the federation file asks for it
 sites/NAME/    the site's signed report; in a simulation its ledger, too
-private/NAME/  in a simulation alone: what would be on a site's own machine
+private/NAME/  only in a simulation: what would be on a site's own machine
 
 All but private/ may be handed on: it was released, or is public.
 """
@@ -34,25 +34,25 @@ from fedpriv.process import LOCK, STATUS, only_process, timestamp
 from fedpriv.software import software
 from fedpriv_server.checkpoint import Checkpoint, SumFile
 
-PRIVATE = "private"  # the folder of a run directory that is not to be handed on
+PRIVATE = "private"  # the folder of a run directory that must not be handed on
 
 
 def site_folder(run: Path, name: str) -> Path:
-    """Return the folder where a run directory keeps what may be known of a site."""
+    """Return the folder of a run directory that holds what others may know of a site."""
     return run / "sites" / name
 
 
 def private_site_folder(run: Path, name: str) -> Path:
-    """Return a simulated site's folder for its secrets: keys, and for a time clear text."""
+    """Return a simulated site's folder for its secrets: keys and, for a time, clear text."""
     return run / PRIVATE / name
 
 
 @contextlib.contextmanager
 def only_run(path: Path) -> Iterator[None]:
-    """Be the only process of a run directory, made if need be; an empty one is not left behind.
+    """Be the only process of a run directory. Make it if needed, and leave no empty one behind.
 
     Raises:
-        RunError: it is a file.
+        RunError: `path` is a file.
         RunningError: another process works in it.
     """
     if path.exists() and not path.is_dir():
@@ -62,13 +62,13 @@ def only_run(path: Path) -> Iterator[None]:
         with only_process(path):
             yield
     finally:
-        with contextlib.suppress(OSError):  # a run is in it
+        with contextlib.suppress(OSError):  # not empty, because a run is in it
             path.rmdir()
 
 
 @contextlib.contextmanager
 def opened_run(path: Path, config: JobConfig) -> Iterator[RunDirectory]:
-    """Go on with the run in `path`, or begin one, alone; one that never began is not left behind.
+    """Go on with the run in `path`, or begin one. Remove a run that never began.
 
     Raises:
         RunError, RunningError: see `only_run` and `RunDirectory.open`.
@@ -85,10 +85,10 @@ class RunDirectory:
     """An opened run directory; use `create` or `resume`.
 
     Attributes:
-        path: of the directory.
+        path: path of the directory.
         info: what run.json holds.
-        private_folder: what is not to be handed on, if it is there.
-        sum_file: where it is kept which sites a secure sum is of.
+        private_folder: the folder that must not be handed on, if there is one.
+        sum_file: the file that says which sites are in a secure sum.
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ class RunDirectory:
         held = _read_info(path)
         if held is not None and held["status"] == "preparing":
             if held["config_digest"] == digest(config):
-                job_id = held["job_id"]  # of which people may have been asked already
+                job_id = held["job_id"]  # people may have been asked about it already
             _empty(path)  # stopped before anything was spent
         elif held is not None:
             raise RunError(
@@ -139,7 +139,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path, config: JobConfig) -> RunDirectory:
-        """Go on with the run in `path`, finished or not, or begin one.
+        """Go on with the run in `path`, finished or not, or begin a new one.
 
         Raises:
             RunError: the directory holds another run, or other files.
@@ -153,10 +153,10 @@ class RunDirectory:
 
     @classmethod
     def read(cls, path: Path) -> RunDirectory | None:
-        """Return the run in a directory, to be looked at; None if there is none.
+        """Return the run in a directory, only to read it. Return None if there is no run.
 
         Raises:
-            RunError: its record can't be read.
+            RunError: its run.json can't be read.
         """
         info = _read_info(path)
         return None if info is None else cls(path, info)
@@ -166,7 +166,7 @@ class RunDirectory:
         """Go on with a run that was stopped.
 
         Raises:
-            RunError: there is none, it is finished, or its settings were others.
+            RunError: there is no run, it is finished, or it was started with other settings.
         """
         info = _read_info(path)
         if info is None or info["status"] == "preparing":
@@ -190,10 +190,11 @@ class RunDirectory:
     def same_records(self, own: Mapping[str, Any]) -> dict[str, str]:
         """Return a short digest of the coordinator's examples at each key, the same as at first.
 
-        Of 32 bits, for run.json may be handed on: the base model's loss on them says as much.
+        It has only 32 bits, as run.json may be handed on. The base model's loss on them says as
+        much.
 
         Raises:
-            RunError: the run began with others, and goes on.
+            RunError: the run began with other examples, and is not finished.
         """
         written = {key: json.dumps(examples, default=vars) for key, examples in own.items()}
         found = {key: sha256(text.encode())[-8:] for key, text in written.items()}
@@ -207,7 +208,7 @@ class RunDirectory:
         return found
 
     def ready(self, **facts: Any) -> None:
-        """Mark the run as running: from here on budgets are spent."""
+        """Mark the run as running. From here on budgets are spent."""
         self.info.update(facts, status="running")
         self.info.pop("ended", None)
         self._write()
@@ -215,27 +216,28 @@ class RunDirectory:
     def stop(self, status: str) -> None:
         """Mark the run as `interrupted` or `finished`."""
         self.info["status"] = status
-        # To the day where records are not public: how long it took depends on who was sampled.
+        # Only the day, unless records are public: how long it took depends on who was sampled.
         shown = None if self.info["job"].get("data_is_public") else len("2000-01-01")
         self.info["finished"] = timestamp()[:shown] if status == "finished" else None
         self._write()
 
     def keep_end(self, why: str, sites: Mapping[str, Any]) -> None:
-        """Keep why the job ended, and what is known of each site: how often it took part."""
+        """Store why the job ended, and what is known of each site: how often it took part."""
         self.info["ended"] = {"why": why, "sites": sites}
-        with contextlib.suppress(OSError):  # on a full disk, say: what ended the job is told
+        with contextlib.suppress(OSError):  # a full disk, say; it must not hide what ended the job
             self._write()
 
     def keep_outside(self, scores: Mapping[str, Any]) -> None:
-        """Keep the scores of sites that took no part, whose records are public."""
+        """Store the scores of sites that took no part, whose records are public."""
         self.info["outside"] = scores
         self._write()
 
     @property
     def owed(self) -> dict[str, list[str]]:
-        """Sites whose `reports` are missing, and those that have to hear of `adapters`.
+        """The sites whose `reports` are missing, and those that have not got the adapter.
 
-        An older run says nothing of it: there, those are missing that released something.
+        An older run says nothing about this. There, the reports of all sites that released
+        something are owed, unless their files exist.
         """
         if "owed" in self.info or self.info["status"] != "finished":
             return self.info.get("owed") or {"reports": [], "adapters": []}
@@ -245,12 +247,12 @@ class RunDirectory:
         return {"reports": sorted({*heads} - {*there}), "adapters": []}
 
     def owe(self, *, reports: Collection[str], adapters: Collection[str]) -> None:
-        """Keep whose report is missing, and who has to hear of the adapter."""
+        """Store whose report is missing, and which sites have not got the adapter."""
         self.info["owed"] = {"reports": sorted(reports), "adapters": sorted(adapters)}
         self._write()
 
     def discard(self) -> None:
-        """Remove a run that failed before it began, but for why it ended, if that is known."""
+        """Remove a run that failed before it began. Keep why it ended, if that is known."""
         if self.info["status"] == "preparing":
             _empty(self.path, {LOCK, *(("run.json", STATUS) if "ended" in self.info else ())})
 
@@ -258,7 +260,7 @@ class RunDirectory:
         """Read the newest checkpoint, if there is one.
 
         Raises:
-            RunError: it can't be read, or it belongs to another job.
+            RunError: the checkpoint can't be read, or belongs to another job.
         """
         path = self._checkpoint_path
         if not path.exists():
@@ -269,7 +271,7 @@ class RunDirectory:
         return found
 
     def begin(self, checkpoint: Checkpoint) -> None:
-        """Keep what a job begins with, where making it again might make something else.
+        """Store what a job begins with, because making it again might give something else.
 
         Raises:
             RunError: there is no room, or the disk fails.
@@ -278,7 +280,7 @@ class RunDirectory:
             checkpoint.write(self._checkpoint_path)
 
     def save(self, metrics: dict[str, Any], checkpoint: Checkpoint) -> None:
-        """Keep a finished round: its metrics, then the checkpoint that makes it count.
+        """Store a finished round: its metrics, then the checkpoint that makes it count.
 
         Raises:
             RunError: there is no room, or the disk fails.
@@ -291,7 +293,7 @@ class RunDirectory:
             checkpoint.write(self._checkpoint_path)
 
     def amend(self, rounds: Sequence[Mapping[str, Any]], checkpoint: Checkpoint) -> None:
-        """Keep what became known of a round that was kept before: a look at held-out records.
+        """Add a look at held-out records to a round that was stored before.
 
         Args:
             rounds: the metrics of all rounds so far.
@@ -314,7 +316,7 @@ class RunDirectory:
             ) from None
 
     def rounds(self, last: int) -> list[dict[str, Any]]:
-        """Read the metrics of the rounds up to `last`; later lines, and half of one, are dropped.
+        """Read the metrics of the rounds up to `last`. Later and incomplete lines are dropped.
 
         Raises:
             RunError: the file can't be read.
@@ -338,7 +340,7 @@ class RunDirectory:
         return kept
 
     def write_synthetic(self, records: Sequence[Mapping[str, str]]) -> None:
-        """Keep a synthetic set as records are kept, with a job's fields as columns."""
+        """Write a synthetic set as a file of records, with the job's fields as columns."""
         _write_lines(self.path / "synthetic.jsonl", records, ensure_ascii=False)
 
     def _write(self) -> None:
@@ -350,7 +352,7 @@ _SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
 
 
 def _metrics(line: bytes) -> dict[str, Any] | None:
-    """Read the metrics in a line; None if the line was cut short or is not one of ours."""
+    """Read the metrics in a line. Return None if the line was cut short or is not ours."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -364,7 +366,7 @@ def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]], **options: bool)
 
 
 def _empty(path: Path, spared: Collection[str] = (LOCK,)) -> None:
-    """Remove what is in a run directory, but for the lock of the process at work."""
+    """Remove what is in a run directory, except the files named in `spared`."""
     for item in path.iterdir():
         if item.is_dir():
             shutil.rmtree(item, ignore_errors=True)

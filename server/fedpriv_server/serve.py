@@ -1,6 +1,6 @@
-"""A job over the network: listen, let the sites of `sites.json` in, run the rounds.
+"""Run a job over the network: listen, let the sites of `sites.json` in, run the rounds.
 
-What listens stays for as many jobs as there are: one for `serve`, those of a queue for
+The listener stays for as many jobs as there are: one for `serve`, those of a queue for
 `fedpriv_server.lasting`.
 """
 
@@ -45,12 +45,12 @@ from fedpriv_server.site_keys import SiteKeys
 from fedpriv_server.tracking.tracking import check_installed
 
 log = logging.getLogger(__name__)
-YOUNG = 50_000  # objects more than there were, between two looks at the newest of them
+YOUNG = 50_000  # new objects between two garbage collections of the newest objects
 
 
 @dataclass
 class Link:
-    """A server that listens: whom it lets in, and what it says to them."""
+    """A server that listens: which sites it lets in, and how it talks to them."""
 
     door: Door
     grid: NetworkGrid
@@ -59,9 +59,9 @@ class Link:
 
 
 def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) -> RunDirectory:
-    """Run a job with the sites of its `sites.json`; go on with it if it was stopped before.
+    """Run a job with the sites of its `sites.json`. Go on with it if it was stopped before.
 
-    Of a finished job it fetches what sites still owe, or are owed, if they come back in time.
+    If the job is finished, settle what sites still owe, or are owed, if they come back in time.
 
     Args:
         out: the run directory, new or of the same job.
@@ -103,9 +103,9 @@ def listening(
     """Let sites in at the server's port, and serve health and metrics, while the context lasts.
 
     Args:
-        sites: names of those that may come.
-        folder: of this process.
-        source: the file, for messages.
+        sites: names of the sites that may connect.
+        folder: the folder of this process.
+        source: the federation file, for messages.
 
     Raises:
         ConfigError, EnrolmentError: see `serve`.
@@ -131,13 +131,13 @@ def listening(
 def run_job(
     config: JobConfig, run: RunDirectory, link: Link, between: Callable[[], None] = lambda: None
 ) -> None:
-    """Run a job, or go on with it, and keep with it why it ended and who took part.
+    """Run a job, or go on with it. Store with the run why it ended and which sites took part.
 
     Args:
-        between: called whenever nothing is asked; it may raise what ends the job.
+        between: called while no request is open; it may raise the error that ends the job.
 
     Raises:
-        FedprivError: what ended the job before its last round.
+        FedprivError: the error that ended the job before its last round.
     """
     grid = JobGrid(link.grid, link.door, {site.name for site in config.sites})
     status = Status(run.path, job=run.info["job_id"], state="preparing", sites={}, problem="")
@@ -174,11 +174,11 @@ def run_job(
 
 
 def collect_garbage_rarely() -> None:
-    """Collect garbage less often, and never look again at what is loaded by now.
+    """Collect garbage less often, and never look again at objects that exist already.
 
-    A web request makes a few hundred objects. With Python's own thresholds, a server of a thousand
-    sites spends a third of its time on looking at the requests that they hold open. Requests with
-    a large body are collected by their bytes (`fedpriv_server.bounds`).
+    A web request makes a few hundred objects. With Python's own thresholds, a server with a
+    thousand sites spends a third of its time on looking at the requests that they hold open.
+    For requests with large bodies, `fedpriv_server.bounds` collects after so many bytes.
     """
     gc.collect()
     gc.freeze()
@@ -186,7 +186,10 @@ def collect_garbage_rarely() -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return why a job ended; of what is not ours the class alone, as its text may say anything."""
+    """Return why a job ended.
+
+    For an unexpected error return only its class, because its text may quote anything.
+    """
     if isinstance(error, FedprivError):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -216,7 +219,7 @@ def _collect(job: Job, run: RunDirectory, grid: JobGrid) -> None:
         missing = set(collect_reports(grid, run, grid.names)) & job.strategy.heads.keys()
         run.owe(reports=missing, adapters=run.owed["adapters"])
         write_report(run.path, alive=False)
-    except Exception as error:  # it must not hide what ended the job
+    except Exception as error:  # this must not hide what ended the job
         log.error("The reports were not written: %s", error)
 
 
@@ -249,7 +252,7 @@ def _wait_for_owed(run: RunDirectory, link: Link, members: Set[str], patience: f
 def _checked(
     section: ServerSection, source: Path, *, plain: bool
 ) -> tuple[tuple[str, int], ServerTls | None, Any]:
-    """Return where to listen, and with which certificate until when; refuse what can't be used."""
+    """Return the address, the TLS files and the certificate's end. Refuse what can't be used."""
     address = address_of(section, source, plain=plain)
     SiteKeys.read(section.pki / "sites.json")
     if plain:

@@ -1,4 +1,4 @@
-"""A job's proposal is signed once, with the server's key, and the signature kept with the run."""
+"""Sign a job's proposal once with the server's key, and keep the signature with the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIGNATURE = "signed.json"  # in a run directory
 
 
 def signature_of(proposal: Proposal, run: RunDirectory, tls: ServerTls | None) -> Signed | None:
-    """Return the signature of a job's proposal; None where there is no authority to vouch for it.
+    """Return the signature of a job's proposal. Return None if no authority can vouch for it.
 
     Raises:
         ConfigError: the job has not begun, and its statement has expired.
@@ -34,7 +34,7 @@ def signature_of(proposal: Proposal, run: RunDirectory, tls: ServerTls | None) -
             raise RunError(f"{path}: can't be read. Remove it, to sign anew.") from None
         certificate = parse_certificate(signed.certificate.encode(), path)
         if tls is None or datetime.now(UTC) < certificate.not_valid_after_utc:
-            return signed  # else no site that begins now would take it
+            return signed  # no site that begins now would take an expired certificate
     if proposal.has_expired and run.info["status"] == "preparing":
         assert proposal.statement is not None
         raise ConfigError(
@@ -54,7 +54,7 @@ def sign_proposal(proposal: Proposal, key: PrivateKey, certificate: bytes) -> Si
     """Sign a proposal now.
 
     Args:
-        certificate: the server's, in PEM; `key` is its private half.
+        certificate: the server's certificate, in PEM; `key` is its private key.
     """
     at = datetime.now(UTC).replace(microsecond=0)
     signature = key.sign(signed_content(proposal, at), ECDSA).hex()

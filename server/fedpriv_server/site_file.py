@@ -1,4 +1,4 @@
-"""The first draft of a site's own file: what the coordinator knows, the rest left to the site."""
+"""Draft a site's own file. The coordinator fills in what it knows, the site adds the rest."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BEGIN = """\
 
 
 def site_file(config: JobConfig, name: str, address: str) -> str:
-    """Write the text of ``site.toml`` for a site.
+    """Return the text of ``site.toml`` for a site.
 
-    The lines that only its administrator can know are comments, so that the file is refused
-    until they are filled in.
+    Values that only its administrator can know are comments. So the file is refused until they
+    are filled in.
     """
     model = config.model
     known = {
@@ -40,7 +40,7 @@ def site_file(config: JobConfig, name: str, address: str) -> str:
         "r": config.lora.r,
         "colluding": 1 if config.max_colluding is None else config.max_colluding,
     }
-    is_elsewhere = Path(model.name).is_absolute()  # a folder of the coordinator's
+    is_elsewhere = Path(model.name).is_absolute()  # a folder on the coordinator's machine
     where = Path(model.name).name if is_elsewhere else model.name
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         {key: _toml(value) for key, value in known.items()},
@@ -51,11 +51,11 @@ def site_file(config: JobConfig, name: str, address: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """Write a value of a TOML file."""
+    """Return a value as it is written in a TOML file."""
     if isinstance(value, Mapping):
         pairs = ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items())
         return f"{{ {pairs} }}"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     text = json.dumps(value, ensure_ascii=False)
-    return text.replace("\x7f", "\\u007f")  # which TOML, unlike JSON, wants escaped
+    return text.replace("\x7f", "\\u007f")  # TOML, unlike JSON, wants this character escaped

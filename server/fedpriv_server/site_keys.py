@@ -1,7 +1,7 @@
-"""``sites.json``: which sites there are, by which keys they are known, and which are revoked.
+"""``sites.json``: which sites there are, their keys, and which sites are revoked.
 
-`fedpriv provision` writes it and a running server reads it, again whenever it has changed. It
-holds no secret, but whoever can change it decides who is let in.
+`fedpriv provision` writes it. A running server reads it, again whenever it has changed. It
+holds no secret, but anybody who can change it decides which sites are let in.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Site:
     """A site as the coordinator knows it.
 
     Attributes:
-        key_made: where its private key was made: here, at the coordinator's, or at the site.
-        certificate: None while the site's request is awaited.
-        revoked: when it was.
+        key_made: where its private key was made: "here", by the coordinator, or at the "site".
+        certificate: its certificate; None while the site's request is awaited.
+        revoked: when the site was revoked; None if it was not.
         retired: fingerprints of keys that it had before; none is ever accepted again.
     """
 
@@ -47,7 +47,7 @@ class Site:
 
     @cached_property
     def public_key(self) -> bytes | None:
-        """PEM, as Flower names a node."""
+        """The public key in PEM, by which Flower knows a node."""
         return None if self.certificate is None else public_pem(self.certificate.public_key())
 
     @property
@@ -63,7 +63,7 @@ class Site:
         return None if self.certificate is None else self.certificate.not_valid_after_utc
 
     def status(self, now: datetime | None = None) -> Status:
-        """Return the status of the site; only an active site may take part."""
+        """Return the status of the site. Only an active site may take part."""
         if self.revoked is not None:
             return "revoked"
         if self.expires is None:
@@ -72,10 +72,10 @@ class Site:
 
 
 class SiteKeys:
-    """The sites of a federation: `SiteKeys.read` them.
+    """Holds the sites of a federation. `SiteKeys.read` reads them.
 
     Attributes:
-        sites: by name.
+        sites: name → site.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,17 +88,17 @@ class SiteKeys:
         """Read the keys that `path` holds.
 
         Raises:
-            EnrolmentError: it can't be read, is damaged, or contradicts itself.
+            EnrolmentError: the file can't be read, is damaged, or contradicts itself.
         """
         site_keys = cls(path)
         site_keys.reload_if_changed()
         return site_keys
 
     def reload_if_changed(self) -> bool:
-        """Read the file again if it was replaced; True if it was.
+        """Read the file again if it has changed. Return whether it had.
 
         Raises:
-            EnrolmentError: see `read`; the sites stay what they were.
+            EnrolmentError: see `read`; the sites stay as they were.
         """
         stamp = self._stamp_now()
         if stamp == self._stamp:
@@ -110,14 +110,14 @@ class SiteKeys:
         return True
 
     def admissible(self, now: datetime | None = None) -> list[Site]:
-        """Return the sites that may take part: not revoked, not expired, not still awaited."""
+        """Return the sites that may take part: neither revoked, nor expired, nor still awaited."""
         return [site for site in self.sites.values() if site.status(now) == "active"]
 
     def write(self, *sites: Site) -> None:
-        """Replace the sites of these names, or add them, in the file and here.
+        """Add these sites, or replace those of the same names, in the file and in memory.
 
         Raises:
-            EnrolmentError: two sites would have one key, or a site one that was retired.
+            EnrolmentError: two sites would have the same key, or a site a retired one.
         """
         after = self.sites | {site.name: site for site in sites}
         _check(list(after.values()), self.path)
@@ -162,7 +162,7 @@ class _File(Section):
 
 
 def _check(sites: list[Site], path: Path) -> None:
-    """Check that a name is there once, its certificate has it, and no other has or had its key."""
+    """Check that names are unique and in their certificates, and no key is shared or retired."""
     retired = {one for site in sites for one in site.retired}
     names: set[str] = set()
     keys: set[str] = set()

@@ -1,4 +1,4 @@
-"""What `fedpriv-server status` says: whether a server runs, and what became of its job."""
+"""What `fedpriv-server status` says: whether a server runs, and how its job stands."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedpriv.process import STATUS, read_status
 from fedpriv.report.figures import when
 from fedpriv_server.job_queue import Queue
 
-LATELY = timedelta(minutes=1)  # who was not heard of since then is not there
+LATELY = timedelta(minutes=1)  # a site that was not heard from since then is not there
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """Return what is known of the server of a folder, of its job, and of its sites.
+    """Return what is known about the server of a folder, its job and its sites.
 
-    A site is `there` while a server runs that heard of it in the last minute.
+    A site is `there` while a server runs that heard from it in the last minute.
 
     Raises:
         RunError: no server has worked there.
@@ -29,18 +29,18 @@ def facts_of(folder: Path) -> dict[str, Any]:
     if "state" not in facts:
         raise RunError(f"{folder}: no server has worked here.")
     if not facts["running"] and facts["state"] not in ("finished", "stopped"):
-        # what it last waited for is no longer so
+        # the problem that it last wrote down no longer counts
         facts |= {"state": "stopped", "problem": "Start the server again, and it goes on."}
     since = datetime.now(UTC) - LATELY
     for site in facts["sites"].values():
         heard = site.setdefault("heard", None)
-        lately = heard is None or datetime.fromisoformat(heard) >= since  # None: of an older server
+        lately = heard is None or datetime.fromisoformat(heard) >= since  # None: an older server
         site["there"] = bool(site["there"] and facts["running"] and lately)
     return facts
 
 
 def facts_of_lasting(state: Path) -> dict[str, Any]:
-    """Return the same of a server that lasts, with its job's own as `run` while there is one.
+    """Return the facts of a lasting server, with those of its running job, if any, as `run`.
 
     Raises:
         RunError: no server has worked there, or its queue can't be read.

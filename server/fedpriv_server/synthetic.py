@@ -1,4 +1,4 @@
-"""The synthetic set of a job, as its file asks for it."""
+"""Make the synthetic set of a job, as its federation file asks for it."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def evolution_of(
     folder: Path,
     kept: Privatised[Sequence[Record]] | None = None,
 ) -> Evolution | None:
-    """Make the set before the first round, with its changes; None for a job without a set.
+    """Make the synthetic set, and what makes it evolve. Return None for a job without a set.
 
     Args:
         pool: lends the model that is trained.
-        vector: returns the trained values as they are now.
+        vector: returns the present trained values.
         folder: holds a service's answers, and a cache while public records are read.
-        kept: the set as it is by now; None at the beginning.
+        kept: the set of a job that goes on; None at the beginning.
 
     Raises:
         DataError, ConfigError: the records to begin with can't be read, or are too few.
@@ -77,13 +77,13 @@ def evolution_of(
 def generator_of(
     config: JobConfig, trained: Callable[[], AbstractContextManager[Model]], answers: Path
 ) -> Generator | None:
-    """Return the generator of new records for a job; None for a job without one.
+    """Return the generator of new records for a job. Return None for a job without one.
 
     Args:
         trained: lends the model that is trained, with its present values.
 
     Raises:
-        ConfigError: it can't make records of this job.
+        ConfigError: the generator can't make records for this job.
         ModelError: there is no such model.
     """
     settings = config.synthetic and config.synthetic.generator
@@ -136,7 +136,7 @@ def generator_of(
 
 
 def _prior(config: JobConfig, settings: GeneratorSection) -> dict[str, float]:
-    """Return the share of each label, by public settings."""
+    """Return label → its share, from public settings."""
     for label in settings.label_prior:
         if label not in config.model.labels:
             raise ConfigError(
@@ -149,7 +149,7 @@ def _prior(config: JobConfig, settings: GeneratorSection) -> dict[str, float]:
 
 
 def synthetic_records(config: JobConfig, cache_dir: Path) -> list[Record]:
-    """Read the public records that a synthetic set begins with, as texts; none without a file.
+    """Read the public records that a synthetic set begins with, as texts (none without a file).
 
     Raises:
         DataError: the records can't be read.

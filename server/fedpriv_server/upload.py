@@ -1,13 +1,13 @@
-"""The reply to one request, while it comes and until it was used.
+"""Holds the reply to one request, while it arrives and until it has been used.
 
-It may look like this: a message, a few records, and arrays of one chunk each.
+It may look only like this: a message, a few records, and arrays of one chunk each.
 
     Message ── RecordDict ─┬─ ConfigRecord
                            └─ ArrayRecord ── Array ── ArrayChunk
 
-Its references are held to this when it is announced, before anything is kept of it, and each of
-its objects to what was announced when it comes. So nothing has to be walked, joined or repeated
-later that a site could have made larger than what it sent.
+The references are checked against this shape when the reply is announced, before anything is
+stored. Each object is checked against the announcement when it arrives. So nothing has to be
+walked, joined or repeated later that a site could have made larger than what it sent.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from fedpriv_server.flower import messages
 from fedpriv_server.flower.state import LARGE
 from fedpriv_strategies.messages import BYTES, REPLY
 
-SLACK = 1 << 20  # bytes of a reply beside its values
+SLACK = 1 << 20  # bytes that a reply may have beside its values
 RECORDS = 4
-LARGEST_WHOLE = 2 * wire.WHOLE  # with the heads of its records
-_SMALL = 64 << 10  # bytes of an object that only says what belongs together
+LARGEST_WHOLE = 2 * wire.WHOLE  # bytes, with the heads of its records
+_SMALL = 64 << 10  # most bytes of an object that only says which others belong together
 _KINDS = (
     ({"Message"}, _SMALL),
     ({"RecordDict"}, _SMALL),
     ({"ConfigRecord", "ArrayRecord"}, SLACK),
     ({"Array"}, _SMALL),
-    ({"ArrayChunk"}, 4 * wire.BLOCK + 1024),  # with the heads of NumPy's format and of Flower's
+    ({"ArrayChunk"}, 4 * wire.BLOCK + 1024),  # with the headers of NumPy's format and of Flower's
 )
 _ARRAY = 3  # the level of an Array
 
 
 @dataclass(frozen=True)
 class UploadLimits:
-    """What a reply may take.
+    """How large a reply may be.
 
     Attributes:
-        size: bytes of all its objects.
-        arrays: how many it may have.
+        size: most bytes of all its objects together.
+        arrays: most arrays.
     """
 
     size: int = SLACK
@@ -55,9 +55,9 @@ class UploadLimits:
 
     @classmethod
     def of_reply_to(cls, content: RecordDict) -> UploadLimits:
-        """Allow a reply no more values than were sent, in any of the wire's formats.
+        """Allow a reply as many values as were sent, in any of the wire's formats.
 
-        Allow it further bytes, if the message says that its reply may have them.
+        Allow further bytes if the message says that its reply may have them.
         """
         arrays = [array for record in content.array_records.values() for array in record.values()]
         stated = content.config_records[REPLY][BYTES] if REPLY in content.config_records else 0
@@ -68,20 +68,20 @@ class UploadLimits:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a reply an object belongs: how deep, and above which others."""
+    """Where in a reply an object belongs: its depth, and the objects below it."""
 
     level: int
     children: tuple[str, ...]
 
 
 def outline(tree: messages.ObjectTree, limits: UploadLimits, whole: int = 0) -> dict[str, Place]:
-    """Return the place of each object of a reply, by its id.
+    """Return object id → place, for each object of a reply.
 
     Args:
-        whole: bytes of the content, if it came with the announcement: then all is one object.
+        whole: bytes of the content, if it came with the announcement; then all is one object.
 
     Raises:
-        ProtocolError: the reply is of another shape, or larger than it may be.
+        ProtocolError: the reply has another shape, or is larger than allowed.
     """
     if whole > LARGEST_WHOLE:
         raise ProtocolError(f"A whole reply of {whole} bytes; {LARGEST_WHOLE} are enough.")
@@ -106,36 +106,36 @@ def outline(tree: messages.ObjectTree, limits: UploadLimits, whole: int = 0) -> 
 
 
 def check(content: bytes, place: Place) -> None:
-    """Check that an object is of the kind and with the references that were announced.
+    """Check that an object has the kind and the references that were announced.
 
     Raises:
-        ProtocolError: it is not, or is larger than any such object.
+        ProtocolError: it has others, or is larger than any such object.
     """
     kinds, largest = _KINDS[place.level]
     if len(content) > largest:
         raise ProtocolError(f"An object of {len(content)} bytes; {largest} are enough.")
     try:
         kind, children = messages.object_head(content)
-    except Exception as error:  # whatever a site may have put together
+    except Exception as error:  # a site may have sent anything
         raise ProtocolError(f"An object can't be read ({type(error).__name__}).") from None
     if kind not in kinds or tuple(children) != place.children:
         raise ProtocolError("An object is not what was announced.")
 
 
 class Upload:
-    """What a site sends toward the reply to one request. Safe to use from any thread.
+    """Collects what a site sends for its reply to one request. It is safe to use from any thread.
 
-    It shares nothing with other replies or with what the server says, so that nobody can get in
-    the way of another, and goes as a whole. What has come of a reply counts for the next one to
-    the same request, after the site was asked again.
+    It shares nothing with other replies or with the server's own messages, so that no site can get
+    in the way of another. It is removed as a whole. Objects that have come also count for the next
+    reply to the same request, after the site was asked again.
 
     Args:
-        node: who may reply.
-        folder: for what is large; made when needed.
-        limits: what the reply may take.
+        node: the node that may reply.
+        folder: where large objects are kept; it is made when needed.
+        limits: how large the reply may be.
 
     Attributes:
-        session: names the upload while objects are sent, to its site alone.
+        session: names the upload while objects are sent; only its site knows it.
     """
 
     def __init__(self, node: int, folder: Path, limits: UploadLimits) -> None:
@@ -143,18 +143,18 @@ class Upload:
         self.session: str | None = None
         self._folder, self._limits = folder, limits
         self._lock = threading.Lock()
-        self._replies: dict[str, str] = {}  # message → the one reply to it
+        self._replies: dict[str, str] = {}  # message → id of the one reply to it
         self._reply = ""
         self._places: dict[str, Place] = {}
-        self._sizes: dict[str, int] = {}  # of what has come
+        self._sizes: dict[str, int] = {}  # bytes of each object that has come
         self._small: dict[str, bytes] = {}
         self._is_settled = False
 
     def announce(self, message_id: str, tree: messages.ObjectTree, content: bytes) -> None:
-        """Expect the objects of a reply to a message, or keep a content that came at once.
+        """Expect the objects of a reply to a message, or keep a content that came with it.
 
         Raises:
-            ProtocolError: no reply looks like that, or another was announced already.
+            ProtocolError: no reply looks like that, or another one was announced already.
         """
         places = outline(tree, self._limits, len(content))
         with self._lock:
@@ -180,8 +180,8 @@ class Upload:
         """Keep an object.
 
         Raises:
-            ProtocolError: it is not expected, not what its name says, or too large.
-            OSError: there is no space.
+            ProtocolError: the object is not expected, is not what its name says, or is too large.
+            OSError: the disk is full, or fails.
         """
         if messages.object_id_of(content) != key:
             raise ProtocolError("An object is not what its name says.")
@@ -205,7 +205,7 @@ class Upload:
                 raise
 
     def take(self, reply: str) -> bool:
-        """Tell whether all of a reply is there. If so, it stays as it is until it is removed."""
+        """Tell whether a reply is complete. If so, it no longer changes until it is removed."""
         with self._lock:
             if reply == self._reply and self._sizes.keys() == self._places.keys():
                 self._is_settled = True
@@ -213,10 +213,10 @@ class Upload:
             return False
 
     def read(self) -> RecordDict:
-        """Return the content of the reply taken; its arrays are read one by one when asked for.
+        """Return the content of the taken reply. Each array is read only when it is asked for.
 
         Raises:
-            Exception: of any kind; the objects are only known to have the right references.
+            Exception: of any class; the objects are only known to have the right references.
         """
         if not (inside := self._places[self._reply].children):
             return messages.whole_content(self._get(self._reply))
@@ -237,7 +237,7 @@ class Upload:
         return content
 
     def remove(self) -> None:
-        """Forget everything, and accept nothing any more."""
+        """Remove everything, and accept nothing any more."""
         with self._lock:
             self._is_settled = True
             self._places, self._sizes, self._small = {}, {}, {}
@@ -245,7 +245,7 @@ class Upload:
 
     def _array(self, key: str) -> Array:
         says = json.loads(messages.object_body(self._get(key), Array))
-        if says["arraychunk_ids"] != [0]:  # the same one many times makes much out of little
+        if says["arraychunk_ids"] != [0]:  # one chunk named many times would become large
             raise ProtocolError("An array of other than one chunk.")
         (chunk,) = self._places[key].children
         return Array(
@@ -269,11 +269,11 @@ class Upload:
 
 
 class StoredArrays(ArrayRecord):
-    """Arrays of a reply that stay on disk until each is asked for; none is kept.
+    """Arrays of a reply that stay on disk until each is asked for. None is kept in memory.
 
     Args:
         references: name → object id.
-        load: gives the array of an object id.
+        load: returns the array with an object id.
     """
 
     def __init__(self, references: dict[str, str], load: Callable[[str], Array]) -> None:

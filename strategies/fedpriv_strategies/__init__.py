@@ -1,4 +1,4 @@
-"""Flower strategies: the server's half of each method. They see privatised values only."""
+"""Flower strategies: the server's half of each method. They see only privatised values."""
 
 from fedpriv.environment import set_environment
 

@@ -1,4 +1,4 @@
-"""Put the sites' noisy sums together into one gradient, one site at a time."""
+"""Combine the sites' noisy sums into one gradient, one site at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Total = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class SiteSum:
-    """What one site released in a round, with the public figures that weight it.
+    """What one site released in a round, with the public figures that determine its weight.
 
     Attributes:
         value: (P,) Σ clipped unit vectors + N(0, (σC)²).
@@ -41,29 +41,29 @@ class SiteSum:
 
     @property
     def weight(self) -> float:
-        """How much the site counts: its expected units, over the variance of its noise."""
+        """How much the site counts: its expected units, divided by σ²."""
         return self.expected_units / self.noise_multiplier**2
 
     @property
     def factor(self) -> float:
-        """Of the value, in the sum of all sites that is divided by the sum of their weights."""
+        """Factor of the value in the sum over all sites, which the sum of weights divides."""
         return 1 / self.noise_multiplier**2
 
     @property
     def variance(self) -> float:
-        """Of the noise in a coordinate of factor × value."""
+        """Variance of the noise in one coordinate of factor × value."""
         return (self.clip_norm / self.noise_multiplier) ** 2  # (σ C)² / σ⁴
 
     @property
     def units(self) -> float:
-        """That the site was expected to train on in the round."""
+        """How many units the site was expected to train on in the round."""
         return self.expected_units
 
     def largest_norm(self, size: int) -> float:
-        """Return the L2 norm that an honest site's value exceeds less than once in 10⁸ rounds.
+        """Return an L2 norm that an honest site's value exceeds less than once in 10⁸ rounds.
 
         It allows as many clipped vectors as a batch ever holds, all in one direction, with noise in
-        `size` coordinates, and a twentieth for rounding on the wire.
+        `size` coordinates. It adds a twentieth for rounding on the wire.
         """
         units = self.expected_units + 6 * math.sqrt(self.expected_units) + 6
         noise = self.noise_multiplier * (math.sqrt(size) + 6)
@@ -75,10 +75,10 @@ class SiteMove(SiteSum):
     """The move that a site made in the private steps of a round, instead of a sum.
 
     Attributes:
-        value: (P,), old values less new ones.
-        start: L2 norm of the old ones.
-        steps: that made it.
-        optimizer: with which.
+        value: (P,), old values minus new values.
+        start: L2 norm of the old values.
+        steps: how many steps made the move.
+        optimizer: settings of the optimiser that made it.
     """
 
     start: float
@@ -87,21 +87,21 @@ class SiteMove(SiteSum):
 
     @property
     def factor(self) -> float:
-        """A move is a mean already."""
+        """The weight, because a move is a mean already."""
         return self.weight
 
     @property
     def variance(self) -> float:
-        """Not known: the noise of several steps, as an optimiser took it. It counts as none."""
+        """0, because the noise of several steps is not known after an optimiser has used it."""
         return 0.0
 
     @property
     def units(self) -> float:
-        """Those of all steps."""
+        """How many units the site was expected to train on in all steps together."""
         return self.expected_units * self.steps
 
     def largest_norm(self, size: int) -> float:
-        """Bound as for a sum, over as many steps at the settings' rate, all in one direction."""
+        """Bound the L2 norm as for a sum, over all steps at the settings' rate in one direction."""
         settings = self.optimizer
         gradient = super().largest_norm(size) / self.expected_units
         largest, moved = math.sqrt(size) * _largest_ratio(settings.betas, self.steps), 0.0
@@ -120,7 +120,7 @@ def _largest_ratio(betas: tuple[float, float], steps: int) -> float:
     """Bound m̂ / √v̂ in one coordinate, for any gradients (by Cauchy-Schwarz)."""
     first, second = betas
     largest = total = 0.0
-    power = 1.0  # of β₁²/β₂; may grow to infinity, and then anything goes
+    power = 1.0  # power of β₁²/β₂; it may become infinite, and then nothing is bounded
     for step in range(1, steps + 1):
         total += power
         power *= first**2 / second if second else 0.0
@@ -132,10 +132,10 @@ def _largest_ratio(betas: tuple[float, float], steps: int) -> float:
 class WeightedMean:
     """ĝ = Σ aᵢ S̃ᵢ / Σ aᵢ q nᵢ with aᵢ = 1/σᵢ², over the sites that took part.
 
-    The weights are public. With equal σ this is DP-SGD on the pooled records with the noise of
-    the sites added up; a site that noises more counts less. Moves, which sites have divided by
-    q nᵢ themselves, count aᵢ q nᵢ each. Held are one float64 vector (P,) and one block, however
-    many sites there are.
+    The weights are public. With equal σ this is DP-SGD on the pooled records, with the sum of
+    the sites' noise. A site that adds more noise counts less. A move, which its site has divided
+    by q nᵢ already, has the factor aᵢ q nᵢ. Memory holds one float64 vector (P,) and one block,
+    however many sites there are.
 
     Privacy:
         Post-processing of released values.
@@ -146,17 +146,17 @@ class WeightedMean:
         self._begin()
 
     def _begin(self) -> None:
-        self._total: tuple[Privatised[Total], ...] = ()  # or one, from the first site on
+        self._total: tuple[Privatised[Total], ...] = ()  # holds one from the first site on
         self._expected = self._noise = self.units = 0.0
         self.sites = 0
 
     def add(self, site: SiteSum) -> None:
-        """Count a site in.
+        """Add a site to the mean.
 
         Raises:
-            ProtocolError: its value can't be used, or is larger than what it is said to be can be.
+            ProtocolError: its value can't be used, or is larger than such a value can be.
                 Nothing was added.
-            RoundError: its value was not the same twice; what is here is of no use any more.
+            RoundError: its value changed between two readings; this mean is of no use any more.
         """
         factor = np.float64(site.factor)
 
@@ -185,11 +185,11 @@ class WeightedMean:
 
     @property
     def noise_variance(self) -> float:
-        """Of a coordinate of the mean, from the noise of the sites that were added; 0 for moves."""
+        """Variance of the added sites' noise in one coordinate of the mean; 0 for moves."""
         return self._noise / self._expected**2
 
     def take(self) -> Privatised[Vector]:
-        """Return the mean, float32 (P,), in the sum's memory; a share added later begins a new sum.
+        """Return the mean, float32 (P,), in the sum's memory. The next `add` begins a new sum.
 
         Raises:
             RoundError: no site was added.
@@ -200,7 +200,7 @@ class WeightedMean:
 
         def mean(total: Total) -> Vector:
             result: Vector = total.view(np.float32)[: total.size]
-            for start in range(0, total.size, BLOCK):  # never overtakes what is still to be read
+            for start in range(0, total.size, BLOCK):  # writing never overtakes reading
                 part = slice(start, start + BLOCK)
                 result[part] = total[part] / expected
             return result

@@ -1,4 +1,4 @@
-"""Looks at the sites' held-out records, between rounds: asked, counted, and never in their way."""
+"""Ask for looks at the sites' held-out records between rounds. They never stop a round."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from fedpriv_strategies.messages import (
 from fedpriv_strategies.rounds import HEALING, Rounds, state_of
 
 log = logging.getLogger(__name__)
-TRIES = 2  # of a site that does not answer
+TRIES = 2  # how often a site that does not answer is asked
 
 
 class Look(FoundLook):
-    """What a look came to. All public.
+    """The result of a look. All of it is public.
 
     Attributes:
-        number: of the look, from 1.
+        number: number of the look, from 1.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Look(FoundLook):
 
 @dataclass
 class _Asked:
-    """A look that is going on: what sites answered so far, by their names.
+    """Holds a look that is going on: what sites have answered so far, by their names.
 
     Attributes:
         first: the look's first slot.
@@ -69,9 +69,9 @@ class _Asked:
     bytes_down: int = 0
 
     def requests(self, offers: Mapping[int, Offer]) -> list[Message]:
-        """Make the same question to every node; one that answered before gives the same reply."""
+        """Make the same request for every node. A node that answered before replies the same."""
         rounds, arrays = self.rounds, as_arrays(self.rounds.update.vector)
-        # That of the round before: a site that has requests of both waiting answers the newer.
+        # The group of the round before: a site with requests of both waiting answers the newer one.
         group = str(self.ranges.after(self.number, rounds.proposal.rounds))
         messages = []
         for node, offer in offers.items():
@@ -81,7 +81,7 @@ class _Asked:
         return messages
 
     def take(self, reply: Message, offer: Offer) -> bool:
-        """Count a reply in, or note why not; whether another try may bring a better one."""
+        """Count a reply, or note why not. Return whether another try may bring a better reply."""
         site = offer.site
         self.bytes_up += body_bytes(reply)
         try:
@@ -101,8 +101,9 @@ class _Asked:
         """Read the values (2,) in a reply.
 
         Raises:
-            ProtocolError: it is another reply, or larger than clipped vectors and noise can be.
-            RoundError: it can't be read from our own disk.
+            ProtocolError: it replies to something else, or is larger than clipped vectors and noise
+                can be.
+            RoundError: the reply can't be read from our own disk.
         """
         assert offer.held_out_size is not None
         if (answer.kind, answer.slot) != (HeldOutSum.kind, self.first):
@@ -126,15 +127,15 @@ class _Asked:
 
 
 def look(rounds: Rounds, number: int, centres: Centres, grid: Nodes) -> Look:
-    """Ask every site for a look at its held-out records with the values that there are now.
+    """Ask every site for a look at its held-out records with the present trained values.
 
-    What is asked again, after an interruption, has to be the same question: sites then send the
-    reply that was paid for. Whatever is missing in the end is left out, and stays paid; nothing
-    here stops a job.
+    A look that is asked for again after an interruption has to be the same request. Sites then
+    send the reply that was paid for. Missing replies are left out, and stay paid. Nothing here
+    stops a job.
 
     Args:
-        rounds: of the job, with the sites' terms; it counts if `min_sites` of theirs answer.
-        number: of the look, from 1.
+        rounds: the job's rounds, with the sites' terms. A look counts if `min_sites` sites answer.
+        number: number of the look, from 1.
         centres: the server's own scores of these values.
 
     Privacy:
@@ -142,7 +143,7 @@ def look(rounds: Rounds, number: int, centres: Centres, grid: Nodes) -> Look:
     """
     proposal, ranges = rounds.proposal, rounds.proposal.evaluation
     assert ranges is not None
-    first = proposal.training_steps + (number - 1) * ranges.slots  # after those of all rounds
+    first = proposal.training_steps + (number - 1) * ranges.slots  # after the slots of all rounds
     asked = _Asked(rounds, ranges, number, first, centres)
     there = set(grid.get_node_ids())
     for node, offer in rounds.offers.items():
@@ -202,7 +203,7 @@ def estimates(
     Every unit counts the same, whatever its site's noise is. The divisors are public.
 
     Args:
-        totals: released sums, one for each site (2,).
+        totals: released sums (2,), one for each site.
         noise_multipliers: σ of each site.
         units: sample rate × declared held-out units of each site, in one step.
     """

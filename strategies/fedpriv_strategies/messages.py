@@ -1,4 +1,4 @@
-"""Server messages: the bodies of `fedpriv.protocol` as Flower carries them."""
+"""The server's messages: the bodies of `fedpriv.protocol` in the form that Flower carries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedpriv.secure_sum.members import Bits
 from fedpriv.wire import Blocks, MaskedBlocks, encode, encode_text
 
 QUERY, TRAIN = MessageType.QUERY, MessageType.TRAIN
-REPLY, BYTES = "reply", "bytes"  # what our own end of the connection is to let through
+REPLY, BYTES = "reply", "bytes"  # tell our own end of the connection how much to let through
 TRAIN_SET = f"{TRAIN}.set"
 REPORT, ADAPTER = f"{MessageType.QUERY}.report", f"{MessageType.QUERY}.adapter"
 
@@ -24,17 +24,17 @@ Answer = TypeVar("Answer", bound=Body)
 
 
 class Nodes(Protocol):
-    """Carries messages to the nodes of sites and back: a Flower `Grid`, or as much of one."""
+    """Carries messages to the nodes of sites and back: a Flower `Grid`, or these parts of one."""
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes that are there now."""
+        """Return the nodes that are connected now."""
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> Iterable[Message]:
-        """Send messages, which numbers them, and give the replies that come in time."""
+        """Send messages, which gives them ids, and yield the replies that come in time."""
 
 
 def ask(nodes: Nodes, messages: Sequence[Message], timeout: float) -> Iterable[tuple[int, Message]]:
-    """Send messages, and give each reply as it comes, with the node that was asked.
+    """Send messages, and yield each reply as it comes, with the node that was asked.
 
     The messages, which may hold a vector each, are not kept while replies are awaited.
     """
@@ -45,10 +45,10 @@ def ask(nodes: Nodes, messages: Sequence[Message], timeout: float) -> Iterable[t
 
 
 def by_node(asked: Iterable[Metadata], replies: Iterable[Message]) -> Iterator[tuple[int, Message]]:
-    """Give each reply as it comes, with the node that was asked.
+    """Yield each reply as it comes, with the node that was asked.
 
     Args:
-        asked: of messages that were sent.
+        asked: metadata of the messages that were sent.
     """
     nodes = {metadata.message_id: metadata.dst_node_id for metadata in asked}
     for reply in replies:
@@ -68,8 +68,8 @@ def message(
     """Make a message to one node.
 
     Args:
-        group: id of its round.
-        reply_bytes: bytes that the reply's arrays may have beyond those that are sent.
+        group: id of the message's round.
+        reply_bytes: bytes that the reply's arrays may have beyond the bytes sent in this message.
         signed: the coordinator's signature of the body.
     """
     content = RecordDict({BODY: ConfigRecord({"body": body.model_dump_json()})})
@@ -85,7 +85,7 @@ def message(
 
 
 def as_arrays(vector: Privatised[Vector]) -> ArrayRecord:
-    """Return a vector as it is sent to sites: float32, in blocks.
+    """Return a vector in the form that is sent to sites: float32, in blocks.
 
     Raises:
         RawValueError: the vector is raw.
@@ -96,13 +96,13 @@ def as_arrays(vector: Privatised[Vector]) -> ArrayRecord:
 
 
 def as_text(text: str) -> ArrayRecord:
-    """Return a text as it is sent to sites, in blocks."""
+    """Return a text in the form that is sent to sites: in blocks."""
     arrays = {name: Array(block) for name, block in encode_text(text)}
     return ArrayRecord(arrays, keep_input=False)
 
 
 def arrays_of(reply: Message) -> ArrayRecord:
-    """Return the arrays that came with an answer. Raises ProtocolError if there are none."""
+    """Return the arrays that came with an answer. Raise ProtocolError if there are none."""
     arrays = reply.content.array_records.get(VECTOR)
     if arrays is None:
         raise ProtocolError("The reply has no arrays.")
@@ -110,16 +110,16 @@ def arrays_of(reply: Message) -> ArrayRecord:
 
 
 def as_blocks(arrays: Mapping[str, Array], size: int, wire: Wire) -> Privatised[Blocks]:
-    """Return the vector in a site's reply: released by that site, on its word; decoded if iterated.
+    """Return the vector in a site's reply, which that site says it released. Decode when iterated.
 
     Args:
-        arrays: may stay on disk until each is asked for; one is held at a time.
+        arrays: may stay on disk until each is asked for; only one is held at a time.
     """
     return received(Blocks(_reading(arrays), arrays.keys(), size, wire))
 
 
 def as_masked(arrays: Mapping[str, Array], size: int, bits: Bits) -> MaskedBlocks:
-    """Return the masked share in a site's reply: not privatised, and of no use by itself."""
+    """Return the masked share in a site's reply. It is not privatised, and of no use by itself."""
     return MaskedBlocks(_reading(arrays), arrays.keys(), size, bits)
 
 
@@ -127,10 +127,10 @@ def _reading(arrays: Mapping[str, Array]) -> Callable[[str], bytes]:
     def read(name: str) -> bytes:
         try:
             return arrays[name].data
-        except OSError as error:  # ours, not the site's
+        except OSError as error:  # our own disk failed, not the site
             text = f"A reply can't be read from disk ({error.strerror})."
             raise RoundError(text, may_heal=True) from None
-        except Exception as error:  # whatever a site may have put together
+        except Exception as error:  # a site may have sent anything
             raise ProtocolError(f"Array {name!r} can't be read ({type(error).__name__}).") from None
 
     return read
@@ -146,10 +146,10 @@ def answer_of(reply: Message, kind: type[Answer]) -> Answer | Refusal:
 
 
 def parse_answer(kind: type[Answer], text: object) -> Answer | Refusal:
-    """Parse an answer of the expected kind, or the refusal sent in its place.
+    """Parse an answer of the expected kind, or the refusal that was sent instead.
 
     Raises:
-        ProtocolError: the text is neither.
+        ProtocolError: the text is neither of the two.
     """
     try:
         return Refusal.parse(text)
@@ -158,7 +158,7 @@ def parse_answer(kind: type[Answer], text: object) -> Answer | Refusal:
 
 
 def body_of(reply: Message) -> object:
-    """Return the JSON half of an answer, not checked yet.
+    """Return the JSON part of an answer. It is not checked yet.
 
     Raises:
         ProtocolError: the node or the transport failed.
@@ -170,17 +170,17 @@ def body_of(reply: Message) -> object:
 
 
 def body_bytes(item: Message) -> int:
-    """Return the bytes of a message's body, without the transport's own."""
+    """Return how many bytes a message's body has, without those of the transport."""
     return _texts(item.content) if item.has_content() else 0
 
 
 def payload_bytes(messages: Iterable[Message]) -> int:
-    """Return the bytes of the bodies and arrays of messages whose arrays are at hand."""
+    """Return how many bytes the bodies and arrays of messages have. The arrays must be at hand."""
     return sum(content_bytes(item.content) for item in messages)
 
 
 def content_bytes(content: RecordDict) -> int:
-    """Return the bytes of a content's texts and arrays, which are at hand."""
+    """Return how many bytes a content's texts and arrays have. The arrays must be at hand."""
     arrays = (item for record in content.array_records.values() for item in record.values())
     return _texts(content) + sum(len(array.data) for array in arrays)
 

@@ -1,4 +1,4 @@
-"""Rounds over a Flower grid: every site is asked for what its private steps release."""
+"""Run rounds over a Flower grid. Every site is asked for what its private steps release."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
     from fedpriv.public_update.denoise import Found
 
 log = logging.getLogger(__name__)
-NAMED = 8  # sites in a line of the log; of more their number
+NAMED = 8  # most sites named in a log line; of more sites only the number is given
 LATE = 15.0  # seconds to wait for the terms of a site that comes when enough others are there
-# Refusals that say nothing about the next request: the site waits for a person or is at another
-# request, a step failed, or a site that started again is to be sent the synthetic set.
+# Refusals that say nothing about the next request: the site waits for a person or works on another
+# request, a step failed, or a site that started again has to be sent the synthetic set.
 WAITING = frozenset({PausedError.code, BusyError.code})
 HEALING = WAITING | {StepFailedError.code, SyntheticSetError.code}
 
 
 def state_of(answer: Refusal) -> str:
-    """Return how a site stands that answered so."""
+    """Return the state of a site that gave this refusal."""
     waits = answer.refused == PausedError.code
     return SiteState.WAITS if waits else f"{SiteState.REFUSED}: {answer.reason}"
 
@@ -71,9 +71,9 @@ class RoundOutcome:
     """What became of one round.
 
     Attributes:
-        denoised: what was found in the gradient; None without denoising.
-        evolved: how the synthetic set changed; None where it did not.
-        decision: of the controller; None without one.
+        denoised: what denoising found in the gradient; None without denoising.
+        evolved: how the synthetic set changed; None if it did not.
+        decision: the controller's decision; None without a controller.
     """
 
     bytes_up: int = 0
@@ -88,27 +88,28 @@ class RoundOutcome:
 class Rounds:
     """Asks every site for one privatised vector a round, and moves by their weighted mean.
 
-    The arrays that go round are one flat vector, the trained parameters. Sites are asked for
-    their terms once, when they are first there; those that refuse are left out. A site is sent
-    the public records of a method once, and what changed after that. What a site holds is what it
-    answered for last; one that holds another says so before it spends anything, and is sent all.
+    The arrays sent are one flat vector, the trained parameters. Sites are asked for their terms
+    once, when they first connect. Sites that refuse are left out. A site is sent the public records
+    of a method once, and later only what changed. It is taken to hold the records of the last
+    request that it answered. A site that holds others says so before it spends anything, and is
+    sent all.
 
-    Flower drives a `Strategy` in rounds that are lost when too few answer; here a round that failed
-    is asked again under the same slots. `PrivateRounds` is a Strategy around this class.
+    Flower drives a `Strategy` in rounds that are lost when too few answer. Here a failed round is
+    asked for again under the same slots. `PrivateRounds` is a Strategy around this class.
 
     Args:
-        method: the server's half.
-        sites: how many there may be.
-        site_of: the name under which a node is known; None if that is for it to say.
+        method: the server's half of the method.
+        sites: how many sites there may be.
+        site_of: returns the site name of a node; None if nodes say their names themselves.
         control: the job's controller, if it has one.
 
     Attributes:
         offers: node → the site's terms.
-        refused: node → why it made none. Who is taken out is asked again.
-        waiting: node → why it made none for now.
+        refused: node → why it made no offer. A node that is removed from here is asked again.
+        waiting: node → why it makes no offer for now.
         heads: site → the newest ledger head seen of it, sent back to it as a witness.
-        signed: the coordinator's signature of the proposal; over the network alone.
-        outcome: of the last round.
+        signed: the coordinator's signature of the proposal; only over the network.
+        outcome: outcome of the last round.
     """
 
     proposal: Proposal
@@ -129,15 +130,15 @@ class Rounds:
         self.heads = dict(self.heads)
         self.signed: Signed | None = None
         self.outcome = RoundOutcome()
-        self._pauses: dict[int, tuple[int, int]] = {}  # rounds not to ask a node, and after that
+        self._pauses: dict[int, tuple[int, int]] = {}  # node → rounds not to ask it, next pause
         self._sent: list[Metadata] = []
         self._held: dict[int, str] = {}  # node → digest of its public records
-        self._asked_for: str | None = None  # digest of those that the last requests were about
+        self._asked_for: str | None = None  # digest of the public records in the last requests
 
     def propose(self, grid: Nodes) -> None:
-        """Collect the terms of the sites that are there and were not asked yet.
+        """Collect the terms of the connected sites that were not asked yet.
 
-        Nothing is spent by asking.
+        Asking spends nothing.
 
         Raises:
             RoundError: fewer than `min_sites` accept.
@@ -149,7 +150,7 @@ class Rounds:
         messages = [message(self.proposal, node, QUERY, "0", signed=self.signed) for node in new]
         if new:
             log.info("Asking for terms: %s. A model may have to be loaded first.", self._names(new))
-        # The first time a site loads its model; later nobody waits for those who come late.
+        # At first, sites load their model. Later, nobody waits that long for a late site.
         patience = LATE if len(self.offers) >= self.min_sites else self.timeout
         for node, reply in ask(grid, messages, patience):
             self._pauses.pop(node, None)
@@ -174,7 +175,7 @@ class Rounds:
         self._check_enough(f"{count} sites accept the job", count, len(self.refused), states)
 
     def _answers(self, asked: Iterable[int]) -> str:
-        """Say how each site stands that has not accepted."""
+        """Return in words the state of each site that has not accepted."""
         silent = {node: SiteState.NO_REPLY for node in asked if node not in self.offers}
         answers = {**self.waiting, **self.refused}
         states = silent | {node: state_of(answer) for node, answer in answers.items()}
@@ -182,12 +183,12 @@ class Rounds:
         return ", ".join(said) or "No other site is there"
 
     def _names(self, nodes: Iterable[int]) -> str:
-        """Return the names of sites, or of many their number."""
+        """Return the names of sites, or only their number if there are many."""
         names = sorted(map(self._name, nodes))
         return ", ".join(names) if len(names) <= NAMED else f"{len(names)} sites"
 
     def _to_ask(self, there: Iterable[int]) -> list[int]:
-        """Return the nodes that said neither yes nor no; a silent node is asked ever less often."""
+        """Return nodes to ask that said neither yes nor no. Silent ones are asked less and less."""
         asked = []
         for node in [n for n in there if n not in self.offers and n not in self.refused]:
             left, pause = self._pauses.get(node, (0, 1))
@@ -205,7 +206,7 @@ class Rounds:
         return (self.site_of and self.site_of(node)) or f"node {node}"
 
     def _check(self, offer: Offer, node: int) -> None:
-        """Refuse an offer in another's name, of figures nobody can have, or of an older ledger."""
+        """Refuse an offer in another's name, with impossible figures, or from an older ledger."""
         taken = {one.site for other, one in self.offers.items() if not self._is_dismissed(other)}
         if offer.site in taken or (self.site_of and self.site_of(node) != offer.site):
             raise ProtocolError(f"It says that it is {offer.site!r}, which is another's name.")
@@ -227,7 +228,7 @@ class Rounds:
 
     @cached_property
     def _least_noise(self) -> float:
-        """Half of what the proposed ε and δ ask for, as sites may have a δ of their own."""
+        """Half of the noise for the proposed ε and δ, because sites may have a δ of their own."""
         privacy, steps = self.proposal.privacy, self.proposal.steps
         return 0.5 * calibrate_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, steps)
 
@@ -235,14 +236,14 @@ class Rounds:
         """Run one round: ask, wait, and move.
 
         Raises:
-            RoundError: fewer than `min_sites` accepted or answered; nothing was changed, and the
-                round can be asked again.
+            RoundError: fewer than `min_sites` accepted or answered. Nothing was changed, and the
+                round can be asked for again.
         """
-        self.propose(grid)  # to who came since
+        self.propose(grid)  # to sites that connected since
         self._take(number, ask(grid, self.requests(number, grid), self.timeout))
 
     def requests(self, number: int, grid: Nodes) -> list[Message]:
-        """Make one request for the slots of a round to every site that accepted and is there."""
+        """Make one request for a round's slots for every site that accepted and is connected."""
         arrays, messages = as_arrays(self.update.vector), []
         there = set(grid.get_node_ids())
         asked = {node: offer for node, offer in self.offers.items() if node in there}
@@ -254,7 +255,7 @@ class Rounds:
             made_up = None if change is None else as_text(change.model_dump_json())
             messages.append(message(request, node, TRAIN, str(number), arrays, made_up))
         self._begin_outcome(messages)
-        self._sent = [item.metadata for item in messages]  # not their arrays
+        self._sent = [item.metadata for item in messages]  # without their arrays
         log.info("Round %d: asking %s, and waiting for their answers.", number, self._names(asked))
         return messages
 
@@ -266,7 +267,7 @@ class Rounds:
         return StepRequest(job_id=self.proposal.job_id, slot=slot, **about)
 
     def _begin_outcome(self, messages: Sequence[Message]) -> None:
-        """Begin the outcome of a round in which nobody has answered these messages yet."""
+        """Begin the outcome of a round in which no site has answered these messages yet."""
         self.outcome = RoundOutcome(bytes_down=payload_bytes(messages), decision=self._decision)
         asked = {item.metadata.dst_node_id for item in messages}
         for node, offer in self.offers.items():
@@ -275,10 +276,10 @@ class Rounds:
     def take(self, number: int, replies: Iterable[Message]) -> None:
         """Take one optimiser step along the weighted mean of what the sites released.
 
-        Replies are used as they come and not kept: memory does not grow with their number.
+        Replies are used as they come and not kept. So memory does not grow with their number.
 
         Args:
-            replies: to the last `requests`.
+            replies: replies to the last `requests`.
 
         Raises:
             RoundError: there are fewer than `min_sites` usable replies; nothing was changed.
@@ -300,7 +301,7 @@ class Rounds:
         hopeless = self._hear(replies, StepReply, use)
         count, states = mean.sites, self._states()
         self._check_enough(f"Round {number}: {count} usable replies", count, hopeless, states)
-        noise, units = mean.noise_variance, mean.units  # of what is taken next
+        noise, units = mean.noise_variance, mean.units  # read before `take`, which resets them
         self._move(number, Aggregate(mean.take(), noise, units))
 
     def _hear(
@@ -312,8 +313,8 @@ class Rounds:
         """Use the replies of a round as they come, and note what becomes of each.
 
         Args:
-            replies: each with the node that was asked.
-            use: raises `ProtocolError` for a reply that can't be used.
+            replies: replies, each with the node that was asked.
+            use: uses a reply, or raises `ProtocolError` if it can't be used.
 
         Returns:
             How many sites will not answer better if they are asked again.
@@ -321,7 +322,7 @@ class Rounds:
         hopeless = len(self.refused)
         for node, reply in replies:
             offer = self.offers[node]
-            self._held.pop(node, None)  # until its answer is used
+            self._held.pop(node, None)  # set again once its answer is used
             self.outcome.bytes_up += body_bytes(reply)
             try:
                 answer = answer_of(reply, kind)
@@ -351,7 +352,7 @@ class Rounds:
         return ", ".join(f"{name}: {site.status}" for name, site in self.outcome.sites.items())
 
     def _note(self, offer: Offer, status: str, told: StepReply | None = None) -> None:
-        """Note the status of a site in this round, with the figures that came with its reply."""
+        """Note a site's status in this round, with the figures that came with its reply."""
         kept = {"epsilon_spent", "epsilon_committed"}
         figures = {} if told is None else told.model_dump(include=kept)
         noise = offer.noise_multiplier
@@ -371,7 +372,7 @@ class Rounds:
     def _released(
         self, answer: StepReply, blocks: Privatised[Blocks], offer: Offer, number: int
     ) -> SiteSum:
-        """Return the sum that a site says it released, with the public figures that weight it.
+        """Return the sum that a site says it released, with the public figures for its weight.
 
         Raises:
             ProtocolError: the job asked for something else.
@@ -394,7 +395,7 @@ class Rounds:
 
     @property
     def _values(self) -> int:
-        """Of a release."""
+        """How many values a release has."""
         return self.method.values + (0 if self.control is None else self.control.extra)
 
     def _slot(self, number: int) -> int:

@@ -1,4 +1,4 @@
-"""Rounds of a secure sum: who is ready, whose sum it is, and the sum itself."""
+"""Run rounds of a secure sum: ask who is ready, form the set, and take its sum."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedpriv_strategies.rounds import WAITING, Rounds, state_of
 from fedpriv_strategies.sum_of_set import SumOfSet
 
 log = logging.getLogger(__name__)
-TRIES = 2  # to get all shares of a set, before a spare slot is taken where there is one
+TRIES = 2  # tries to get all shares of a set, before a spare slot is used, if there is one
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class SumState:
     """How far the sum of a round is. It has to outlive the server: a slot has one set for ever.
 
     Attributes:
-        round: that it is about.
-        slot: that the round uses, after those that were void.
+        round: the round that it is about.
+        slot: the slot that the round uses now, after any that were void.
         request: the set that sites were told; None before there is one.
-        tries: how often its shares were asked for in vain.
+        tries: how often the set's shares were asked for in vain.
     """
 
     round: int
@@ -58,12 +58,12 @@ class _VoidError(FedprivError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SecureRounds(Rounds):
-    """Asks every site to be ready, then those that are for their shares of one sum.
+    """Asks every site whether it is ready, then asks the ready ones for their shares of one sum.
 
     Args:
-        roster: of the sites that may be in it.
-        state: as it was kept last.
-        keep: writes it down, before any site is told of it.
+        roster: the sites that may be in a sum.
+        state: the state that was kept last.
+        keep: writes the state down, before any site is told about it.
     """
 
     roster: Roster
@@ -77,16 +77,16 @@ class SecureRounds(Rounds):
 
     @property
     def _least_noise(self) -> float:
-        """All sites have the same."""
+        """The noise multiplier that all sites have in common."""
         assert self.proposal.shared is not None
         return self.proposal.shared.noise_multiplier
 
     def run(self, number: int, grid: Nodes) -> None:
-        """Run one round: find who is ready, take their sum, and move along it.
+        """Run one round: find which sites are ready, take their sum, and move along it.
 
         Raises:
-            RoundError: too few are ready, or a share is missing; what was asked is asked again in
-                the same words. Or a slot is void, and there is no spare one.
+            RoundError: too few are ready, or a share is missing, and the same request has to be
+                made again. Or a slot is void, and there is no spare one.
         """
         while True:
             self.propose(grid)
@@ -107,10 +107,10 @@ class SecureRounds(Rounds):
         return self._state.slot
 
     def _skip(self, number: int, why: str) -> None:
-        """Leave a void slot, which stays paid, for a spare one.
+        """Replace a void slot, which stays paid, by a spare one.
 
         Raises:
-            RoundError: there is none.
+            RoundError: there is no spare slot.
         """
         if not self._has_spare(number):
             raise RoundError(
@@ -134,7 +134,7 @@ class SecureRounds(Rounds):
         self._add_up(number, request, grid)
 
     def _form_set(self, number: int, grid: Nodes) -> SetRequest:
-        """Return all who are ready, as the set of the slot.
+        """Ask which sites are ready, and return them as the set of the slot.
 
         Raises:
             RoundError: fewer than `min_sites` are ready.
@@ -153,7 +153,7 @@ class SecureRounds(Rounds):
         hopeless = self._hear(replies, Ready, use)
         count, states = len(ready), self._states()
         self._check_enough(f"Round {number}: {count} sites are ready", count, hopeless, states)
-        chosen = ready.keys() - self._failed  # who failed at once may fail again
+        chosen = ready.keys() - self._failed  # a site that made a slot void may do so again
         if len(chosen) < self.min_sites:
             chosen = set(ready)
         members = tuple(ready[name] for name in sorted(chosen))
@@ -161,7 +161,7 @@ class SecureRounds(Rounds):
         return SetRequest(job_id=job, slot=slot_id.slot, bits=bits, members=members)
 
     def _slot_id(self, number: int) -> SlotId:
-        """Return what the sum is about: the same request to every site, except the witness."""
+        """Identify what the sum is about: the request to every site, without the witness."""
         job, slot, decision = self.proposal.job_id, self._slot(number), self._decision
         request = StepRequest(job_id=job, slot=slot, set_digest=self._asked_for, decision=decision)
         digest = request.digest(self.update.vector.value)
@@ -178,8 +178,8 @@ class SecureRounds(Rounds):
         """Ask for the shares of a set, and move along their sum.
 
         Raises:
-            RoundError: some are missing; nothing was changed.
-            _VoidError: one will never come.
+            RoundError: some shares are missing; nothing was changed.
+            _VoidError: a share will never come.
         """
         wanted = {member.name for member in request.members}
         unknown = wanted - {offer.site for offer in self.offers.values()}  # after a restart
@@ -209,14 +209,14 @@ class SecureRounds(Rounds):
         self._move(number, Aggregate(mean, total.noise_variance, total.units))
 
     def _miss(self, number: int, what: str) -> NoReturn:
-        """Count a try in vain; always raises, as `_add_up`."""
+        """Count a try in vain. Always raise an error, as `_add_up` says."""
         self._set_state(replace(self._state, tries=self._state.tries + 1))
         if self._state.tries >= TRIES and self._has_spare(number):
             raise _VoidError(what)
         raise RoundError(f"Round {number}: {what}", may_heal=True)
 
     def _take_share(self, total: SumOfSet, offer: Offer, reply: Message, number: int) -> None:
-        """Add a site's share. Raises ProtocolError if this share will never come."""
+        """Add a site's share. Raise ProtocolError if this share will never come."""
         self.outcome.bytes_up += body_bytes(reply)
         if reply.has_error():
             self._note(offer, SiteState.NO_REPLY)

@@ -1,4 +1,4 @@
-"""The rounds of a federation file as a Flower Strategy, for a ServerApp of somebody's own."""
+"""The rounds of a federation file as a Flower Strategy, for a ServerApp of your own."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from fedpriv.synthetic.evolution import Evolution
 from fedpriv_strategies.rounds import Rounds
 
 log = logging.getLogger(__name__)
-PAUSE = 0.2  # seconds between two looks at who is there
+PAUSE = 0.2  # seconds between two checks of how many sites are connected
 
 
 def proposal_of(config: JobConfig, worker: Worker, job_id: str, **others: Any) -> Proposal:
-    """Propose a job, for the model that a worker holds."""
+    """Make the proposal of a job for the model that a worker holds."""
     base, vector = worker.base, worker.vector.digest
     return propose(
         config, job_id=job_id, base=base.digest, begin=base.begin_digest, vector=vector, **others
@@ -45,9 +45,9 @@ def proposal_of(config: JobConfig, worker: Worker, job_id: str, **others: Any) -
 def update_of(
     config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
 ) -> Update:
-    """Make the server's update: along gradients, or along the moves that sites made of theirs."""
+    """Make the server's update: along gradients, or along moves that sites made of gradients."""
     mover, denoise = config.optimizer, config.denoise
-    if config.job.sync > 1:  # sites have done both by themselves
+    if config.job.sync > 1:  # sites have optimised and denoised by themselves
         mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
     return Update(mover, initial, denoise_of(denoise, shapes))
 
@@ -61,10 +61,10 @@ def rounds_of(
     kind: Callable[..., Rounds] = Rounds,
     **others: Any,
 ) -> Rounds:
-    """Make what asks the sites, for the server half of the job's method.
+    """Make the rounds that ask the sites, with the server half of the job's method.
 
     Args:
-        pool: where a model is borrowed.
+        pool: lends a model.
         public_set: the synthetic set of the job.
         others: further arguments of `kind`.
     """
@@ -81,22 +81,22 @@ def rounds_of(
 
 
 class PrivateRounds(Strategy):
-    """Rounds of private steps at sites that run `fedpriv_client.client_app`.
+    """Runs rounds of private steps at sites that run `fedpriv_client.client_app`.
 
-    What is evaluated, kept and handed on is the app's own business. A round that too few sites
-    answer raises a RoundError and changes nothing: `start` may be called again, with `left` rounds,
+    The app itself decides what to evaluate, keep and hand on. A round that too few sites answer
+    raises a RoundError and changes nothing. `start` may then be called again with `left` rounds,
     and asks under the same slots.
 
     Args:
         job: a federation file, or what `load_job` made of it.
 
     Attributes:
-        arrays: the adapter as it is, by the names that peft saves it under; it begins as the
-            `initial_arrays` of `start`.
-        rounds: who takes part, and what became of the last round.
+        arrays: the present adapter, with the names that peft saves. Give it to `start` as
+            `initial_arrays`.
+        rounds: which sites take part, and the outcome of the last round.
 
     Raises:
-        ConfigError: the job asks for what this class does not do.
+        ConfigError: the job asks for something that this class does not do.
         FedprivError: the model can't be used.
     """
 
@@ -121,17 +121,17 @@ class PrivateRounds(Strategy):
 
     @property
     def left(self) -> int:
-        """Rounds of the job that were not taken yet."""
+        """How many rounds of the job are left."""
         return self.rounds.proposal.rounds - self._taken
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask each site that accepts the job for its steps, once enough sites are there.
+        """Ask each site that accepts the job for its steps, once enough sites are connected.
 
         Raises:
             ConfigError: the arrays are not those of the job.
-            RoundError: all rounds were taken, or too few sites accept.
+            RoundError: all rounds are done, or too few sites accept.
         """
         if arrays != self.arrays:
             raise ConfigError(
@@ -154,10 +154,10 @@ class PrivateRounds(Strategy):
         """Move along the weighted mean of what the sites released.
 
         Returns:
-            The adapter, and for each site that answered what its steps cost so far.
+            The adapter, and for each site that answered what its steps have cost so far.
 
         Raises:
-            RoundError: too few usable replies; nothing was changed.
+            RoundError: there are too few usable replies; nothing was changed.
         """
         self.rounds.take(self._taken + 1, replies)
         self._taken += 1
@@ -178,13 +178,13 @@ class PrivateRounds(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask nothing: a score on private records is a release. Give `start` an `evaluate_fn`."""
+        """Ask nothing, as a score on private records is a release. Give `start` `evaluate_fn`."""
         return ()
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Do nothing: there is nothing to aggregate."""
+        """Do nothing, because there is nothing to aggregate."""
 
     def summary(self) -> None:
-        """Log what is asked of the sites."""
+        """Log what the job asks of the sites."""
         told = self.rounds.proposal
         log.info("Job %s: %d steps by %s.", told.job_id, told.steps, told.method)

@@ -1,4 +1,4 @@
-"""The secure sum of a set of sites: from their masked shares to one gradient, and its size."""
+"""Add up the masked shares of a set of sites to one gradient, and choose the sum's bits."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.total import Total
 from fedpriv.wire import MaskedBlocks
 
-_RARE = math.log(1e12)  # a batch is larger than its bound once in so many sums
+_RARE = math.log(1e12)  # a batch is larger than its bound once in 1e12 sums
 
 
 class SumOfSet:
-    """ĝ = Σ S̃ᵢ / Σ q nᵢ over a set: DP-SGD on its pooled records, with noise of its own size.
+    """ĝ = Σ S̃ᵢ / Σ q nᵢ over a set: DP-SGD on its pooled records, with noise by the set's size.
 
     Args:
-        size: P, of the vector.
-        members: |U|.
-        units: Σ q nᵢ, that are expected in the sum; never the realised batch.
-        bits: of a value; by default as many as such a sum needs.
+        size: P, length of the vector.
+        members: |U|, how many sites are in the set.
+        units: Σ q nᵢ, units that are expected in the sum; never the realised batch.
+        bits: bits of a value; by default as many as such a sum needs.
 
     Attributes:
-        missing: shares that were not added yet.
+        missing: how many shares were not added yet.
 
     Privacy:
-        A share says nothing; what `take` gives is privatised by what all sites of the set added,
-        if at most `max_colluding` of them did not.
+        A share says nothing. What `take` returns is privatised by the noise that all sites of the
+        set added, if at most `max_colluding` of them did not.
     """
 
     def __init__(
@@ -51,28 +51,28 @@ class SumOfSet:
 
     @property
     def share_bytes(self) -> int:
-        """Of the values of a share as it travels."""
+        """How many bytes the values of a share have when it is sent."""
         return self.size * self.bits // 8
 
     def add(self, blocks: MaskedBlocks) -> None:
-        """Count a share in.
+        """Add a share to the sum.
 
         Raises:
-            ProtocolError: it is none, of this size; nothing was added.
+            ProtocolError: it is not a share of this size; nothing was added.
         """
         self._total.add(blocks)
         self.missing -= 1
 
     @property
     def noise_variance(self) -> float:
-        """Of a coordinate of the mean."""
+        """Variance of the noise in one coordinate of the mean."""
         return (self._deviation / self.units) ** 2
 
     def take(self) -> Privatised[Vector]:
         """Return the mean, float32 (P,), once no share is missing.
 
         Raises:
-            ProtocolError: the sum is larger than clipped vectors and noise can be: a site lied.
+            ProtocolError: the sum is larger than clipped vectors and noise can be, so a site lied.
         """
         assert not self.missing
         step, square = self._grid.step, 0.0
@@ -81,7 +81,7 @@ class SumOfSet:
             exact = whole * step
             square += float(np.square(exact).sum())
             mean[place] = exact / self.units
-        # The L2 norm that honest sites' sum exceeds less than once in 10⁸ rounds.
+        # An L2 norm that the sum of honest sites exceeds less than once in 10⁸ rounds.
         units = self.units + 6 * math.sqrt(self.units) + 6
         noise = self._deviation * (math.sqrt(self.size) + 6)
         largest = 1.05 * (self._clip_norm * units + noise)
@@ -91,21 +91,22 @@ class SumOfSet:
 
 
 def bits_for(units: float, grid: SharedGrid, members: int) -> Bits:
-    """Return the bits, 16 or 32, that fit a sum of shares of any set of at most `members` sites.
+    """Return how many bits, 16 or 32, hold a sum of shares of any set of at most `members` sites.
 
-    2^(bits−1) > B·C/Γ + 9·r·σC/Γ + N: B bounds the units in all batches together, except with a
-    chance of 1e-12 (Bernstein's inequality); r² = |U|/k is largest, N − shares + 1 = t + 1, for a
-    set of t + 1 sites; N is what rounding adds.
+    2^(bits−1) > B·C/Γ + 9·r·σC/Γ + N. B bounds the units in all batches together, except with a
+    chance of 1e-12 (Bernstein's inequality). r² = |U|/k is largest for a set of t + 1 sites, where
+    it is N − shares + 1 = t + 1. N is what rounding adds.
 
     Args:
-        units: expected in all batches together, q·Σn_i.
-        members: N.
+        units: units expected in all batches together, q·Σn_i.
+        members: N, the most sites of a set.
 
     Raises:
-        AccountingError: fewer members than shares; or 32 bits are too few.
+        AccountingError: there are fewer members than shares, or 32 bits are too few.
 
     Privacy:
-        Public. Sums are taken modulo 2^bits: one that does not fit is wrong, and as private.
+        All of this is public. Sums are taken modulo 2^bits. A sum that does not fit is wrong, but
+        just as private.
     """
     if not members >= grid.shares or not 0 <= units < math.inf:
         raise AccountingError(
@@ -125,12 +126,12 @@ def bits_for(units: float, grid: SharedGrid, members: int) -> Bits:
 
 
 def total_deviation(grid: SharedGrid, members: int, max_colluding: int) -> float:
-    """Return the deviation of the noise in each value of a set's sum, in the unit of the clip norm.
+    """Return the standard deviation of each value's noise in a set's sum, in the clip norm's unit.
 
-    The variance is |U|·(σ²C²/k + Γ²/12): that of the shares, and of the rounding of each.
+    The variance is |U|·(σ²C²/k + Γ²/12), from the noise of the shares and the rounding of each.
 
     Args:
-        members: |U|.
+        members: |U|, how many sites are in the set.
         max_colluding: t.
     """
     noise = (grid.noise_multiplier * grid.clip_norm) ** 2 / shares_of(members, max_colluding)

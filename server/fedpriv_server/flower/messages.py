@@ -1,4 +1,4 @@
-"""Flower's messages, and the objects that they are sent as."""
+"""Flower's messages, and the objects in which they are sent."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = ["ArrayChunk", "ObjectTree"]  # beside what is below
+__all__ = ["ArrayChunk", "ObjectTree"]  # re-exported, beside the names below
 SERVER_NODE = SUPERLINK_NODE_ID
 APP_FAILED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION  # code of an error reply
 
 
 def set_identity(run: int, task: int) -> None:
-    """Tell Flower's Message constructor who the process is; its launchers would do so."""
+    """Tell Flower's Message constructor who the process is, as Flower's launchers would."""
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run, task, SERVER_NODE
 
 
 def set_message_id(message: Message, message_id: str) -> None:
-    """Name a message; Flower lets only its own server do so."""
+    """Set a message's id, which Flower lets only its own server do."""
     message.metadata.__dict__["_message_id"] = message_id
 
 
 def replying(
     reply: Message, reply_to: str, content: RecordDict | None = None, error: Error | None = None
 ) -> Message:
-    """Make a reply with another content or an error, to the message of that id."""
+    """Copy a reply with another content or an error, as a reply to the message with that id."""
     metadata = copy(reply.metadata)
     metadata.__dict__["_reply_to_message_id"] = reply_to
     return make_message(metadata, content, error)
 
 
-# The objects that messages are sent as
+# The objects in which messages are sent
 
 object_id_of = get_object_id  # the SHA-256 of an object's content, in hex
 object_body = get_object_body  # what follows the head of an object of that kind
 
 
 def object_head(content: bytes) -> tuple[str, list[str]]:
-    """Return the kind of a well-formed object and the ids of those that it refers to.
+    """Return the kind of a well-formed object, and the ids of the objects that it refers to.
 
     Raises:
-        Exception: of any kind.
+        Exception: the object is not well-formed; it may be of any class.
     """
     validate_object_content(content)
     kind, children, _ = get_object_head_values_from_object_content(content)
@@ -64,6 +64,6 @@ def whole_content(content: bytes) -> RecordDict:
     """Return the content of a reply that came with its announcement.
 
     Raises:
-        Exception: of any kind.
+        Exception: the content can't be read; it may be of any class.
     """
     return recorddict_from_proto(WholeContent.FromString(content))

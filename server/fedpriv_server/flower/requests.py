@@ -20,18 +20,18 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from fedpriv.errors import ProtocolError
 from fedpriv_server.flower.messages import ObjectTree
 
-# Beside what is below: the requests that are answered, and how errors are.
+# Re-exported, beside the names below: the requests that are answered, and the errors' answers.
 __all__ = ["fleet", "http_error_translator", "objects"]
-SIGNATURE_LIFE = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE  # seconds, clocks' faults included
+SIGNATURE_LIFE = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE  # seconds, clock errors included
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a request says of who signed it, and when: nothing of it is checked yet.
+    """What a request says about who signed it, and when. None of it is checked yet.
 
     Attributes:
-        key: public, PEM.
-        time: as it was signed.
+        key: public key, PEM.
+        time: the text that was signed.
     """
 
     key: bytes
@@ -40,7 +40,7 @@ class Signature:
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Signature:
-        """Read a signature. Raises KeyError, ValueError if a header is missing or not Flower's."""
+        """Read a signature. Raise KeyError or ValueError if a header is missing or not Flower's."""
         return cls(
             key=b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True),
             time=headers[TIMESTAMP_HEADER],
@@ -48,10 +48,10 @@ class Signature:
         )
 
     def is_fresh(self) -> bool:
-        """Tell whether the signature counts now, as Flower sees it.
+        """Tell whether the signature still counts by Flower's time limits.
 
         Raises:
-            ValueError, TypeError: its time is no time, or has no zone.
+            ValueError, TypeError: its time can't be read, or has no time zone.
         """
         age = (now() - datetime.fromisoformat(self.time)).total_seconds()
         return -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
@@ -60,19 +60,20 @@ class Signature:
         """Tell whether the key made the signature.
 
         Raises:
-            ValueError: the key is no key.
+            ValueError: the key can't be read.
         """
         key = bytes_to_public_key(self.key)
         return verify_signature(key, self.time.encode("ascii"), self._signature)
 
 
 def announced(request: fleet.PushMessagesRequest) -> tuple[Metadata, ObjectTree, bytes]:
-    """Take the one reply that a request announces, its objects, and what came of its content.
+    """Return the metadata of the one reply that a request announces, its objects, and its content.
 
-    Check who sent it. The content is taken out of the request, so that nobody else reads it.
+    The caller has to check who sent it. The content, which may not have come yet, is taken out
+    of the request, so that nobody else reads it.
 
     Raises:
-        ProtocolError: not one reply, or one that can't be read.
+        ProtocolError: the request has not exactly one reply, or the reply can't be read.
     """
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         raise ProtocolError("Not one reply at a time.")
@@ -81,6 +82,6 @@ def announced(request: fleet.PushMessagesRequest) -> tuple[Metadata, ObjectTree,
     said.content.Clear()
     try:
         message = message_from_proto(said)
-    except Exception as error:  # whatever a site may have put together
+    except Exception as error:  # a site may have sent anything
         raise ProtocolError(f"A reply that can't be read ({type(error).__name__}).") from None
     return message.metadata, tree, content

@@ -1,4 +1,4 @@
-"""Flower's state: a run, its nodes, the messages to them, and what is answered to nodes."""
+"""Flower's state: a run, its nodes, the messages to them, and the answers to their requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedpriv.wire import WHOLE
 from fedpriv_server.flower.messages import ObjectTree, set_identity, set_message_id
 from fedpriv_strategies.messages import content_bytes
 
-LARGE = 64 << 10  # bytes from which an object is a file
+LARGE = 64 << 10  # bytes; an object of this size or larger is kept as a file
 _ENDPOINTS = {  # kind of a request → Flower's function that answers it
     kind: getattr(fleet_router, "fleet_" + path.rpartition("/")[2].replace("-", "_"))
     for (_, path), kind in PROTOBUF_REQUEST_TYPES.items()
@@ -45,8 +45,8 @@ _ENDPOINTS = {  # kind of a request → Flower's function that answers it
 class FolderStore(InMemoryObjectStore):
     """Keeps the contents of large objects as files of a folder, named by their SHA-256.
 
-    Memory holds small objects and the references between all of them. Files are not synced: what
-    is in here is sent again after a crash.
+    Memory holds small objects and the references between all objects. Files are not synced,
+    because everything in the store is sent again after a crash.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,7 +54,7 @@ class FolderStore(InMemoryObjectStore):
         self._folder = folder
 
     def put(self, object_id: str, object_content: bytes) -> None:
-        """Keep the content of an object of ours that was announced."""
+        """Keep the content of one of the server's own objects, which was announced."""
         if len(object_content) < LARGE:
             super().put(object_id, object_content)
             return
@@ -65,7 +65,7 @@ class FolderStore(InMemoryObjectStore):
                 entry.is_available = True
 
     def get(self, object_id: str) -> bytes | None:
-        """Return an object's content: b"" while it is awaited, None if it was not announced."""
+        """Return an object's content: b"" if it has not come yet, None if it was not announced."""
         with self.lock_store:
             entry = self.store.get(object_id)
             if entry is None:
@@ -78,11 +78,11 @@ class FolderStore(InMemoryObjectStore):
             return None
 
     def delete(self, object_id: str) -> None:
-        """Remove an object and what only it refers to."""
+        """Remove an object, and the objects that only it refers to."""
         with self.lock_store:
             if object_id not in self.store:
-                return  # and no name of a file of ours either
-            super().delete(object_id)  # calls this for what it refers to
+                return  # so no file of ours has this name either
+            super().delete(object_id)  # calls this method for the objects that it refers to
             if object_id not in self.store:
                 (self._folder / object_id).unlink(missing_ok=True)
 
@@ -93,8 +93,8 @@ class Kept:
 
     Attributes:
         root: object id of the content.
-        tree: of all its objects.
-        whole: the content, if it is so small that it goes with the message.
+        tree: the tree of all its objects.
+        whole: the content, if it is small enough to travel with the message; else empty.
     """
 
     root: str
@@ -103,7 +103,7 @@ class Kept:
 
 
 class _Reference(RecordDict):
-    """A content that is known by its object id alone."""
+    """Stands for a content of which only the object id is known."""
 
     def __init__(self, root: str) -> None:
         super().__init__()
@@ -115,39 +115,40 @@ class _Reference(RecordDict):
 
 
 class Incoming(Protocol):
-    """Where the reply to one request comes.
+    """Takes in the reply to one request.
 
     Attributes:
-        node: who may reply.
-        session: names it while objects are sent.
+        node: the node that may reply.
+        session: names the upload while objects are sent.
     """
 
     node: int
     session: str | None
 
     def announce(self, message_id: str, tree: ObjectTree, content: bytes) -> None:
-        """Expect the objects of a reply to a message, or keep a content that came at once.
+        """Expect the objects of a reply to a message, or keep a content that came with it.
 
         Raises:
-            ProtocolError: it can't be a reply.
+            ProtocolError: what is announced can't be a reply.
         """
 
     def missing(self) -> list[str]:
         """Return the ids of the objects that have not come."""
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep an object. Raises ProtocolError or OSError if it can't be kept."""
+        """Keep an object. Raise ProtocolError or OSError if it can't be kept."""
 
 
 class _State(InMemoryLinkState):
-    """Flower's, but that what sites send goes to whoever expects it, not among what is said.
+    """Flower's state, except that what a site sends goes to the `Incoming` that expects it.
 
-    And what is done for one node does not grow with the number of nodes, as it does in Flower's.
+    It is not stored among the server's own messages. Also, the work for one node does not grow
+    with the number of nodes, as it does in Flower.
 
     Attributes:
-        expected: message → where the reply to it comes.
+        expected: message → the place for the reply to it.
         arrived: message → the reply to it, until it is asked for.
-        refused: told why an object was not kept.
+        refused: called with the reason why an object was not kept.
         mailboxes: node → the messages that it has not taken out yet.
     """
 
@@ -209,7 +210,7 @@ class _State(InMemoryLinkState):
         return taken
 
     def discard(self, message_ids: set[str]) -> None:
-        """Remove messages and the replies to them, and expect no more of them."""
+        """Remove messages and the replies to them, and expect no more replies."""
         with self.lock:
             for key in message_ids:
                 self.expected.pop(key, None)
@@ -223,10 +224,10 @@ class _State(InMemoryLinkState):
 
 
 class FleetState:
-    """One run of Flower's, in memory: the nodes that may take part, and the messages to them.
+    """Holds one Flower run in memory: the nodes that may take part, and the messages to them.
 
     Args:
-        refused: told why an object of a reply was not kept.
+        refused: called with the reason why an object of a reply was not kept.
 
     Attributes:
         run: id of the run.
@@ -251,29 +252,29 @@ class FleetState:
         return run, task
 
     def keep_run(self) -> None:
-        """Say that the run goes on; Flower ends it after some time without a word."""
+        """Tell Flower that the run goes on. Without this, Flower ends the run after some time."""
         self._state.acknowledge_task_heartbeat(self._task)
 
     def node_of(self, public_key: bytes) -> int | None:
-        """Return the node that holds a key (PEM), whether it may still take part or not."""
+        """Return the node that holds a key (PEM), even if it may no longer take part."""
         return self._state.get_node_id_by_public_key(public_key)
 
     def add_node(self, name: str, public_key: bytes) -> int:
-        """Add a new node; Flower never takes its key back."""
+        """Add a new node. Flower never frees its key for another node."""
         return self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public_key, 0, name=name)
 
     def end_lease(self, node: int) -> None:
-        """Let a node be activated anew; else the heir of a killed process has to wait."""
+        """Let a node be activated anew. Else the successor of a killed process has to wait."""
         self._state.deactivate_node(node)
 
     def heard(self, node: int) -> None:
-        """Renew a node's lease for the longest time there is."""
+        """Renew a node's lease for the longest time that Flower allows."""
         self._state.acknowledge_node_heartbeat(node, HEARTBEAT_MAX_INTERVAL)
 
     def keep(self, content: RecordDict) -> Kept:
-        """Put the content of messages into the store, until it is released.
+        """Put a content of messages into the store, until it is released.
 
-        What another content holds too, as the vector of a round, is there once.
+        An object that several contents share, such as the vector of a round, is stored once.
         """
         store = self._store
         with no_object_id_recompute():
@@ -296,10 +297,10 @@ class FleetState:
     def post(
         self, node: int, kept: Kept, kind: str, group: str, ttl: float, incoming: Incoming
     ) -> str | None:
-        """Put a message into a node's mailbox; gives its id, or None for a node not admitted.
+        """Put a message into a node's mailbox. Return its id, or None if the node is not admitted.
 
         Args:
-            incoming: where the reply comes.
+            incoming: the place for the reply.
         """
         message = Message(_Reference(kept.root), node, kind, ttl=ttl, group_id=group)
         key = message.object_id
@@ -307,7 +308,7 @@ class FleetState:
         self._store.preregister(self.run, ObjectTree(object_id=key, children=[kept.tree]))
         self._store.put(key, message.deflate())
         self._state.expected[key] = incoming
-        # Last of all: a node that asks at this moment takes it, with its objects, or it is lost.
+        # This comes last: a node that asks at this moment takes the message, and needs its objects.
         said = make_message(message.metadata, kept.whole)
         if self._state.store_message_ins(said) is None:
             self.discard({key})
@@ -323,7 +324,7 @@ class FleetState:
         return self._state.expected.get(message_id)
 
     def replies(self, message_ids: set[str]) -> list[Message]:
-        """Return the nodes' replies that came since the last call, without content."""
+        """Return the replies to these messages that came since the last call, without content."""
         arrived = self._state.arrived
         with self._state.lock:
             return [arrived.pop(key) for key in message_ids if key in arrived]
@@ -335,15 +336,16 @@ class FleetState:
         self._state.discard(message_ids)
 
     async def read(self, request: Request) -> Any:
-        """Read a request to the fleet API, of the node that signed it.
+        """Read a request to the fleet API, and check that its own node signed it.
 
         Raises:
-            HTTPException: it is none, or another node signed it, by Flower's own authentication.
+            HTTPException: it is no such request, or Flower's authentication says that another
+                node signed it.
         """
         try:
             kind, body = PROTOBUF_REQUEST_TYPES["POST", request.scope["path"]], request.body()
             message = kind.FromString(await body)
-        except Exception:  # whatever a site may have put together
+        except Exception:  # a site may have sent anything
             raise HTTPException(400, "no such request") from None
         request.state.protobuf_request = message
         request.scope["app"] = self._app

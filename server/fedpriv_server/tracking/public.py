@@ -1,4 +1,4 @@
-"""What a tool is asked, and told of a run: its settings, and the figures of each round."""
+"""What a tool is told about a run: its settings, and the figures of each round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import NOT_OF_A_RUN
 from fedpriv_server.run_directory import RunDirectory
 
-FOLDER = "tracking"  # of a run directory
+FOLDER = "tracking"  # a folder of the run directory
 LONGEST = 500  # characters of a setting; tools refuse longer ones
 OF_A_SITE = ("size", "epsilon", "epsilon_alone")
 Figures = dict[str, float]
@@ -20,13 +20,13 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Tracked:
-    """A run, as a tool is told of it before its rounds.
+    """What a tool is told about a run before its rounds.
 
     Attributes:
-        job: its id, by which the tool knows the run again when it goes on.
+        job: the job's id, by which the tool recognises the run when it goes on.
         private: false for a run whose noise came from a seed.
-        experiment: what the tool puts the run under.
-        folder: of the run directory, for tools that write files.
+        experiment: name of the experiment to which the tool adds the run.
+        folder: a folder in the run directory, for tools that write files.
         settings: dotted name → value.
     """
 
@@ -51,13 +51,13 @@ class Tracked:
 
 
 def numbers_in(said: Mapping[str, Any]) -> Figures:
-    """Return the numbers in nested tables, under names such as ``sites/north/epsilon_spent``."""
+    """Return the numbers in nested tables, with names such as ``sites/north/epsilon_spent``."""
     leaves = ((name, x) for name, x in _leaves(said, "/") if not isinstance(x, bool))
     return {name: float(x) for name, x in leaves if isinstance(x, (int, float))}
 
 
 def figures_of(row: Mapping[str, Any]) -> Figures:
-    """Return the numbers of a round's row in metrics.jsonl, and whose answers were used."""
+    """Return the numbers in a round's line of metrics.jsonl, and which sites' answers were used."""
     figures = numbers_in(row)
     del figures["round"]
     answered = {name: float(site["status"] == "ok") for name, site in row["sites"].items()}
@@ -66,7 +66,7 @@ def figures_of(row: Mapping[str, Any]) -> Figures:
 
 
 def _settings(config: JobConfig) -> dict[str, Any]:
-    """Return the settings that give no address: no path, no host, no table that says where."""
+    """Return the settings that give no address: no path, no host, no table of places."""
     said = config.model_dump(
         exclude={**NOT_OF_A_RUN, **dict.fromkeys(("server", "sites", "outside"), True)}
     )
@@ -88,7 +88,7 @@ def _texts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _leaves(value: Any, joined_by: str, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Give the values in nested tables and lists, each under the names on the way to it."""
+    """Yield the values in nested tables and lists, each with the joined names that lead to it."""
     if joined_by == "/" and isinstance(value, (list, tuple)):
         value = {str(index): item for index, item in enumerate(value)}
     if not isinstance(value, Mapping):

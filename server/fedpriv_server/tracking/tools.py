@@ -1,8 +1,9 @@
-"""A class for each tool, which imports the tool only when a run is opened: that takes seconds.
+"""A class for each tool. It imports the tool only when a run is opened, which takes seconds.
 
-Each of them is an opened run. Whatever it raises ends the telling, never the job. `log` takes in a
-round, by its number; 0 is before the first. After a resume all rounds are told again: what is there
-stays once. `close` ends the run of a job that has ended; or else was interrupted, and may go on.
+Each object is an opened run. An error that it raises ends the tracking, never the job. `log` takes
+in a round by its number; 0 is before the first. After a resume all rounds are told again, and each
+appears only once. `close` ends the run, whether the job has finished or was interrupted and may go
+on.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import time
 from fedpriv_server.tracking.public import Figures, Tracked
 
 JOB, PRIVATE = "fedpriv.job_id", "fedpriv.private"  # tags
-SETTINGS_AT_ONCE = 100  # which a store takes
+SETTINGS_AT_ONCE = 100  # as many as a store takes in one call
 
 
 class TensorBoard:
-    """Writes event files; of an earlier one of the run, TensorBoard drops what is told again.
+    """Writes event files. TensorBoard drops from the run's earlier files what is told again.
 
     Args:
         tracked: the run.
@@ -39,12 +40,12 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self, *, finished: bool) -> None:
-        """Let go of the file; TensorBoard knows no state of a run."""
+        """Close the file. TensorBoard knows no state of a run."""
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """Writes an offline run of the job's id, without what W&B collects of machine, code and user.
+    """Writes an offline run with the job's id. W&B collects nothing on machine, code and user.
 
     A job that goes on writes another part of the same run, with all rounds so far.
 
@@ -90,16 +91,16 @@ class WeightsAndBiases:
         self._run.log(figures, step=step)
 
     def close(self, *, finished: bool) -> None:
-        """Say how it ended."""
+        """Say how the run ended."""
         self._run.finish(exit_code=0 if finished else 1)
 
 
 class MLflow:
-    """Writes through MLflow's client, which adds nothing of the machine or of who uses it.
+    """Writes through MLflow's client, which adds nothing about the machine or its user.
 
     Args:
         tracked: the run.
-        uri: of the store.
+        uri: address of the store.
     """
 
     def __init__(self, tracked: Tracked, uri: str) -> None:
@@ -109,7 +110,7 @@ class MLflow:
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._client = MlflowClient(tracking_uri=uri)
-        self._known: dict[str, int] = {}  # figure → the last step that the store has of it
+        self._known: dict[str, int] = {}  # figure → the last step that the store has
         name = tracked.experiment
         known = self._client.get_experiment_by_name(name)
         under = str(known.experiment_id if known else self._client.create_experiment(name))
@@ -143,5 +144,5 @@ class MLflow:
         return self._known[name]
 
     def close(self, *, finished: bool) -> None:
-        """Say how it ended."""
+        """Say how the run ended."""
         self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")

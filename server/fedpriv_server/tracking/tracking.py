@@ -1,4 +1,4 @@
-"""Tells tools of a run without ever holding it up, or ending it."""
+"""Tell tools about a run without ever delaying or ending it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedpriv_server.tracking.tools import MLflow, TensorBoard, WeightsAndBiases
 
 Tool = MLflow | TensorBoard | WeightsAndBiases
 log = logging.getLogger(__name__)
-PATIENCE = 30.0  # seconds at the end of a job, for tools that are still at work
+PATIENCE = 30.0  # seconds that the end of a job waits for tools that are still at work
 
 
 def check_installed(section: TrackingSection, source: Path) -> None:
-    """Refuse a tool that is not installed, before anything is begun.
+    """Refuse a tool that is not installed, before the job begins.
 
     Raises:
         ConfigError: names the tool and its extra.
@@ -41,17 +41,17 @@ def check_installed(section: TrackingSection, source: Path) -> None:
 
 
 class Tracking:
-    """The tools of a job, each in a thread of its own.
+    """Tells the tools of a job about its rounds, each in a thread of its own.
 
-    Whatever one does, waiting and failing included, happens there: what goes wrong is logged once,
-    and that tool is told no more.
+    A tool waits and fails only in its own thread. A failure is logged once, and that tool is told
+    no more.
 
-    Unless all records are public, tools hear of the rounds when the job has ended: they keep the
-    time of all they are told, and how long a round takes depends on who was sampled (law 19).
+    Unless all records are public, tools hear of the rounds only when the job has ended. They keep
+    the time of all that they are told, and a round's time depends on who was sampled (law 19).
 
     Args:
-        run: a run that was begun, so that run.json says what it is.
-        rounds: that are done already, in a run that goes on.
+        run: a run that has begun, so that run.json says what it is.
+        rounds: the metrics of rounds that are done already, in a run that goes on.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Tracking:
         self._tellers = [_Teller(name, self._config, self._run, self._rows) for name in names]
 
     def round_done(self, row: dict[str, Any]) -> None:
-        """Tell of a round, as it stands in metrics.jsonl."""
+        """Tell the tools about a round, as its line in metrics.jsonl says it."""
         self._rows.append(row)
         for teller in self._tellers:
             teller.tell(row)
 
     def close(self, *, finished: bool) -> None:
-        """Tell of the end, and wait a little until that was heard."""
+        """Tell the tools about the end, and wait up to `PATIENCE` seconds until they are done."""
         until = time.monotonic() + PATIENCE
         if not self._config.job.data_is_public:
             self._begin()
@@ -84,7 +84,7 @@ class Tracking:
 
 
 class _Teller:
-    """One tool and its thread, which no process waits for when it ends."""
+    """Runs one tool in its own thread. A process that ends does not wait for that thread."""
 
     def __init__(
         self, name: str, config: JobConfig, run: RunDirectory, rows: Sequence[dict[str, Any]]
@@ -107,7 +107,7 @@ class _Teller:
     def wait(self, until: float) -> None:
         self._thread.join(max(0.0, until - time.monotonic()))
         if self._thread.is_alive():
-            self._given_up = True  # a run that goes on in this process tells it all again
+            self._given_up = True  # a run that goes on in this process tells the tool all again
             log.warning("%s: is too slow, and is told no more of this run.", self._name)
 
     def _work(self) -> None:
@@ -125,7 +125,7 @@ class _Teller:
 
 
 def _open(name: str, section: TrackingSection, tracked: Tracked) -> Tool:
-    """Open a tool by name; only now it is imported, which takes seconds."""
+    """Open a tool by name. Only now it is imported, which takes seconds."""
     if name == "mlflow":
         assert section.mlflow is not None
         return MLflow(tracked, section.mlflow)
