@@ -1,10 +1,10 @@
-"""The accountant against its peers: one plan, a query a round, and 500 noise levels.
+"""Compare the accountant with its peers: one plan, a query a round, and 500 noise levels.
 
     python benchmarks/accountant.py --json accountant.json
 
-Interleaved in one process, medians; every ε beside its time, because a bound that is found fast
-must also be tight. `opacus` and `prv-accountant` are the same algorithm (Gopi et al. 2021), so
-only the second is here; `rdp` is the Rényi bound at integer orders.
+All run interleaved in one process; times are medians. Every ε is shown beside its time, because a
+bound that is found fast must also be tight. `opacus` and `prv-accountant` are the same algorithm
+(Gopi et al. 2021), so only the second is here. `rdp` is the Rényi bound at integer orders.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ PEERS: dict[str, Callable[[list[Event]], float]] = {
 
 
 def timed(method: Callable[[list[Event]], float], events: list[Event]) -> tuple[float, float]:
-    """Return seconds and ε; NaN where the package raises."""
+    """Return seconds and ε. ε is NaN where the package raises an error."""
     started = time.perf_counter()
     try:
         epsilon = method(events)

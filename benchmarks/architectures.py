@@ -2,8 +2,8 @@
 
     python benchmarks/architectures.py [--task causal-lm] [--only bloom …] [--write]
 
-Each is built from its own configuration, saved, and loaded as a run loads it; then a worker is made
-of it, which tries the gradients. What a row says is what a run would have done.
+Each is built from its own configuration, saved, and loaded as a run loads it. Then a worker is made
+of it, which tries the gradients. A row says what would have happened in a run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedpriv.private_training.worker import ModelRecipe
 PAGE = Path(__file__).parents[1] / "docs/reference/models.md"
 MARK = "<!-- architectures -->"  # before and after the table
 NOT_TRIED = "not tried"
-MOST = 6_000_000  # parameters of what is still called tiny
+MOST = 6_000_000  # most parameters of a model that counts as tiny
 LABELS = ("no", "yes")
 _TASKS: dict[str, Any] = {
     "causal-lm": (
@@ -64,7 +64,7 @@ _SIZES = {
 }
 _TINY = {name: size for size, names in _SIZES.items() for name in names.split()}
 _ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "head_dim": 8}
-# What one of them needs besides.
+# What some architectures need besides.
 _OWN: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "convbert": {"embedding_size": 32},
@@ -82,7 +82,8 @@ class Row:
     """What became of one architecture.
 
     Attributes:
-        said: "exact", with the attention, or why it is refused or was not built.
+        said: "exact" with the kind of attention, or why the architecture is refused or was not
+            built.
     """
 
     kind: str
@@ -102,7 +103,7 @@ def tiny_config(kind: str, vocabulary: int, **more: Any) -> Any:
     """
     made: Any = CONFIG_MAPPING[kind]
     known = {**_small(made()), **_OWN.get(kind, {}), **more, "vocab_size": vocabulary}
-    if "kv_lora_rank" in known:  # all heads have keys of their own there
+    if "kv_lora_rank" in known:  # there, all heads have keys of their own
         known["num_key_value_heads"] = known["num_attention_heads"]
         known["head_dim"] = known["qk_rope_head_dim"]
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -133,12 +134,12 @@ def save_tiny(kind: str, task: Task, folder: Path, **more: Any) -> None:
     """Write a small random model of that kind with the embedded model's tokenizer.
 
     Raises:
-        ValueError: there is none of a few million parameters.
+        ValueError: the kind has no model of a few million parameters.
     """
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(EMBEDDED)
     around = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<bos>", "<eos>")]
     ends = TemplateProcessing(single="<bos> $A <eos>", special_tokens=around)
-    tokenizer.backend_tokenizer.post_processor = ends  # some read a text's class off its end
+    tokenizer.backend_tokenizer.post_processor = ends  # some models read a text's class there
     config = tiny_config(kind, 4200, **more)
     if task == "causal-lm" and hasattr(config, "is_decoder"):
         config.is_decoder = True
@@ -150,18 +151,18 @@ def save_tiny(kind: str, task: Task, folder: Path, **more: Any) -> None:
         raise ValueError(f"has {size / 1e6:.0f} million parameters at the least size that is known")
     torch.manual_seed(0)
     model = factory.from_config(config).eval()
-    with torch.no_grad():  # sizes may not fit each other
+    with torch.no_grad():  # sizes may not fit together
         model(input_ids=torch.tensor([[*range(3, 12), tokenizer.eos_token_id]]), use_cache=False)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def tried(kind: str, task: Task) -> Row:
-    """Build one, load it and make a worker of it."""
+    """Build a model of that kind, load it and make a worker of it."""
     with tempfile.TemporaryDirectory() as name:
         try:
             save_tiny(kind, task, Path(name))
-        except Exception as error:  # each in its own way
+        except Exception as error:  # each kind fails in its own way
             return Row(kind, f"{NOT_TRIED}: {_short(error)}")
         labels = LABELS if task == "classification" else ()
         model = ModelSection(name=name, task=task, labels=labels, max_length=40)
@@ -187,7 +188,7 @@ def table(verdicts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """Return lines of Markdown, with one row for each verdict and none for what was not tried.
 
     Args:
-        verdicts: of each task, what was said of each architecture.
+        verdicts: for each task, what was said about each architecture.
     """
     tasks = get_args(Task)
     named: dict[str, list[list[str]]] = {}
@@ -203,7 +204,7 @@ def table(verdicts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 
 def listed(page: str) -> dict[str, dict[str, str]]:
-    """Read from the page what it says of each architecture, by task."""
+    """Read from the page what it says about each architecture, by task."""
     tasks = get_args(Task)
     found: dict[str, dict[str, str]] = {task: {} for task in tasks}
     for line in page.split(MARK)[1].splitlines():
@@ -216,7 +217,7 @@ def listed(page: str) -> dict[str, dict[str, str]]:
 
 
 def verdict(row: Row) -> str:
-    """Return what the page says of a row: why nothing could be built concerns no reader."""
+    """Return what the page says about a row. No reader needs to know why a model can't be built."""
     return NOT_TRIED if row.said.startswith(NOT_TRIED) else row.said.replace("|", "/")
 
 

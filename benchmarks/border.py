@@ -5,28 +5,29 @@
     python benchmarks/border.py DATA --out border-quick --quick       # does everything run?
 
 DATA holds the folders mtsamples (mtsamples.jsonl.gz, clinical notes) and sst2 (train.tsv.gz,
-sentences). The points to measure stand in benchmarks/border_design.py, the most telling first; each
-is a federation of so many sites with so many records each, at an ε, where every site adds all of
-its noise (local) or a share (secure sum, one site may collude):
+sentences). The points to measure are in benchmarks/border_design.py, the most telling first. Each
+is a federation with a number of sites and of records at each, at an ε. Every site adds all of its
+noise (local) or a share (secure sum, one site may collude):
 
     notes       each site has one specialty or a part of it, small ones are joined; the embedded
                 model, 128 tokens, 37,888 trained parameters
     sentences   a tenth of the first site's sentences are positive, and nine tenths of the last
                 one's; all-MiniLM-L6-v2, LoRA of rank 4 in the last layer
 
-At most four sites of each, spread evenly, train alone and are scored, on further records that
-nobody trains on; the others only take part. At every point: the base model; alone, a site's own
-model without noise; two of them (alone+alone, with two seeds and equal weights), the baseline that
-costs a site nothing; the federation's (federated), that trained further (+personal), and beside
-the site's own with a fifth of the weight (+fifth) or the weight that validation records choose
-(+averaged); own, further trained and federation's all together (+both: 0.4, 0.4 and 0.2 of the
-weight); personal and fifth of an adapter that was trained together without noise (lora), as a
-ceiling. At points that end with -warm everybody begins with 200 public records of the same kind:
-the federation, and a site alone as well.
+At most four sites of each point, spread evenly, train alone. They are scored on further records
+that nobody trains on. The others only take part. At every point these are measured: the base model;
+alone, a site's own model without noise; two of them (alone+alone, with two seeds and equal
+weights), which is the baseline that costs a site nothing; the federation's model (federated); the
+same trained further (+personal); the site's own with the federation's beside it, which has a fifth
+of the weight (+fifth) or the weight that validation records choose (+averaged); own, further
+trained and federation's all together (+both, with 0.4, 0.4 and 0.2 of the weight); and as a
+ceiling, personal and fifth with an adapter that was trained together without noise (lora). At
+points that end with -warm everybody begins with 200 public records of the same kind: the
+federation, and also a site alone.
 
-OUT keeps all runs, and border.json, border.md and a chart for each kind, written anew after each
-point. The same command goes on where it was stopped, however that was. All runs are on public data,
-and no run is private: samples and noise are drawn from seeds.
+OUT keeps all runs, and border.json, border.md and a chart for each kind, which are written again
+after each point. The same command goes on where it was stopped, whatever stopped it. All runs are
+on public data, and no run is private: samples and noise are drawn from seeds.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from fedpriv_comparison.trial import Result, Trial
 from fedpriv_forecasting.likeness import setting_of
 
 FORMAT = 1
-SETTINGS = (  # that the table says, for a forecast knows what a federation has other than these
+SETTINGS = (  # shown in the table, so that a forecast sees where a federation has others
     "lora.r",
     "lora.alpha",
     "lora.target_modules",
@@ -116,7 +117,7 @@ def parsed() -> argparse.Namespace:
 
 
 def names(kind: Kind, point: Point, seed: int) -> tuple[str, str, str]:
-    """Return the names of a point: of every kind, of this kind, and with this seed alone."""
+    """Return the names of a point: for every kind, for this kind, and with this seed alone."""
     return point.name, f"{kind.name}-{point.name}", f"{kind.name}-{point.name}-{seed}"
 
 
@@ -140,7 +141,7 @@ def size_of(arguments: argparse.Namespace) -> Size:
 def entries(arguments: argparse.Namespace, size: Size) -> list[Entry]:
     """Return what to measure, in order: each point once, then further seeds of those that decide.
 
-    Writes the federations. Kinds take turns.
+    It writes the federations. Kinds take turns.
     """
     found = []
     for kind in chosen(arguments):
@@ -169,7 +170,10 @@ def batches(all_of_them: Sequence[Entry], count: int) -> Iterator[Sequence[Entry
 
 
 def document(found: Measured, command: str) -> dict[str, Any]:
-    """Make the file of measurements; settings are those of runs that begin at the base model."""
+    """Make the file of measurements.
+
+    Its settings are those of runs that begin at the base model.
+    """
     kinds = {}
     for entry, row in sorted(found, key=lambda pair: not pair[0].point.warm_start):
         asked = entry.trials["federated"].config
@@ -187,7 +191,7 @@ def document(found: Measured, command: str) -> dict[str, Any]:
 
 
 def write_all(found: Measured, arguments: argparse.Namespace, command: str) -> None:
-    """Write all that OUT says of what was measured so far."""
+    """Write to OUT all that was measured so far."""
     made = document(found, command)
     texts, charts = [], {}
     for name, kind in made["kinds"].items():
@@ -207,7 +211,10 @@ def write_all(found: Measured, arguments: argparse.Namespace, command: str) -> N
 def measure(
     wanted: Sequence[Entry], arguments: argparse.Namespace, command: str
 ) -> tuple[Measured, list[str]]:
-    """Measure all entries, as many at once as runs, and return which of them failed."""
+    """Measure all entries, `parallel` at a time.
+
+    Return what was found, and errors of those that failed.
+    """
     started, found, failed = time.monotonic(), [], []
     limit = float("inf") if arguments.limit_minutes is None else 60 * arguments.limit_minutes
 

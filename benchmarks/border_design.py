@@ -22,25 +22,24 @@ from fedpriv.files import write_atomic
 Row = dict[str, str]
 Pools = dict[str, list[Row]]
 Trust = Literal["local", "secure-sum"]
-SCORED = 4  # sites that train alone and are scored; the others of a federation only take part
-COLLUDING = 1  # of a secure sum
-LEAST_WORDS = 20  # of a note: shorter ones hold nothing to go on with
-PUBLIC = 200  # records of the same kind that are no site's, for whoever begins with them
+SCORED = 4  # sites that train alone and are scored; the other sites of a federation only take part
+COLLUDING = 1  # sites that may collude in a secure sum
+LEAST_WORDS = 20  # of a note; shorter ones have nothing to continue
+PUBLIC = 200  # records of the same kind that no site has, for runs that begin with them
 
 
 @dataclass(frozen=True)
 class Point:
-    """A federation to measure.
+    """Describe a federation to measure.
 
     Attributes:
         sites, records: how many sites, and how many records each trains on.
-        epsilon: of each site for the whole job.
-        seeds: how many runs, 1 where the point only supports the curve.
-        most_scored: sites that are scored at most, fewer where a site's own training is long; the
-            same at all points with as many sites and records.
+        epsilon: ε of each site for the whole job.
+        seeds: how many runs. It is 1 where the point only supports the curve.
+        most_scored: how many sites are scored at most. It is lower where a site's own training
+            takes long, and the same at all points with as many sites and records.
         warm_start: whether everybody begins with public records of the same kind: the federation
-            and, so that joining is compared with the best that a site has without it, each site
-            alone.
+            and each site alone. So joining is compared with the best that a site has without it.
     """
 
     sites: int
@@ -53,30 +52,30 @@ class Point:
 
     @property
     def name(self) -> str:
-        """As on the command line."""
+        """Return the point's name, as on the command line."""
         warm = "-warm" if self.warm_start else ""
         trust = self.trust.partition("-")[0]
         return f"{self.sites}x{self.records}-{trust}-{self.epsilon:g}{warm}"
 
     @property
     def folder(self) -> str:
-        """Of its federation file, which all points with these records share."""
+        """Return the folder of its federation file, which all points with these records share."""
         return f"{self.sites}x{self.records}{'-warm' if self.warm_start else ''}"
 
     @property
     def scored(self) -> list[int]:
-        """The sites that are scored, spread evenly from the first to the last."""
+        """Return the sites that are scored, spread evenly from the first to the last."""
         count = min(self.most_scored, self.sites)
         return sorted({round(i * (self.sites - 1) / max(1, count - 1)) for i in range(count)})
 
     @property
     def common(self) -> Point:
-        """The point whose runs without noise are those of all with as many sites and records."""
+        """Return the point whose runs without noise serve all with as many sites and records."""
         return replace(self, trust="local", epsilon=4.0, seeds=1)
 
     @property
     def overrides(self) -> list[str]:
-        """Its terms, for a federation file."""
+        """Return the point's terms, for a federation file."""
         found = [f"privacy.epsilon={self.epsilon:g}", f"privacy.trust={self.trust}"]
         secure = self.trust == "secure-sum"
         return [*found, f"privacy.max_colluding={COLLUDING}"] if secure else found
@@ -84,12 +83,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured at a point.
+    """Hold how much is measured at a point.
 
     Attributes:
-        rounds: None leaves the kind its own.
-        held_out: records of all scored sites that nobody trains on, and at most for one site.
-        everyone: records that are nobody's.
+        rounds: rounds of a federation. None takes the kind's own.
+        held_out, most: records that nobody trains on, of all scored sites, and at most for one
+            site.
+        everyone: records that belong to no site.
         overrides: further settings of all runs.
     """
 
@@ -218,24 +218,24 @@ microbatch = 32
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of data.
+    """Describe a kind of data.
 
     Attributes:
-        says: what it is.
-        model: the base model, by the name that others know it by.
-        rounds, sample_rate, clip_norm, lr: of the federation.
-        personal: up to how many records of a site → the table of what it trains by itself. For 16
-            notes they were set by hand; with 150, a rate of 3e-3 was the best of 1e-3 to
-            2e-2. 5e-4 and 2e-3 were even with 80 sentences: the larger takes half as long. Of up to
-            64 records and of 250, by the losses in docs/results/own-training.md; `epochs` for
+        says: the kind in words.
+        model: the base model, by its usual name.
+        rounds, sample_rate, clip_norm, lr: settings of the federation.
+        personal: the most records of a site → the table of the site's own training. For 16 notes it
+            was set by hand. With 150, a rate of 3e-3 was the best of 1e-3 to 2e-2. With 80
+            sentences 5e-4 and 2e-3 were even; the larger takes half as long. For up to 64 records
+            and for 250, it was set by the losses in docs/results/own-training.md, and `epochs` for
             32 and 64 notes by the rule there.
-        points: to measure, in their order.
+        points: points to measure, in their order.
         settings: sections of the federation file.
-        pools: all records, from the folder of all data.
-        shares: for each site, what it draws its records from, and how many of each pool of
-            that, as a share.
-        warm: settings of whoever begins with public records, a federation or a site by itself.
-        warm_lr: rate of such a federation.
+        pools: reads all records from the folder of all data.
+        shares: for each site, the pools from which it draws its records, and the share of each
+            pool.
+        warm: settings of a federation, or a site by itself, that begins with public records.
+        warm_lr: learning rate of such a federation.
     """
 
     name: str
@@ -278,7 +278,7 @@ def sentences(data: Path) -> Pools:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raise a DataError, which names the file, if the block finds no such records there."""
+    """Raise a DataError that names the file if the block finds no such records there."""
     try:
         yield
     except (OSError, EOFError, ValueError, KeyError) as error:
@@ -353,7 +353,7 @@ KINDS = {
             ),
             pools=sentences,
             shares=skewed,
-            # Passes and rate of these two are a guess that no grid has seen.
+            # Passes and rate of these two are a guess that no grid has tested.
             warm=(*PUBLIC_SET, "synthetic.warm_start=4"),
             warm_lr=5e-3,
         ),
@@ -362,10 +362,10 @@ KINDS = {
 
 
 def draw(pools: Pools, count: int, shares: Mapping[str, float], drawn: random.Random) -> list[Row]:
-    """So many records, a share of them from each pool, which are taken out of it.
+    """Draw `count` records, with a share from each pool, and take them out of the pools.
 
     Raises:
-        ConfigError: there are not so many.
+        ConfigError: a pool has too few records.
     """
     *others, last = shares
     wanted = {name: round(shares[name] * count) for name in others}
@@ -387,7 +387,7 @@ def left_over(pools: Sequence[Pools], drawn: random.Random) -> list[Row]:
     """Draw `PUBLIC` of the records that no site took.
 
     Args:
-        pools: pools of each site; they may be the same ones.
+        pools: pools of each site, which may be the same objects.
 
     Raises:
         ConfigError: there are fewer records.
@@ -401,7 +401,7 @@ def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size:
     """Write the records of all sites and of everyone, and the file of the federation.
 
     Args:
-        pools: all records of this kind; they are left as they are.
+        pools: all records of this kind. They are not changed.
 
     Raises:
         ConfigError: there are too few records.

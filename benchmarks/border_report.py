@@ -25,7 +25,7 @@ WAYS = {  # row of a point → its column, a gain over the site alone
     "lora+fifth": "no noise: fifth",
 }
 BEST = "federated+both"
-SHARES = {  # column → of the first, the share of sites and seeds that beat the second
+SHARES = {  # column → the share of sites and seeds where the first beats the second
     "pays": (BEST, "alone"),
     "beats a second": (BEST, "alone+alone"),
 }
@@ -52,9 +52,9 @@ def by_point(entries: Entries) -> list[Entries]:
 
 
 def gains(entry: dict[str, Any], way: str, other: str = "alone") -> list[float]:
-    """Return by how much each scored site's own loss is lower than with another model.
+    """Return by how much each scored site's own loss is lower with one model than with another.
 
-    It is empty if one of the two was not measured.
+    The list is empty if one of the two was not measured.
     """
     own = entry["own"]
     if way not in own or other not in own:
@@ -63,7 +63,7 @@ def gains(entry: dict[str, Any], way: str, other: str = "alone") -> list[float]:
 
 
 def cells(entries: Entries) -> list[str]:
-    """Write a row of the table, for a point."""
+    """Write the row of the table for a point."""
     first = entries[0]
     shares = []
     for way, other in SHARES.values():
@@ -111,7 +111,7 @@ def markdown(title: str, entries: Entries) -> str:
 def chart(kind: str, entries: Entries) -> str:
     """Draw, as an SVG, the gain over alone by records a site: a line per number of sites and trust.
 
-    It shows `SHOWN` at one ε, without a warm start; it is empty if nothing was measured at it.
+    It shows `SHOWN` at one ε, without a warm start. It is empty if nothing was measured there.
     """
     lines: dict[tuple[int, str], dict[float, float]] = defaultdict(dict)
     cold = [entry for entry in entries if not entry.get("warm_start")]

@@ -33,7 +33,7 @@ FIFTH = 0.2  # the weight of the federation's adapter beside others
 
 @dataclass(frozen=True)
 class Entry:
-    """A point and a seed, with the file of its federation."""
+    """Hold a point and a seed, with the file of its federation."""
 
     kind: Kind
     point: Point
@@ -43,15 +43,15 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """For the one who waits, and of its file."""
+        """Return the entry's name, for its file and for the person who waits."""
         return f"{self.kind.name}-{self.point.name}-{self.seed}"
 
     @property
     def trials(self) -> dict[str, Trial]:
-        """The runs that it takes, by name.
+        """Return the runs that the entry takes, by name.
 
-        What depends on neither ε nor trust is run with the settings of the common point, so once
-        for all points with as many sites and records. Runs of one seed have the same samples.
+        Runs that depend on neither ε nor trust have the settings of the common point. So they run
+        once for all points with as many sites and records. Runs of one seed have the same samples.
         """
         base, again = (self._alone(seed) for seed in (self.seed, self.seed + 1))
         private = _trial(self._asked(self.point), "dp-lora", self.seed)
@@ -68,15 +68,18 @@ class Entry:
 
     @property
     def decides(self) -> bool:
-        """Whether adapters without noise are measured, too, with one seed.
+        """Tell whether adapters without noise are measured, too, with one seed.
 
-        So it is wherever a point with as many sites and records has several seeds.
+        It is true wherever a point with as many sites and records has several seeds.
         """
         decide = [point.common for point in self.kind.points if point.seeds > 1]
         return self.point.common in decide or self.point in QUICK_POINTS
 
     def _alone(self, seed: int) -> Trial:
-        """Train each site alone: from the base model, or from what public records make of it."""
+        """Return the run that trains each site alone.
+
+        It begins at the base model, or at what public records make of it.
+        """
         if not self.point.warm_start:
             begun = _trial(self._asked(self.point.common), "base", seed)
         else:
@@ -105,12 +108,14 @@ def _trial(asked: Comparison, method: str, seed: int) -> Trial:
 def train(entries: Sequence[Entry], runner: Runner) -> None:
     """Run what these entries need and what has not been run yet."""
     trials = [trial for entry in entries for trial in entry.trials.values()]
-    runner.results([trial.before for trial in trials])  # what a site goes on with, first
+    runner.results([trial.before for trial in trials])  # first, the models with which sites go on
     runner.results(trials)
 
 
 def measured(entry: Entry, out: Path) -> dict[str, Any]:
-    """Return the losses of all models of an entry whose runs are there; kept, not computed again.
+    """Return the losses of all models of an entry whose runs are done.
+
+    They are kept for later calls.
 
     Raises:
         RunError: one of the runs failed.
@@ -161,7 +166,10 @@ def _terms(entry: Entry, noise_multiplier: float | None, privacy: PrivacySection
 
 
 def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[str, Any]:
-    """Score on each scored site's held-out records; what every site has, also on everyone's."""
+    """Score models on each scored site's held-out records.
+
+    Models that every site has are also scored on everyone's records.
+    """
     config = entry.trials["federated"].config
     parts = evaluation_records(config, worker.base.tokenizer)
     everyone = [example for part in parts for example in part]
@@ -169,7 +177,7 @@ def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[
     of_all: dict[str, float] = {}
     sites = own_examples(config, worker)
     for index, site in enumerate(sites.values()):
-        held_out = [*site.reported, *site.tuning]  # nothing is chosen by them
+        held_out = [*site.reported, *site.tuning]  # nothing is chosen by these records
         for name, model in models(worker, values, index).items():
             own.setdefault(name, []).append(model(held_out).eval_loss)
             if index == 0 and name in ONE_FOR_ALL:
@@ -178,7 +186,7 @@ def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[
 
 
 def weighed(worker: Worker, own: Vector, federated: Vector, weight: float) -> Model:
-    """Join the two models, the federated one with this weight."""
+    """Join the two models. The federated one has this weight."""
     return together(worker, own_and_federated([own], federated, weight))
 
 
@@ -189,8 +197,9 @@ def models(worker: Worker, values: Mapping[str, Vector], site: int) -> dict[str,
     """Return the models that a site may answer with.
 
     Args:
-        values: by the names of `Entry.trials`; (P,) of a federation, (scored sites, P) otherwise.
-        site: its number among those that are scored.
+        values: values by the names of `Entry.trials`: (P,) for a federation, (scored sites, P)
+            otherwise.
+        site: the site's number among the scored ones.
     """
     alone, federated = values["alone"][site], values["federated"]
     personal = values["federated+personal"][site]

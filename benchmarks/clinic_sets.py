@@ -2,11 +2,11 @@
 
     python benchmarks/clinic_sets.py DATA --out sets
 
-DATA holds the folders mtsamples and medquad. Writes so many texts, drawn by their hash, as a
-coordinator could have them: `notes.jsonl`, notes like those of the clinics that no clinic and no
-evaluation has, and `medquad.jsonl`, answers to health questions, which the embedded model has read.
-For rows of `fedpriv compare` such as `dp-lora:synthetic.data=…/sets/notes.jsonl:synthetic.size=200:
-synthetic.warm_start=16`.
+DATA holds the folders mtsamples and medquad. The script writes a number of texts, drawn by their
+hash, as a coordinator could have them. `notes.jsonl` has notes like those of the clinics, which no
+clinic and no evaluation has. `medquad.jsonl` has answers to health questions, which the embedded
+model has read. They are for rows of `fedpriv compare` such as
+`dp-lora:synthetic.data=…/sets/notes.jsonl:synthetic.size=200:synthetic.warm_start=16`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMN = "transcription"  # as in the federation file
 
 
 def texts(path: Path, column: str) -> list[str]:
-    """Read the text of every row, as long as a clinic's note."""
+    """Read the text of every row, cut to the length of a clinic's note."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         rows = [json.loads(line) for line in stream]
     return [beginning(row[column] or "") for row in rows if row.get("first_of_group", True)]
@@ -39,7 +39,7 @@ def beginning(text: str) -> str:
 
 
 def drawn(found: Iterable[str], known: set[str], count: int) -> list[str]:
-    """So many distinct ones that are long enough and not known."""
+    """Draw `count` distinct texts that are long enough and not known."""
     able = {text for text in found if len(text.split()) >= LEAST_WORDS} - known
     return sorted(able, key=lambda text: hashlib.sha256(text.encode()).hexdigest())[:count]
 

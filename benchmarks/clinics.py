@@ -4,16 +4,16 @@
     python benchmarks/clinics.py --out clinics-quick --quick  # does everything run?
 
 The federation is that of the package: 64 clinics of 16 notes, a secure sum in which one may
-collude, ε = 4. A quarter of them, spread over the list, also train alone and go on from the
-adapter, and all models are scored on each one's own held-out notes, which nobody trains on. The
-models are those of benchmarks/border.py. For each clinic and each model: by how much the loss falls
-against training alone without noise, as mean and deviation over the seeds, and how many deviations
-the mean is. Then, by how much that of all three is lower than that of two own models, which take as
-much training. At last what a clinic has without anybody that trains one, two or more models alone,
-each with another seed, which answer together with equal weights, beside the same number of models
-of which one is personal and one the federation's.
+collude, ε = 4. A quarter of the clinics, spread over the list, also train alone and go on from the
+adapter. All models are scored on each clinic's own held-out notes, which nobody trains on. The
+models are those of benchmarks/border.py. For each clinic and each model the table shows how much
+lower the loss is than with training alone without noise: mean and deviation over the seeds, and how
+many deviations the mean is. Then it shows how much lower the loss of all three is than that of two
+own models, which take as much training. The last table shows what a clinic has without joining, if
+it trains one, two or more models alone, each with another seed, which answer together with equal
+weights. Beside it is the same number of models of which one is personal and one the federation's.
 
-OUT keeps all runs; the same command goes on where it was stopped. `clinics.json` and `clinics.md`
+OUT keeps all runs. The same command goes on where it was stopped. `clinics.json` and `clinics.md`
 have all figures. The data is public and no run is private: samples and noise come from seeds.
 """
 
@@ -57,7 +57,7 @@ MODELS = {
     "federated+both": "all three",
     "alone+alone": "two own",
 }
-Gains = dict[str, dict[str, list[float]]]  # of each model, at each clinic, with each seed
+Gains = dict[str, dict[str, list[float]]]  # for each model, at each clinic, with each seed
 
 
 def parsed() -> argparse.Namespace:
@@ -76,7 +76,7 @@ def write_federation(out: Path, point: Point) -> Path:
     folder = EMBEDDED.parent
     lines, found = [], 0
     for line in EMBEDDED.read_text(encoding="utf-8").splitlines():
-        if line.startswith(("trust =", "max_colluding =")):  # a point says these
+        if line.startswith(("trust =", "max_colluding =")):  # a point states these
             continue
         if "held_out = " in line:
             if found not in point.scored:
@@ -90,7 +90,7 @@ def write_federation(out: Path, point: Point) -> Path:
 
 
 def gains(found: list[dict[str, Any]], names: list[str]) -> Gains:
-    """Return by how much the loss falls against alone, on each clinic's own notes."""
+    """Return how much lower the loss is than alone, on each clinic's own notes."""
     made: Gains = {}
     for title, way, other in (
         *((title, way, "alone") for way, title in MODELS.items()),
@@ -132,8 +132,8 @@ def markdown(made: Gains, found: list[dict[str, Any]], names: list[str]) -> str:
 def own_together(entries: Sequence[Entry], out: Path) -> list[dict[str, float]]:
     """Return the mean own loss of 1, 2, … models together, without and with the federation's.
 
-    With the federation's, it and the personal model have a fifth of the weight each where there are
-    at least two own models, and else the weights of `benchmarks/border.py`.
+    With the federation's, it and the personal model have a fifth of the weight each if there are at
+    least two own models. Otherwise they have the weights of `benchmarks/border.py`.
     """
     values = [
         {name: np.load(values_path(trial, out / "runs")) for name, trial in entry.trials.items()}
@@ -171,7 +171,8 @@ def own_together(entries: Sequence[Entry], out: Path) -> list[dict[str, float]]:
     return rows
 
 
-# The table was measured so. Without it each clinic chooses by cross-validation, for longer.
+# The table was measured with these. Without them each clinic chooses by cross-validation, which
+# takes longer.
 SET_PASSES = (
     "personal.validation=0",
     "personal.rates=[3e-3]",

@@ -3,8 +3,8 @@
     python benchmarks/correctness.py --device cuda --json correctness.json
     python benchmarks/correctness.py --quick   # does everything run?
 
-A random decoder with an adapter in every linear layer that was moved off its start. For each number
-format, with and without checkpointing:
+The model is a random decoder with an adapter in every linear layer, which was moved away from its
+start. For each number format, with and without checkpointing, it checks:
 
 * error: the largest distance of a record's gradient, as a site computes it, from plain autograd on
   that record alone in float64 on the CPU, over that gradient's length.
@@ -54,7 +54,7 @@ MOST_WRONG = {"float64": 1e-9, "float32": 1e-3, "mixed": 3e-2, "bfloat16": 1e-1}
 
 @dataclass(frozen=True)
 class Found:
-    """What one number format came to; the attributes are the columns of the table."""
+    """Hold the result of one number format. The attributes are the columns of the table."""
 
     dtype: str
     checkpointing: bool
@@ -70,7 +70,7 @@ class Found:
 
 
 def worker_of(folder: Path, device: str, dtype: str, tokens: int, checkpointing: bool) -> Worker:
-    """Make a worker on the decoder whose adapter is not at its start, where lora_B is 0."""
+    """Make a worker on the decoder. Its adapter is not at its start, where lora_B is 0."""
     compute = ComputeSection.model_validate(
         {"device": device, "dtype": dtype, "gradient_checkpointing": checkpointing}
     )
@@ -82,7 +82,7 @@ def worker_of(folder: Path, device: str, dtype: str, tokens: int, checkpointing:
 
 
 def random_records(count: int, tokens: int) -> list[Example]:
-    """Make records of random tokens; a quarter of them is a few tokens shorter, and padded."""
+    """Make records of random tokens. A quarter of them are a few tokens shorter, and padded."""
     drawn = np.random.default_rng(2)
     made = []
     for number in range(count):
@@ -101,7 +101,7 @@ def rows_of(worker: Worker) -> BatchInvariant:
 
 
 def by_autograd(folder: Path, records: list[Example], tokens: int) -> Tensor:
-    """Compute (B, P) in float64 on the CPU, a record at a time; only the loss is of our code."""
+    """Compute (B, P) in float64 on the CPU, one record at a time. Only the loss is our code."""
     worker = worker_of(folder, "cpu", "float64", tokens, checkpointing=False)
     worker.gradients.detach()
     trained = [p for p in worker.model.parameters() if p.requires_grad]

@@ -1,12 +1,13 @@
-"""What denoising costs, as a share of a private step.
+"""Measure what denoising costs, as a share of a private step.
 
     python benchmarks/denoise.py --json denoise.json
 
-For encoders of two sizes with LoRA on query, key, value and both dense layers: one private step
-(per-record gradients, clipping, sum, noise), fedpriv's denoiser, and the same equations by batched
-and by per-layer singular value decomposition, in turn, one thread; medians and ratios. A step of
-more records makes the share smaller in proportion. The floor is the multiplications of the two
-products with the gradient, 4mn·min(m, n) a matrix, at the rate of the step's own products.
+The encoders have two sizes, with LoRA on query, key, value and both dense layers. Timed in turn, on
+one thread, are one private step (per-record gradients, clipping, sum, noise), fedpriv's denoiser,
+and the same equations by batched and by per-layer singular value decomposition. The table has
+medians and ratios. A step of more records makes the share smaller in proportion. The floor is the
+multiplications of the two products with the gradient, 4mn·min(m, n) for each matrix, at the rate of
+the step's own products.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def step(model: Any, gradients: PerSampleGradients, records: int) -> Callable[[]
 
 
 def by_svd(matrices: list[Tensor], *, batched: bool) -> None:
-    """Solve the same equations, as they are printed."""
+    """Solve the same equations as they are printed."""
     groups: dict[tuple[int, ...], list[Tensor]] = {}
     for index, matrix in enumerate(matrices):
         key = (*matrix.shape, 0 if batched else index)

@@ -1,11 +1,11 @@
-"""Whether llama.cpp computes what transformers does, from what `fedpriv adapter` writes.
+"""Check whether llama.cpp computes what transformers does, from what `fedpriv adapter` writes.
 
     fedpriv simulate --out run
     pip install llama-cpp-python gguf sentencepiece
     python benchmarks/export_gguf.py run --llama-cpp LLAMA_CPP --json gguf.json
 
 LLAMA_CPP is a folder of llama.cpp's source, with its scripts that convert models. They know
-tokenizers by name, and not that of the embedded model, so they are told that it splits text as
+tokenizers by name, and not that of the embedded model. So they are told that it splits text as
 GPT-2's does. The logits of a few tokens are compared, in float32.
 """
 
@@ -75,8 +75,8 @@ def by_transformers(model: Path) -> Any:
 def compare(run: Path, llama_cpp: Path, folder: Path) -> list[dict[str, Any]]:
     """Return a row for each form, and for the base model alone, which has to differ.
 
-    Each has the largest difference of logits, their standard deviation, and whether the most
-    likely next token is the same every time.
+    Each row has the largest difference of logits, their standard deviation, and whether the
+    likeliest next token is the same at every position.
     """
     from fedpriv.hub.export import Wanted, export
 

@@ -1,17 +1,17 @@
-"""Which curve predicts best what joining is worth: on measured runs, or on made-up federations.
+"""Which curve best predicts what joining is worth: on measured runs, or on made-up federations.
 
     python benchmarks/forecast.py --table docs/results/border.json
     python benchmarks/forecast.py --made-up 6
 
-Each group of runs (same sites, same records) is predicted from all others. For each question, each
-way to use the federation's adapter and each curve: the root mean square of what predictions were
-off by, the same if the mean of the other runs is the prediction, and the share of gains in the 90%
-interval. *kinds* predicts each kind of a task from all others, as for another base model.
-*uneven* predicts made-up federations whose sites differ by up to sixteen times, their mean and each
-site.
+Each group of runs (same sites, same records) is predicted from all others. The table has a row for
+each question, each way to use the federation's adapter and each curve. It shows the root mean
+square of how far predictions were off, the same if the mean of the other runs is the prediction,
+and the share of gains in the 90% interval. *kinds* predicts each kind of a task from all others, as
+for another base model. *uneven* predicts made-up federations whose sites differ by up to sixteen
+times: their mean and each site.
 
-The made-up federations are logistic regressions in 60 dimensions, at sites whose weights differ,
-each trained alone, or together in 30 rounds with clipping, noise and Adam, at rate 0.2.
+The made-up federations are logistic regressions in 60 dimensions, at sites whose weights differ.
+Each site is trained alone, or all together in 30 rounds with clipping, noise and Adam, at rate 0.2.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def squared(s: Setting) -> list[float]:
 
 
 def saturating(s: Setting) -> list[float]:
-    """Return terms where less noise brings less and less, in the middle of what is usual here."""
+    """Return terms by which less noise brings less and less. The middle is at usual values."""
     return [1.0, math.log2(s.records), 1 / (1 + s.noise * 2**7)]
 
 
@@ -89,7 +89,7 @@ def loss(p: Any, y: Any) -> float:
 
 
 def trained_from(start: Any, x: Any, y: Any, penalties: Sequence[float] = PENALTIES) -> Any:
-    """Return the best of several penalised fits, by the last fifth of the records."""
+    """Return the best of several penalised fits, judged by the last fifth of the records."""
     cut = int(0.8 * len(y))
     kept, of = x[:cut], y[:cut]
 
@@ -119,7 +119,9 @@ def federated(x: Any, y: Any, sigma: float, random: np.random.Generator) -> Any:
 
 
 def measured(sizes: list[int], sigma: float, alone: float, seed: int) -> dict[str, Any]:
-    """Measure losses at each scored site and at outside sites; sites are the same for all noise.
+    """Measure losses at each scored site and at outside sites.
+
+    The sites are the same for all noise.
 
     Args:
         sigma, alone: noise of the federation's sum, and of a single site at the same ε.
@@ -157,7 +159,7 @@ def measured(sizes: list[int], sigma: float, alone: float, seed: int) -> dict[st
 def at_others(
     starts: dict[str, Any], common: Any, random: np.random.Generator
 ) -> dict[str, dict[str, Any]]:
-    """Measure losses at outside sites: of each start as it is, and trained on with own records."""
+    """Measure each start's losses at outside sites: as it is, and trained on with own records."""
     outside: dict[str, list[float]] = {start: [] for start in starts}
     new: dict[str, dict[str, list[float]]] = {
         start: {size: [] for size in OWN_RECORDS} for start in starts
@@ -229,7 +231,7 @@ def compared(name: str, tables: list[list[Point]]) -> Iterator[dict[str, Any]]:
 def row(
     name: str, curve: str, asked: tuple[str, str, str], tried: list[LeftOut | None]
 ) -> Iterator[dict[str, Any]]:
-    """Give one row for several tables; none if all had too few runs."""
+    """Give one row for several tables, or none if all had too few runs."""
     known = [one for one in tried if one is not None]
     if known:
         counts = [one.runs for one in known]
@@ -260,7 +262,7 @@ def kinds_left_out(table: Table) -> Iterator[dict[str, Any]]:
 
 
 def uneven(tables: list[Table]) -> Iterator[dict[str, Any]]:
-    """Give a row for each way: federations whose sites differ, by the curves of equal sites."""
+    """Give a row for each way: federations with uneven sites, by the curves of equal sites."""
     tried: dict[tuple[str, str], list[LeftOut | None]] = {
         (way, of): [] for way in WAYS for of in ("mean", "each site")
     }

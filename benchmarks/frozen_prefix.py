@@ -1,11 +1,11 @@
 """Compute the frozen lower layers of a model once for each record, for benchmarks on public data.
 
-With adapters in the last layer alone, nearly all of a step is the forward pass of layers that
-never change. What they give for a record is kept, so that studies of many runs on the same records
-take a fifth of the time. Losses differ by rounding alone: a record's values are those of the batch
-in which it came first.
+With adapters in the last layer alone, nearly all of a step is the forward pass of layers that never
+change. Their output for a record is kept, so that studies of many runs on the same records take a
+fifth of the time. Losses differ by rounding alone: a record's values are those from the batch in
+which it came first.
 
-Nothing that a site runs knows this file: it keeps values of records in memory.
+No code of a site knows this file, because it keeps values of records in memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fedpriv.private_training.worker import Worker
 
 MOST = 6 * 2**30  # bytes
 Kept = dict[bytes, torch.Tensor]
-_kept: dict[str, Kept] = {}  # of each base, for all workers that have it
+_kept: dict[str, Kept] = {}  # by base, for all workers that have it
 
 
 class Prefix:
-    """What the first layers give, by the tokens of a record.
+    """Keep the output of the first layers, by the tokens of a record.
 
     Args:
-        model: with its adapter. Layers below the first that trains are replaced.
+        model: the model with its adapter. Layers below the first that trains are replaced.
         kept: what was computed before.
     """
 
@@ -77,7 +77,7 @@ class Prefix:
 
 
 def _rows(of: Any, places: Sequence[int], count: int) -> Any:
-    """Return those rows of all tensors that have one for each record of a batch."""
+    """Return, in nested containers, these rows of tensors that have one for each record."""
     if isinstance(of, torch.Tensor):
         return of[places] if count > 1 and of.dim() > 1 and len(of) == count else of
     if isinstance(of, tuple):
@@ -88,13 +88,13 @@ def _rows(of: Any, places: Sequence[int], count: int) -> Any:
 
 
 def _layers(model: nn.Module) -> nn.ModuleList:
-    """Return the list of a model's blocks: the longest list that the model has."""
+    """Return the list of a model's blocks, which is its longest list."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len)
 
 
 def remember(worker: Worker) -> None:
-    """Compute the frozen layers of a worker's model once for each record, from now on."""
+    """Compute the frozen layers of a worker's model once for each record from now on."""
     if "prefix" not in worker.public:
         kept = _kept.setdefault(worker.base.digest, {})
         worker.public["prefix"] = Prefix(worker.model, kept)

@@ -1,18 +1,18 @@
-"""How a private step grows with the model and with the length of a record, beside a plain one.
+"""Measure how a private step grows with the model and the length of a record, beside a plain one.
 
     python benchmarks/growth.py --json growth.json
     python benchmarks/growth.py --device cuda --memory 70 --json growth-gpu.json
 
-Random decoders with LoRA on all linear layers, from 4 to 350 million parameters, on a GPU to 3
-billion in bfloat16, and records of 128 to 2,048 tokens; a step is that of `step.py`, with and
-without activation checkpointing. All ways have the same base weights in memory and run in turn in
-one process; a ratio is the median over turns. Memory is what tensors take beyond the model, by
-torch's own allocator.
+The models are random decoders with LoRA on all linear layers, from 4 to 350 million parameters, and
+on a GPU to 3 billion in bfloat16. Records have 128 to 2,048 tokens. A step is that of `step.py`,
+with and without activation checkpointing. All ways have the same base weights in memory and run in
+turn in one process. A ratio is the median over turns. Memory is what tensors take beyond the model,
+by torch's own allocator.
 
 Floors, by arithmetic: a private step has the multiplications of a plain one, 4 for each parameter
-and token, and so a ratio of 1. Beyond a plain step it has to hold the gradients of every record by
-the largest adapter matrix, and the float64 sum. With checkpointing any step holds what enters each
-layer, and the logits. What exceeds `--memory` is only computed from that.
+and token, and so a ratio of 1. Beyond a plain step it has to hold the gradients of every record for
+the largest adapter matrix, and the float64 sum. With checkpointing any step holds the input of each
+layer, and the logits. For sizes that exceed `--memory` only these figures are computed.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ WAYS = {
     "plain, checkpointing": (Plain, True),
     "fedpriv, checkpointing": (Fedpriv, True),
 }
-KEPT = 1.25  # of the weights and of what a step holds: gaps of the allocator
+KEPT = 1.25  # of the weights and of what a step holds, for gaps of the allocator
 
 
 @dataclass(frozen=True)
 class Size:
-    """A decoder: its layers, its width, and the lengths of records to measure."""
+    """Describe a decoder by its layers, its width, and the lengths of records to measure."""
 
     layers: int
     width: int
@@ -76,7 +76,7 @@ def shape_of(size: Size, tokens: int, device: str = "cpu") -> Shape:
 
 
 def parameters(size: Size) -> int:
-    """Count the parameters of the base, whose feed-forward layers are four times as wide."""
+    """Count the parameters of the base. Its feed-forward layers are four times as wide."""
     return size.layers * 16 * size.width**2 + 2 * Shape.vocabulary * size.width
 
 
@@ -98,7 +98,7 @@ def arithmetic(size: Size, tokens: int, device: str = "cpu") -> dict[str, float]
 
 
 def measure(size: Size, tokens: int, seconds: float, device: str) -> list[dict[str, Any]]:
-    """Measure a row for each way: about so many seconds of steps, at least two turns."""
+    """Measure a row for each way, with about `seconds` of steps, and at least two turns."""
     shape = shape_of(size, tokens, device)
     batch, first = random_batch(shape).to(device), build(shape, RECORDWISE).to(device)
     first.config.use_cache = False  # as for every model that trains
@@ -138,7 +138,7 @@ def measure(size: Size, tokens: int, seconds: float, device: str) -> list[dict[s
 
 
 def finished(step: Callable[[], None], device: str) -> Callable[[], None]:
-    """Make a step that ends when the device has done it."""
+    """Make a step that ends when the device has finished it."""
     if device == "cpu":
         return step
 

@@ -1,4 +1,4 @@
-"""Time several ways to do the same, in turn and in one process; for the scripts beside it."""
+"""Time several ways to do the same, in turn and in one process. For the scripts beside it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Seconds = dict[str, float]
 
 
 def interleaved(cases: Mapping[str, Callable[[], Any]], repeats: int) -> list[Seconds]:
-    """Time each case in each turn, every other one backwards; the first turn is not counted."""
+    """Time each case in each turn, with every other turn backwards.
+
+    The first turn is not counted.
+    """
     for case in cases.values():
         case()
     turns = []

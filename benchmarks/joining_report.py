@@ -24,10 +24,10 @@ Entry = Mapping[str, Any]  # a measured point, with one seed
 Point = Sequence[Entry]  # all seeds of it
 Losses = Callable[[Entry], Mapping[str, list[float]]]  # of an entry, by row
 KEYS = ("kind", "sites", "records", "trust", "epsilon")
-LEVEL = 0.01  # of loss: less is level
-OWN = ("alone", "alone+alone")  # what a site has without anybody
+LEVEL = 0.01  # of loss; smaller differences count as level
+OWN = ("alone", "alone+alone")  # what a site has without joining
 JOINED = ("federated+personal", "federated+both")
-STARTS = ("base", "single", "warm-start")  # what a new site begins at without a federation
+STARTS = ("base", "single", "warm-start")  # where a new site can begin without a federation
 COUNTS = ("0", "4", "16", "64")
 MARK = "<!-- {}: python benchmarks/joining.py DATA --tables -->"
 
@@ -42,7 +42,7 @@ def measured(folder: Path) -> list[Point]:
 
 
 def verdict(gains: Sequence[float]) -> str:
-    """Say whether something pays, by what it gains at each site with each seed."""
+    """Say whether something pays, from its gain at each site with each seed."""
     mean, better = statistics.fmean(gains), sum(gain > 0 for gain in gains)
     if abs(mean) < LEVEL:
         return f"level ({mean:+.3f})"
@@ -52,7 +52,7 @@ def verdict(gains: Sequence[float]) -> str:
 
 
 def of(point: Point, losses: Losses, row: str) -> str:
-    """Write a row's mean over sites and seeds; nothing where it was not measured."""
+    """Write a row's mean over sites and seeds, or nothing where it was not measured."""
     found = [loss for entry in point for loss in losses(entry).get(row, [])]
     return f"{statistics.fmean(found):.3f}" if found else ""
 
@@ -83,7 +83,7 @@ def _terms(point: Point) -> list[str]:
 
 
 def _of_few(count: str) -> Losses:
-    """Return what reads a new site's losses with so many own records."""
+    """Return a function that reads a new site's losses with `count` own records."""
     return lambda entry: {row: of[count] for row, of in entry["new"].items() if count in of}
 
 
@@ -206,7 +206,7 @@ def new_table(points: Sequence[Point]) -> list[list[str]]:
 
 
 def chosen_table(folder: Path) -> list[list[str]]:
-    """Make the table of what was chosen, and from what; * marks the end of a grid."""
+    """Make the table of what was chosen, and from what. A * marks the end of a grid."""
     rows = [
         [
             "records, sites × records",
@@ -264,7 +264,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def with_tables(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Give the pages beside a folder of figures, each with its table anew.
+    """Give the pages beside a folder of figures, each with its table renewed.
 
     Raises:
         DataError: a page has no place for the table.
@@ -287,7 +287,7 @@ def _replaced(text: str, name: str, rows: Sequence[Sequence[str]], path: Path) -
 
 
 def forecast_table(folder: Path) -> dict[str, Any]:
-    """Return all points, as `fedpriv forecast --table` reads them."""
+    """Return all points in the form that `fedpriv forecast --table` reads."""
     points = [entry for point in measured(folder) for entry in point]
     kinds = {}
     for entry in points:
@@ -318,7 +318,7 @@ def forecast_table(folder: Path) -> dict[str, Any]:
 
 
 def shipped_table(folder: Path) -> dict[str, Any]:
-    """Join these points and the border's as they are shipped, each kind under its own name."""
+    """Join these points and the border's for the shipped table. Each kind has its own name."""
     border = json.loads((folder.parent / "border.json").read_text(encoding="utf-8"))
     here = forecast_table(folder)
     kinds = {f"hospital-{name}": kind for name, kind in here["kinds"].items()}
@@ -331,7 +331,7 @@ def shipped_table(folder: Path) -> dict[str, Any]:
 
 
 def write_tables(folder: Path) -> None:
-    """Write the tables of all pages anew, and those that forecasts read."""
+    """Write the tables of all pages again, and the tables that forecasts read."""
     for path, text in with_tables(folder):
         write_atomic(path, text)
     write_json(folder / "table.json", forecast_table(folder))

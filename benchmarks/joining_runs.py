@@ -38,18 +38,18 @@ Epochs = tuple[float, int]  # rate and passes
 Records = list[list[Example]]  # the examples of each record
 TOGETHER, TOGETHER_ON_A_GPU = 32, 128  # records at once
 FIFTH = 0.2  # the weight of the federation's model beside a site's own
-TUNING = 0  # the seed that rates are chosen with; those that are reported count from 1
+TUNING = 0  # the seed that rates are chosen with; reported seeds count from 1
 
 
 @dataclass(frozen=True)
 class Point:
-    """A federation to measure, with one seed.
+    """Describe a federation to measure, with one seed.
 
     Attributes:
         sites, records: how many sites, and how many records each trains on.
-        trust: who adds the noise; in a secure sum, an honest majority.
-        epsilon: of each site for the whole job.
-        ceiling: whether the same is trained without noise, too.
+        trust: who adds the noise. A secure sum has an honest majority.
+        epsilon: ε of each site for the whole job.
+        ceiling: whether the same is also trained without noise.
     """
 
     kind: Kind
@@ -62,17 +62,17 @@ class Point:
 
     @property
     def folder(self) -> str:
-        """Of its federation, which all points with these records share."""
+        """Return the folder of its federation, which all points with these records share."""
         return f"{self.kind.name}-{self.sites}x{self.records}"
 
     @property
     def name(self) -> str:
-        """As on the command line."""
+        """Return the point's name, as on the command line."""
         return f"{self.folder}-{self.trust.partition('-')[0]}-{self.epsilon:g}-{self.seed}"
 
 
 class AnySize(dict[tuple[int, int, int], Sequence[int]]):
-    """Batches of any size: on public data nobody minds whose bits they change."""
+    """Allow batches of any size. On public data nobody minds whose bits they change."""
 
     def __contains__(self, key: object) -> bool:
         return True
@@ -82,16 +82,16 @@ class AnySize(dict[tuple[int, int, int], Sequence[int]]):
 
 
 def allow_any_size() -> None:
-    """Let the sites of a simulation compute joint batches of any size, too."""
+    """Let the sites of a simulation also compute joint batches of any size."""
     joint.invariant_sizes = lambda worker, most, length: range(most, 0, -1)
 
 
 class Pool(WorkerPool):
-    """Workers that compute frozen layers once for each record, and records together."""
+    """Lend workers that compute frozen layers once for each record, and records together."""
 
     @contextmanager
     def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
-        """See `WorkerPool`."""
+        """Lend a worker as `WorkerPool.borrow` does."""
         with super().borrow(recipe, look) as worker:
             remember(worker)
             together = TOGETHER if worker.device == "cpu" else TOGETHER_ON_A_GPU
@@ -100,12 +100,12 @@ class Pool(WorkerPool):
 
 
 class Study:
-    """Trains and scores; what is kept in its folder is not done again.
+    """Train and score. What is kept in its folder is not done again.
 
     Args:
-        file: of the federation that a point is of.
+        file: federation file of a point.
         kept: folder of runs and of trained values.
-        overrides: KEY=VALUE of all runs.
+        overrides: KEY=VALUE texts for all runs.
     """
 
     def __init__(self, file: Path, kept: Path, overrides: Sequence[str] = ()) -> None:
@@ -116,14 +116,14 @@ class Study:
         self._initial: dict[int, Vector] = {}
 
     def trial(self, method: str, terms: Sequence[str], seed: int, site: int | None = None) -> Trial:
-        """Return a run of all sites together, or of one by itself."""
+        """Return a run of all sites together, or of one site by itself."""
         variants = parse_variants([method], [])
         asked = Comparison.of(self._file, [*terms, *self._overrides], variants, 1)
         trial = asked.trial(variants[0], (), seed)
         return trial if site is None else replace(trial, config=alone(trial.config, f"site-{site}"))
 
     def initial(self, seed: int) -> Vector:
-        """Return the values before any training, (P,), by a seed."""
+        """Return the values before any training, (P,), for a seed."""
         if seed not in self._initial:
             job = self._config.job.model_copy(update={"seed": seed})
             recipe = job_recipe(self._config.model_copy(update={"job": job}))
@@ -144,14 +144,14 @@ class Study:
 
     @contextmanager
     def worker(self, terms: Sequence[str] = ()) -> Iterator[Worker]:
-        """Lend a worker of this model, or of the one that these terms make of it."""
+        """Lend a worker of this model, or of the model that these terms make of it."""
         config = self.trial("base", terms, 1).config if terms else self._config
         with self._pool.borrow(job_recipe(config)) as worker:
             yield worker
 
     @property
     def spec(self) -> DataSpec:
-        """How a record is read."""
+        """Return how a record is read."""
         return spec_of(self._config)
 
     def rows(self, name: str) -> list[dict[str, str]]:
@@ -162,7 +162,7 @@ class Study:
         return [{fields.get(key, key): value for key, value in row.items()} for row in rows]
 
     def examples(self, worker: Worker, name: str, windows: int = 1) -> Records:
-        """Return the examples of each record of a file, at most so many of each."""
+        """Return the examples of each record of a file, at most `windows` of each."""
         spec = replace(self.spec, max_records_per_unit=windows)
         tokenizer = worker.base.tokenizer
         return [
@@ -173,7 +173,7 @@ class Study:
     def own(
         self, worker: Worker, start: Vector, records: Records, chosen: Epochs, seed: int
     ) -> Vector:
-        """Train a site's own model, (P,); it is kept under all that decides it."""
+        """Train a site's own model, (P,). It is kept under a name made of all that decides it."""
         rate, passes = chosen
         said = repr((start.tobytes(), records, chosen, seed)).encode()
         path = self.kept / f"own-{hashlib.sha256(said).hexdigest()[:16]}.npy"
@@ -192,12 +192,12 @@ def joined(records: Sequence[list[Example]]) -> list[Example]:
 
 @dataclass(frozen=True)
 class Tuned:
-    """Settings that were chosen for the points of one size.
+    """Hold settings that were chosen for the points of one size.
 
     Attributes:
-        federation, single: rate → loss on records to choose by, of all sites and of one.
-        own: rate and passes of own training, by the site that takes part, or by how many records a
-            new one has: from the base model, and from another.
+        federation, single: rate → loss on records to choose by, for all sites and for one.
+        own: rate and passes of own training, first from the base model, then from the federation's.
+            The key is a site that takes part, or how many records a new site has.
     """
 
     federation: dict[str, float]
@@ -206,7 +206,7 @@ class Tuned:
 
     @property
     def rates(self) -> tuple[str, str]:
-        """The best of both."""
+        """Return the best rate of both."""
         return min(self.federation, key=self.federation.__getitem__), min(
             self.single, key=self.single.__getitem__
         )
@@ -216,7 +216,7 @@ def tuned(study: Study, point: Point, path: Path, of_kind: Path | None) -> Tuned
     """Choose the settings of a size, or those that are not in its file yet.
 
     Args:
-        of_kind: where a smaller size's rates are kept, if those are taken.
+        of_kind: the file of a smaller size, if its rates are taken.
     """
     found = json.loads(path.read_text()) if path.exists() else {}
     kind, scored = point.kind, scored_sites(point.sites)
@@ -323,7 +323,7 @@ def _own(
     study: Study, worker: Worker, point: Point, chosen: Tuned, initials: Sequence[Vector],
     federated: Vector, lora: Vector | None,
 ) -> dict[str, list[float]]:  # fmt: skip
-    """Measure each scored site's own patients: the loss of what it may answer with."""
+    """Measure each scored site's own patients: the loss of each model that it may answer with."""
     found: dict[str, list[float]] = {}
     for site in scored_sites(point.sites):
         from_base, from_other = chosen.own[f"site-{site}"]

@@ -1,16 +1,16 @@
-"""What pays most for the same ε at hospital size, one setting at a time.
+"""Find what pays most for the same ε at hospital size, one setting at a time.
 
     python benchmarks/levers.py DATA --out joining --kind sentences
     python benchmarks/levers.py DATA --out joining --kind abstracts --plan     # hours, nothing else
 
-One federation of `benchmarks/joining.py` for each kind, at its ε = 4 with a secure sum. Every row
-changes one setting and has rates of its own to choose from, with a seed and on records that are not
-reported. Loss is that of the adapter on 150 records of no site and on the outside sites' own.
-`eva` begins the matrices A at the principal directions of a layer's inputs on the 200 public
-records, by PEFT (arXiv 2410.07170): an adapter that a job begins at, `model.begin`. With `views` a
-unit is a record and three copies of it, each without a tenth of its words: their gradients are
-added up before the one clip, at four times the clip norm. A row that is measured is kept, and
-the same command goes on where it was stopped.
+There is one federation of `benchmarks/joining.py` for each kind, at its ε = 4 with a secure sum.
+Every row changes one setting. It has rates of its own to choose from, with a seed of their own and
+on records that are not reported. Loss is that of the adapter on 150 records of no site and on the
+outside sites' own records. `eva` begins the matrices A at the principal directions of a layer's
+inputs on the 200 public records, by PEFT (arXiv 2410.07170): an adapter that a job begins at,
+`model.begin`. With `views` a unit is a record and three copies of it, each without a tenth of its
+words. Their gradients are added up before the one clip, at four times the clip norm. A measured row
+is kept, and the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from fedpriv_comparison.held_out_scores import as_it_is
 from fedpriv_comparison.runner import open_folder
 from fedpriv_comparison.trial import Result
 
-Row = dict[str, Any]  # of the figures, as they are kept
+Row = dict[str, Any]  # a row's figures, as they are kept
 SIZES = {
     "sentences": (16, 1000),
     "descriptions": (8, 1000),
     "abstracts": (4, 1000),
     "notes": (64, 16),
 }
-LINEAR = [  # by name, as an adapter that is begun at has them
+LINEAR = [  # by name, as in an adapter that a job begins at
     'lora.target_modules=["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]'
 ]
 PE_SGD = "PE-SGD"  # the row of another method
 VIEWS = "4 views of a record"  # the row of other files
 WINDOWS = 4  # of a note
 DROPPED = 0.1  # of the words of a view
-MOST_RATES = 9  # of a row; it tries half and twice its best one, from the point's rate on
+MOST_RATES = 9  # of a row, which starts at the point's rate and tries half and twice its best one
 
 
 def levers(point: Point) -> dict[str, list[str]]:
-    """Return the rows: a name, and what it changes."""
+    """Return the rows: a name, and what the row changes."""
     rate = sample_rate(point.kind, point.sites * point.records)
     clip = 10.0 if point.kind.name == "sentences" else 0.1
     public = ["synthetic.data=public.jsonl", f"synthetic.size={point.kind.apart.public}"]
@@ -93,7 +93,7 @@ def write_views(folder: Path) -> Path:
     for path in sorted(folder.glob("*.jsonl")):
         lines = path.read_text().splitlines(keepends=True)
         kind = path.stem.partition("-")[0]
-        if kind in ("site", "own"):  # what is read by unit
+        if kind in ("site", "own"):  # these files are read by unit
             count = WINDOWS if kind == "site" else 1
             lines = [
                 json.dumps(view | {"of": f"{kind}-{at}"}, ensure_ascii=False) + "\n"
@@ -106,7 +106,7 @@ def write_views(folder: Path) -> Path:
 
 
 def _views(record: dict[str, str], count: int, drawn: random.Random) -> list[dict[str, str]]:
-    """Return a record and copies of it without a tenth of their words, but for the label."""
+    """Return a record and copies of it. Each copy lacks a tenth of the words, but not the label."""
     copies = [
         {key: text if key == "label" else _thinned(text, drawn) for key, text in record.items()}
         for _ in range(count - 1)
@@ -115,7 +115,7 @@ def _views(record: dict[str, str], count: int, drawn: random.Random) -> list[dic
 
 
 def _thinned(text: str, drawn: random.Random) -> str:
-    """Leave some words out, never all of them."""
+    """Leave some words out, but never all of them."""
     return " ".join(word for word in text.split() if drawn.random() >= DROPPED) or text
 
 
@@ -156,12 +156,12 @@ def write_eva(study: Study, folder: Path) -> None:
         model = get_peft_model(base, settings, low_cpu_mem_usage=True)
         initialize_lora_eva_weights(model, batches, show_progress_bar=False)
         model.save_pretrained(folder)
-        path = folder / "adapter_config.json"  # where PEFT spells out each layer that it found
+        path = folder / "adapter_config.json"  # here PEFT lists each layer that it found
         write_json(path, json.loads(path.read_text()) | {"target_modules": asked_layers})
 
 
 def _is_whole(row: Row, seeds: int) -> bool:
-    """Tell whether a row has all seeds, and its best rate lies within its grid if that can be."""
+    """Tell whether a row has all seeds, and a best rate within its grid, if that can be."""
     rates = sorted(map(float, row["tried"]))
     is_inside = rates[0] < float(row["rate"]) < rates[-1]
     return len(row["runs"]) >= seeds and (is_inside or len(rates) >= MOST_RATES)
@@ -173,7 +173,7 @@ def _measured(
     """Measure a row at its own rate, chosen by another seed on records that are not reported.
 
     Args:
-        before: the same row with fewer rates, whose figures are kept.
+        before: the same row with fewer rates. Its figures are kept.
     """
     changed = levers(point)[name]
     method = "pe-sgd" if name == PE_SGD else "dp-lora"

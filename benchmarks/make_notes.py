@@ -3,11 +3,11 @@
     python benchmarks/make_notes.py --mtsamples mtsamples.jsonl.gz
 
 `clinics` are 64 small practices of one specialty each, with 16 notes to train on and 8 that nobody
-trains on; `four_hospitals` have some 240 notes each. MTSamples (CC0 1.0) lists the same note under
+trains on. `four_hospitals` have some 240 notes each. MTSamples (CC0 1.0) lists the same note under
 several specialties, so a naive split puts one note into several sites. Only the first row of each
 duplicate group is used. The rows of a site are chosen by the hash of the note, so that the files
-are the same every time. Of a clinic's note its first words are enough, more than the 128 tokens
-that a step reads.
+are the same every time. A clinic's note keeps only its first words, which are more than the 128
+tokens that a step reads.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ HELD_OUT_PER_SITE = 40
 CLINICS = 64
 NOTES_PER_CLINIC = 16
 HELD_OUT_PER_CLINIC = 8
-HELD_OUT_OF_ALL = 96  # of nobody's
+HELD_OUT_OF_ALL = 96  # that are nobody's
 LEAST_WORDS = 20  # of a clinic's note
-MOST_LETTERS = 600  # of it: at least 147 tokens of the embedded model
+MOST_LETTERS = 600  # of a clinic's note: at least 147 tokens of the embedded model
 
 
 def content_hash(row: Row) -> str:
@@ -73,7 +73,10 @@ def hospitals(distinct: list[Row], folder: Path) -> None:
 
 
 def clinics(distinct: list[Row], folder: Path) -> None:
-    """Write as many clinics of each specialty as its notes fill; surgery makes up the number."""
+    """Write as many clinics of each specialty as its notes fill.
+
+    Surgery's number is adjusted, so that there are `CLINICS` in all.
+    """
     notes = [row for row in distinct if len(row["transcription"].split()) >= LEAST_WORDS]
     of_each = NOTES_PER_CLINIC + HELD_OUT_PER_CLINIC
     by_specialty = defaultdict[str, list[Row]](list)

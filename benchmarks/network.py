@@ -1,20 +1,20 @@
-"""What the network costs: seconds a round beyond the sites' work, and the server's memory.
+"""Measure what the network costs: seconds a round beyond the sites' work, and the server's memory.
 
     python benchmarks/network.py --json network.json
     python benchmarks/network.py --many --json many.json   # 10, 100 and 1,000 sites
 
-A server and its sites, each a process of its own, over TLS on loopback: the product's server,
-grid, strategy, optimiser and checkpoint, and its link at the sites. The sites answer every
-request at once, with noise, so that all of a round's time is overhead; in a secure sum with a
-share under real masks, so that what masks and the second exchange take is in it. Memory is the
-server's peak above what it held before the first round, in payloads: with SGD, the vector of the
-moment, a float64 sum (two payloads) and a block are what an aggregation can't do without. The floor
-of the time is arithmetic alone: each byte is hashed and encrypted by who sends it, and hashed and
-decrypted by who gets it, on all cores at once.
+A server and its sites run, each a process of its own, over TLS on loopback. They use the product's
+server, grid, strategy, optimiser and checkpoint, and its link at the sites. The sites answer every
+request at once, with noise, so that all of a round's time is overhead. In a secure sum they answer
+with a share under real masks, so that the time includes masks and the second exchange. Memory is
+the server's peak above what it held before the first round, counted in payloads. With SGD, an
+aggregation can't do without the vector of the moment, a float64 sum (two payloads) and a block. The
+floor of the time is arithmetic alone: each byte is hashed and encrypted by its sender, and hashed
+and decrypted by its receiver, on all cores at once.
 
-With --many, sites are threads of a few processes, each with a connection and a key of its own. Then
+With --many, sites are threads of a few processes, each with its own connection and key. Then
 requests, open files and threads are counted, too, to see which limit is met first. Core seconds are
-those of the server's process, and of all sites' processes, in one round: they depend less than a
+those of the server's process, and of all sites' processes, in one round. They depend less than a
 round's time on what else the machine does.
 """
 
@@ -45,7 +45,7 @@ from fedpriv.process import stop_on_terminate
 set_environment()
 
 TINY, LARGE = 16_384, 25_000_000  # values: the default adapter, and 100 MB
-# Of a value, on its way up; a secure sum has a wire of its own.
+# Bytes of a value on its way up. A secure sum has a wire format of its own.
 SECURE = "secure-sum"
 BYTES = {"float32": 4.0, "bf16": 2.0, "int8": 1 + 1 / 64, SECURE: 2.0}
 JOB = "benchmark"
@@ -93,8 +93,8 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
     app = ClientApp()
     noise = np.random.default_rng().standard_normal(size, dtype=np.float32)
     share = np.rint(3 * noise).astype(np.int64)
-    noise *= 1e-3  # what is longer than clipped vectors and noise can be is not used
-    plain: Any = wire  # of a sum that is not secure
+    noise *= 1e-3  # a reply longer than clipped vectors and noise can be is not used
+    plain: Any = wire  # the format of a sum that is not secure
     held: list[Any] = []
 
     @app.query()
@@ -111,7 +111,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
         request = StepRequest.parse(message.content.config_records["fedpriv"]["body"])
         if wire == SECURE:
             return get_ready(request, message)
-        noise[request.slot % size] += 1e-3  # or the server would have it already
+        noise[request.slot % size] += 1e-3  # otherwise the server would have it already
         return reply("gradient-sum", request.slot, encode(noise, plain), message)
 
     def get_ready(request: StepRequest, message: Message) -> Message:
@@ -152,7 +152,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
 
 
 def crowd(first: int, keys: list[bytes], port: int, ca: Path, *others: Any) -> None:
-    """Run a process of several sites, a thread for each."""
+    """Run a process of several sites, with a thread for each."""
     set_environment()
     logging.disable()
     threading.stack_size(1 << 20)
@@ -163,7 +163,7 @@ def crowd(first: int, keys: list[bytes], port: int, ca: Path, *others: Any) -> N
 
 
 def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Path) -> None:
-    """Run the server's process: it sends its port and keys, then what it measured."""
+    """Run the server's process. It sends its port and keys, and then what it measured."""
     import numpy as np
 
     from fedpriv.heap import share_heap
@@ -251,7 +251,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
 
 
 def _signing_key(name: str) -> Any:
-    """Return a site's signing key, the same in every process, and no secret."""
+    """Return a site's signing key. It is the same in every process, and no secret."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest())
@@ -265,7 +265,7 @@ def _roster(names: list[str]) -> Any:
 
 
 class _Peak:
-    """The most memory, open files and threads that this process has, looked at all the time."""
+    """Record the most memory, open files and threads of this process, looked at all the time."""
 
     def __init__(self) -> None:
         self._most = _resident()
@@ -276,7 +276,7 @@ class _Peak:
 
     def _look(self) -> None:
         looks = 0
-        while not self._stop.wait(0.05):  # for it takes time that the server could use
+        while not self._stop.wait(0.05):  # because each look takes time that the server could use
             self._most = max(self._most, _resident())
             self.threads = max(self.threads, threading.active_count())
             if looks % 20 == 0:
@@ -290,7 +290,7 @@ class _Peak:
 
 
 def _busy(process: int) -> float:
-    """Return the seconds of a core that a process has taken so far."""
+    """Return the seconds of a core that a process has used so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -307,7 +307,7 @@ def measure(sites: int, size: int, wire: str, rounds: int, together: int = 1) ->
     """Run one federation.
 
     Args:
-        together: sites of a process.
+        together: number of sites in a process.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -346,7 +346,7 @@ def measure(sites: int, size: int, wire: str, rounds: int, together: int = 1) ->
 
 
 def speeds() -> tuple[float, float]:
-    """Return the bytes a second that one core hashes, and encrypts as TLS does."""
+    """Return how many bytes a second one core hashes, and encrypts as TLS does."""
     data = os.urandom(1 << 26)
     cipher = AESGCM(os.urandom(32))
     started = time.perf_counter()
@@ -367,7 +367,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     logging.disable()
-    stop_on_terminate()  # or its processes would go on without it
+    stop_on_terminate()  # otherwise its processes would go on without it
     hashed, encrypted = speeds()
     print(f"SHA-256 {hashed / 1e9:.1f} GB/s, AES-256-GCM {encrypted / 1e9:.1f} GB/s on one core")
     cases = [(sites, TINY, "float32", 12) for sites in (1, 4, 8)]

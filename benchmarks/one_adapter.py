@@ -5,14 +5,15 @@
 
 The clinics are some of the embedded federation, and their models those of benchmarks/clinics.py:
 *alone*, *two own*, *personal*, *federated* and *all three* together. Then one adapter is trained to
-answer as all three do (`fedpriv/personal/single.py`), and, as a clinic can do so without anybody,
-another one to answer as its two own ones do. The rank of both is larger than the job's; a row has
-the job's own rank. *averaged* is where they begin: the mean of the models' weights. Loss on each
-clinic's own held-out notes. Settings were chosen at other clinics (`CHOSEN_AT`).
+answer as all three do (`fedpriv/personal/single.py`). Another one is trained to answer as the two
+own ones do, because a clinic can do so without anybody. Both have a larger rank than the job; one
+row has the job's own rank. *averaged* is where they begin: the mean of the models' weights. Loss is
+on each clinic's own held-out notes. Settings were chosen at other clinics (`CHOSEN_AT`).
 
-*trained* is the training of all that a row takes, as multiples of that of alone and personal, in
-notes and texts that a gradient is computed of. OUT keeps all models; the same command goes on where
-it was stopped. The data is public and no run is private: samples and noise come from seeds.
+*trained* is the training of all that a row takes, as multiples of that of alone and personal. It is
+counted in notes and texts whose gradients are computed. OUT keeps all models. The same command goes
+on where it was stopped. The data is public and no run is private: samples and noise come from
+seeds.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import values_path
 
 FORMAT = 1
-CLINICS = 13  # spread over the list, of which some chose the settings
+CLINICS = 13  # spread over the list; the settings were chosen at some of them
 CHOSEN_AT = ("general-medicine-2", "psychiatry-2", "surgery-6", "surgery-16", "urology-6")
 FEWER = 18  # texts for each note
 HOURS = 2.0  # of one core of 2026, a third of it for the federation
-Losses = dict[str, dict[str, float]]  # of each row, at each clinic
+Losses = dict[str, dict[str, float]]  # for each row, at each clinic
 Together = list[tuple[Vector, float]]  # models, with their weights
 
 
@@ -67,10 +68,10 @@ def parsed() -> argparse.Namespace:
 
 @dataclass(frozen=True, eq=False)
 class Clinic:
-    """What is trained at a clinic, kept in a folder.
+    """Hold what is trained at a clinic, in a folder.
 
     Attributes:
-        workers: by rank; that of the job is the least.
+        workers: workers by rank. The job's rank is the least.
     """
 
     name: str
@@ -83,11 +84,11 @@ class Clinic:
 
     @property
     def job(self) -> Worker:
-        """The worker of the job's own shape."""
+        """Return the worker of the job's own shape."""
         return self.workers[min(self.workers)]
 
     def kept(self, name: str, make: Callable[[], Vector]) -> Vector:
-        """Return values that are there, or make them."""
+        """Return values that are kept, or make them."""
         path = self.folder / f"{self.name}-{name.replace(' ', '-')}.npy"
         if not path.exists():
             made = make()
@@ -97,7 +98,7 @@ class Clinic:
         return values
 
     def trained(self, what: str) -> Vector:
-        """Train alone, again or personal, as `benchmarks/clinics.py` does."""
+        """Train the model alone, again or personal, as `benchmarks/clinics.py` does."""
         trial = self.entry.trials["federated+personal" if what == "personal" else what]
         starts = {"alone": self.job.initial, "again": self.again, "personal": self.federated}
         settings = trial.config.personal.beginning("personal" if what == "personal" else "alone")
@@ -120,21 +121,21 @@ class Clinic:
     def one(
         self, title: str, teachers: Together, rank: int, seed: int, written: int = WRITTEN
     ) -> Vector:
-        """Train one adapter that answers as others do together."""
+        """Train one adapter that answers as several models do together."""
         worker, job, records = self.workers[rank], self.job, self.own.training.everything
 
         def make() -> Vector:
             if worker is not job:
                 return distil(worker, job, teachers, records, written=written, seed=seed)
             texts = write(job, teachers, records, written * len(records), seed=seed)
-            personal = teachers[1][0]  # there is no room for all of them
+            personal = teachers[1][0]  # the job's rank has no room for all of them
             return follow(job, personal, teachers, [*OWN * records, *texts], seed=seed)
 
         return self.kept(f"{title} {rank} {seed} {written}", make)
 
 
 def loss(clinic: Clinic, row: str) -> float:
-    """Return the loss of a row on all held-out notes of a clinic; train what it needs."""
+    """Return a row's loss on all held-out notes of a clinic, after training what it needs."""
     title, _, how = row.partition(", ")
     job, wide = clinic.job, clinic.workers[RANK]
     worker, rank = (job, job.recipe.lora.r) if how == "job's rank" else (wide, RANK)
@@ -159,8 +160,8 @@ def loss(clinic: Clinic, row: str) -> float:
     return model([*clinic.own.reported, *clinic.own.tuning]).eval_loss
 
 
-ALONE, PERSONAL, ONE = 32, 16, OWN + WRITTEN  # passes, or as many records
-ROWS = {  # what each takes
+ALONE, PERSONAL, ONE = 32, 16, OWN + WRITTEN  # number of passes, or of records that take as long
+ROWS = {  # what each row takes
     "alone": ALONE,
     "two own": 2 * ALONE,
     "federated": 0,
@@ -187,7 +188,7 @@ def markdown(found: Losses) -> str:
 
 
 def clinics(entry: Entry, out: Path, notes: int | None = None) -> Iterator[Clinic]:
-    """Give the clinics that are reported, with so many notes to train on."""
+    """Give the clinics that are reported, with at most `notes` notes to train on."""
     trials = entry.trials
     federated = np.load(values_path(trials["federated"], out / "runs"))
     with WorkerPool(1).borrow(job_recipe(trials["again"].config)) as other:

@@ -4,12 +4,12 @@
     python benchmarks/overlap.py evolved/synthetic.jsonl \\
         --private pe-400/site-0.jsonl --unseen pe-400/reported.jsonl
 
-For public stand-ins of private texts: it reads both. Of every record of the set, the share of its
-runs of n words that stand in some text of each file (n = 2, 4, 8, 13), and the longest run it has
-in common with any. A set that has learned a domain shares runs with both files alike; one that
-has learned texts by heart shares more, and longer ones, with the private file. Both files are cut
-to the same number of words, since more words have more runs. The set as it was at first (--first)
-is what the evolution is to be compared with.
+It reads private texts, so use public stand-ins for them. For every record of the set it takes the
+runs of n words (n = 2, 4, 8, 13), and finds the share of them that is in some text of each file. It
+also finds the longest run that the record has in common with any text. A set that has learned a
+domain shares runs with both files alike. A set that has learned texts by heart shares more, and
+longer ones, with the private file. Both files are cut to the same number of words, because more
+words have more runs. The evolution should be compared with the set as it was at first (--first).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Words = Sequence[str]
 
 
 def texts(path: Path) -> list[Words]:
-    """Read the words of each record, of all its fields together."""
+    """Read the words of each record, from all its fields together."""
     with path.open(encoding="utf-8") as stream:
         records = [json.loads(line) for line in stream]
     return [re.findall(r"\w+", " ".join(record.values()).lower()) for record in records]
@@ -40,7 +40,7 @@ def runs(words: Words, length: int) -> list[tuple[str, ...]]:
 
 
 def first(records: list[Words], words: int) -> list[Words]:
-    """Return the first records that have so many words together; the last of them is cut."""
+    """Return the first records that have `words` words together. The last of them is cut."""
     kept, left = [], words
     for record in records:
         if left <= 0:
@@ -51,7 +51,7 @@ def first(records: list[Words], words: int) -> list[Words]:
 
 
 def shares(made: list[Words], against: list[Words]) -> dict[int, float]:
-    """Return by length the share of the set's runs that stand in one of the other texts."""
+    """Return by length the share of the set's runs that are in one of the other texts."""
     found = {}
     for length in LENGTHS:
         there = {run for words in against for run in runs(words, length)}
@@ -61,7 +61,7 @@ def shares(made: list[Words], against: list[Words]) -> dict[int, float]:
 
 
 def longest(made: list[Words], against: list[Words]) -> list[int]:
-    """Return for each record the most words in a row that stand in one of the other texts, too."""
+    """Return for each record the longest run of words that is also in one of the other texts."""
     best, length = [0] * len(made), 1
     while True:
         there = {run for words in against for run in runs(words, length)}

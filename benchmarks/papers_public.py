@@ -1,16 +1,16 @@
-"""PE-SGD and what it is compared with, each at a rate of its own.
+"""Compare PE-SGD with other methods, each at a rate of its own.
 
     pip install scikit-learn
     python benchmarks/papers_public.py DATA --plan
     python benchmarks/papers_public.py DATA --points answers --model SMOLLM2
 
-DATA holds the folder pubmed; how it works is said in `papers_training.py`. 400 private abstracts, a
-fifth of them in a step, ten steps: B/σ is 28 at ε = 1 and 66 at ε = 4. Of 12 hospitals with a
-secure sum it is 325 at ε = 1; 240 units stand for their 960 in a step. With an instruct model
-(`answers`) an abstract is its answer to a constant prompt, in training and scoring. N public texts
-are other abstracts, or what the model itself writes (`own`). G (N, P) are their gradients, V (k, P)
-the first k = 50 directions of these. Rows, of which those with `sft+` begin at the base model
-trained on the texts for two passes:
+DATA holds the folder pubmed. `papers_training.py` says how it works. There are 400 private
+abstracts, a fifth of them in a step, and ten steps: B/σ is 28 at ε = 1 and 66 at ε = 4. For 12
+hospitals with a secure sum it is 325 at ε = 1; 240 units stand for their 960 in a step. With an
+instruct model (`answers`) an abstract is its answer to a constant prompt, in training and scoring.
+The N public texts are other abstracts, or texts that the model itself writes (`own`). G (N, P) are
+their gradients, V (k, P) the first k = 50 directions of these. The rows follow. Those with `sft+`
+begin at the base model after two passes of training on the texts:
 
     dp-lora       noise on the clipped gradient
     pe-sgd        noise on (GGᵀ + λI)⁻¹Gh at length 1; the step is along Gᵀz (713ywmTZHv)
@@ -61,13 +61,13 @@ SFT_PASSES, SFT_RATES = 2, (3e-4, 1e-3, 3e-3)
 
 @dataclass(frozen=True)
 class SetPoint(Point):
-    """With a set of texts that are other records, or the model's own."""
+    """A point with a set of texts that are other records, or the model's own."""
 
     own: bool = False
 
     @property
     def name(self) -> str:
-        """See `Point`."""
+        """Return the point's name, see `Point`."""
         return super().name + ("-own" if self.own else "")
 
 
@@ -85,23 +85,23 @@ POINTS = [replace(size, kind=kind) for kind in ("answers", "abstracts") for size
 
 
 class Answers:
-    """Makes records of an instruct model's texts, as answers to the constant prompt."""
+    """Make records of an instruct model's texts, as answers to the constant prompt."""
 
     def __init__(self, texts: Generator) -> None:
         self._texts = texts
 
     def random(self, count: int, seed: str) -> list[SetRecord]:
-        """See `Generator`."""
+        """Make records as `Generator` does."""
         return [answer(made["text"]) for made in self._texts.random(count, seed)]
 
     def variations(self, records: Sequence[SetRecord], seed: str) -> list[SetRecord]:
-        """See `Generator`."""
+        """Make variations as `Generator` does."""
         [*texts] = ({"text": json.loads(one["completion"])[0]["content"]} for one in records)
         return [answer(made["text"]) for made in self._texts.variations(texts, seed)]
 
 
 class WithTexts(Training):
-    """See the top of this file."""
+    """Compare the rows that the top of this file names."""
 
     ROWS: ClassVar[dict[str, Sequence[float]]] = {
         **dict.fromkeys(("dp-lora", "sft+dp-lora", "no-noise"), (3e-3, 1e-2, 3e-2)),
@@ -128,7 +128,7 @@ class WithTexts(Training):
         return [example for example in found if example is not None]
 
     def _generator(self) -> Generator:
-        """Return who writes texts: the model, as it is at that time."""
+        """Return the generator that writes texts: the model, as it is at that time."""
         worker, longest = self.worker, self.worker.recipe.model.max_length
 
         @contextmanager
@@ -142,7 +142,7 @@ class WithTexts(Training):
 
     @cached_property
     def warm(self) -> Array:
-        """The values after training on the texts, at the best rate on records to choose by."""
+        """Return the values after training on the texts, at the best rate on choosing records."""
         found = []
         for rate in SFT_RATES:
             *_, values = passes(
@@ -154,7 +154,7 @@ class WithTexts(Training):
         return min(found, key=lambda one: one[:2])[2]
 
     def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
-        """See `Training`."""
+        """Make the steps of a row, see `Training`."""
         self.texts = self._begun
         begin = self.warm if row.startswith("sft+") else self.worker.initial
         optimizer = VectorOptimizer(OptimizerSection(lr=rate), public(begin))

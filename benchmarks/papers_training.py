@@ -1,13 +1,14 @@
 """What the studies of published methods share: records, one trainer for all rows, rates, tables.
 
 A study names points and rows. B units are drawn in a step, and the noise is that of the point's
-B/σ, whatever ε that would be: what a method can do depends on that ratio (`fedpriv plan FILE
---methods`), so a federation of 50 hospitals is one point, at a step of fewer units than it has.
+B/σ, whatever ε that would be. What a method can do depends on that ratio (`fedpriv plan FILE
+--methods`). So a federation of 50 hospitals is one point, at a step of fewer units than it has.
 
-Every row has its own rate, chosen with a seed and on records that are not reported. The grid goes
-on until the best rate is inside; one that stays at an end is marked. No run is private: noise is
-drawn from seeds, and all data is public. Each run is kept in a file of its own below --out, and a
-row that is done in JSON. The same command goes on where it was stopped, on another machine, too.
+Every row has its own rate, chosen with a seed of its own and on records that are not reported. The
+grid goes on until the best rate is inside. A rate that stays at an end is marked. No run is
+private: noise is drawn from seeds, and all data is public. Each run is kept in a file of its own
+below --out, and a finished row in JSON. The same command goes on where it was stopped, on another
+machine, too.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 Step = Callable[[Records, Array, int], tuple[Array, tuple[float, float]]]
 TUNING, MOST_RATES = 0, 7
 PARTS = {"reported": 300, "choosing": 150, "public": 400}  # records
-SECONDS = {  # a record, without AMX; of the last two with SmolLM2
+SECONDS = {  # for a record, without AMX; for the last two with SmolLM2
     "sentences": 0.009,
     "abstracts": 0.012,
     "narratives": 0.012,
@@ -66,7 +67,10 @@ ASKED = "Write an abstract of a medical research paper."
 
 
 def meanings(data: Path) -> list[Group]:
-    """Read E2E: facts as a prompt, and a description of them; those of the same are a group."""
+    """Read E2E: facts as a prompt, and a description of them.
+
+    Those of the same facts are a group.
+    """
     found = defaultdict[str, Group](list)
     with gzip.open(data / "e2e" / "train_retok.jsonl.gz", "rt", encoding="utf-8") as stream:
         for row in map(json.loads, stream):
@@ -106,14 +110,14 @@ OF_THESE: dict[str, tuple[Callable[[Path], list[Group]], str]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """What is trained, and at what signal to noise.
+    """Hold what is trained, and at which signal to noise.
 
     Attributes:
-        ratio: B/σ, with B (`batch`) the units expected in a step.
-        records: to train on, at most.
+        ratio: B/σ, where B (`batch`) is the expected number of units in a step.
+        records: the most records to train on.
         texts: N, public records of a step, where a row uses some.
-        seeds: how many are reported.
-        written: of how many reported prompts texts are written at the end, with beams, for BLEU.
+        seeds: number of seeds that are reported.
+        written: for how many reported prompts texts are written at the end, with beams, for BLEU.
     """
 
     kind: str
@@ -130,18 +134,18 @@ class Point:
 
     @property
     def name(self) -> str:
-        """As on the command line."""
+        """Return the point's name, as on the command line."""
         parts = [self.kind, f"r{self.rank}", f"{self.ratio:g}", f"{self.steps}"]
         parts += [f"c{self.clip_norm:g}"] if self.kind == "sentences" else []
         return "-".join(parts + ([f"n{self.texts}"] if self.texts else []))
 
 
 class Training(ABC):
-    """A point's records and worker, and how its rows train on them.
+    """Hold a point's records and worker, and train its rows.
 
     Attributes:
-        ROWS: their names, and the rates that each begins with.
-        noise: of a coordinate of the mean gradient: a standard deviation.
+        ROWS: the rows' names, and the rates that each begins with.
+        noise: standard deviation of the noise of a coordinate of the mean gradient.
     """
 
     ROWS: ClassVar[dict[str, Sequence[float]]]
@@ -158,17 +162,17 @@ class Training(ABC):
 
     @abstractmethod
     def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
-        """Return the values that a row begins at, and how it makes a step."""
+        """Return the values at which a row begins, and a function that makes a step."""
 
     def answer(self, row: str, values: Array) -> Array:
-        """Return what is scored: by default the values that were reached."""
+        """Return the values that are scored. By default they are the values that were reached."""
         return values
 
     def summed(
         self, units: Records, values: Array, clip_norm: float, vectors: Vectors | None = None,
         size: int | None = None,
     ) -> Any:  # fmt: skip
-        """Sum the units' clipped vectors, (size,) float64; by default their gradients."""
+        """Sum the units' clipped vectors, (size,) float64. By default they are gradients."""
         self.worker.vector.write(values)
         size = self.worker.gradients.size if size is None else size
         of = self.worker.record_gradients
@@ -185,7 +189,10 @@ class Training(ABC):
         return json.loads(path.read_text())
 
     def _run(self, row: str, rate: float, seed: int, scored: Records) -> dict[str, Any]:
-        """Train a row; the loss after a fifth, a half and all of the steps, and mean cosines."""
+        """Train a row.
+
+        Return its loss after a fifth, a half and all of the steps, and mean cosines.
+        """
         point, drawn = self.point, np.random.default_rng(seed)
         values, step_of = self.stepper(row, rate, drawn)
         losses, cosines, share = {}, [], point.batch / len(self.records)
@@ -223,7 +230,7 @@ def _prompt(example: Example) -> list[int]:
 
 @torch.inference_mode()
 def _written(worker: Worker, asked: Sequence[list[int]]) -> list[str]:
-    """Write with beams what comes after each prompt."""
+    """Write with beams a continuation of each prompt."""
     tokenizer, width = worker.base.tokenizer, max(map(len, asked))
     examples = [Example(list(ids), list(ids)) for ids in asked]
     batch = collate(examples, tokenizer.pad_token_id, width, "left").to(worker.model.device)
@@ -239,13 +246,16 @@ def _written(worker: Worker, asked: Sequence[list[int]]) -> list[str]:
 
 
 def cosine(a: Any, b: Any) -> float:
-    """Return the cosine; 0 where one of the two is 0."""
+    """Return the cosine, or 0 if one of the two vectors is 0."""
     length = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(np.dot(a, b)) / length if length else 0.0
 
 
 def tuned(training: Training, row: str) -> dict[str, float]:
-    """Try rates: rate → loss on records to choose by; more rates while the best is at an end."""
+    """Return the tried rates: rate → loss on records to choose by.
+
+    Try more while an end is best.
+    """
     rates, tried = list(training.ROWS[row]), dict[str, float]()
     while rates:
         rate = rates.pop()
@@ -321,7 +331,7 @@ def measure(
     training_of: type[Training], point: Point, arguments: argparse.Namespace, path: Path,
     console: Console,
 ) -> None:  # fmt: skip
-    """Measure all rows of a point that are not there yet."""
+    """Measure all rows of a point that were not measured yet."""
     folder = arguments.out / point.name
     found = json.loads(path.read_text()) if path.exists() else {}
     wanted = arguments.rows.split(",") if arguments.rows else [*training_of.ROWS]

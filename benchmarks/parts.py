@@ -1,18 +1,18 @@
-"""What a private step takes: its parts, strict numerics, PE-SGD, and the drawing of noise.
+"""Measure what a private step takes: its parts, strict numerics, PE-SGD, and the drawing of noise.
 
     python benchmarks/parts.py --json parts.json
     python benchmarks/parts.py --only parts     # or strict, groups, pe-sgd, noise
 
-**parts**: a decoder of 6 layers, 384 wide, with LoRA of rank 8 on query and value; a site of 8,000
+**parts**: a decoder of 6 layers, 384 wide, with LoRA of rank 8 on query and value. A site has 8,000
 made-up records of 128 tokens, of which 16 are in a step. Each part is the function that a site or a
-server calls in a round; the ledger and the checkpoint are on the disk of ``--folder``, with their
+server calls in a round. The ledger and the checkpoint are on the disk of ``--folder``, with their
 fsyncs. **strict**: a step over 16 of the embedded federation's notes, default and strict.
 **groups**: the same step, and one clipped in groups for a controller, with and without bits.
 **pe-sgd**: a step over 80 records by DP-LoRA, and by PE-SGD in the gradients of 200 others, which
-are computed in every step; its arithmetic floor is 280 gradients to 80. **noise**: values a second
-as a release draws them, beside numpy's, which is no noise to rely on.
+are computed in every step. Its arithmetic floor is 280 gradients to 80. **noise**: values a second
+as a release draws them, beside numpy's, which can't be relied on for privacy.
 
-All cases of a group take turns in one process; a ratio is the median over turns.
+All cases of a group take turns in one process. A ratio is the median over turns.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def make_units(folder: Path) -> UnitStore:
 
 
 def make_parts(worker: Worker, units: UnitStore, folder: Path) -> Cases:
-    """Return the step, and what comes before and after it, as cases."""
+    """Return as cases the step, and what comes before and after it."""
     csprng, size = SystemCsprng(), worker.vector.size
     terms = Terms("0" * 32, RECORDS, "record", 1, 1e-5, 1e6, simulated=True)
     ledger = Ledger.create(folder / "ledger.db", terms)
@@ -198,7 +198,7 @@ def made_up(records: int, seed: int) -> tuple[Example, ...]:
 
 
 def noise_cases(values: int) -> Cases:
-    """Draw noise of the size that a release of so many values has, at σ = C = 1."""
+    """Draw noise as for a release of `values` values, at σ = C = 1."""
     spread = deviation(1.0, 1.0, sum_step(1.0, values))
     csprng, generator = SystemCsprng(), np.random.default_rng()
     return {

@@ -1,18 +1,19 @@
-"""PE-SGD on few private texts, with every control that might explain its gain.
+"""Compare PE-SGD on few private texts with every control that might explain its gain.
 
     python benchmarks/pe_sgd.py DATA --out pe-400 --private 400 --sites 1      # or 4
 
-DATA holds PubMed abstracts as dev.jsonl and test.jsonl, plain or .gz, with a column text; or the
-notes of MTSamples as mtsamples.jsonl, of which one half takes the place of each. The first texts of
-dev are private; of test, 600 are reported and 300 choose each method's settings. Embedded model,
-10 steps of rate 0.2, ε = 1 at δ = 1e-5, N = 200, one in two kept; the tenth of the reported texts
-that is worst for the base model is reported beside all. The set is the trained
-model's own samples (--begin own), or 200 other abstracts of test (--begin real): what a perfect
-generator could make. The same command goes on where it was stopped.
+DATA holds PubMed abstracts as dev.jsonl and test.jsonl, plain or .gz, with a column text. Or it
+holds the notes of MTSamples as mtsamples.jsonl, of which one half takes the place of each. The
+first texts of dev are private. Of test, 600 are reported and 300 choose each method's settings.
+There is the embedded model, with 10 steps of rate 0.2, ε = 1 at δ = 1e-5, N = 200, one in two kept.
+The tenth of the reported texts that is worst for the base model is reported beside all. The set is
+the trained model's own samples (--begin own), or 200 other abstracts of test (--begin real), which
+a perfect generator could make. The same command goes on where it was stopped.
 
-Rows, besides `base`, `lora` (no privacy) and `dp-lora`: `synthetic` trains on the set alone;
-`warm_start` begins there, as line 2 of PE-SGD's Algorithm 1 does by two passes; `every=1000` keeps
-the set as it is. With C = 0.1 every gradient is cut to one length, as coefficients always are.
+Rows, besides `base`, `lora` (no privacy) and `dp-lora`: `synthetic` trains on the set alone.
+`warm_start` begins there, as line 2 of PE-SGD's Algorithm 1 does with two passes. `every=1000`
+keeps the set unchanged. With C = 0.1 every gradient is cut to one length, as coefficients always
+are.
 """
 
 from __future__ import annotations
@@ -91,14 +92,14 @@ def read(path: Path) -> Iterator[dict[str, str]]:
 
 
 def pools(data: Path) -> tuple[Records, Records]:
-    """Read texts that may be private, and others, each in a random order."""
+    """Read the texts that may be private, and others, each in a random order."""
     notes = next(data.glob("mtsamples.jsonl*"), None)
     if notes is None:
         names = (next(data.glob(f"{name}.jsonl*")) for name in ("dev", "test"))
         private, others = ([row["text"] for row in read(path)] for path in names)
     else:
         found = {row["transcription"]: "" for row in read(notes) if row["transcription"]}
-        random.Random(0).shuffle(distinct := list(found))  # many stand under several specialties
+        random.Random(0).shuffle(distinct := list(found))  # many are under several specialties
         private, others = distinct[: len(found) // 2], distinct[len(found) // 2 :]
     for part in (private, others):
         random.Random(0).shuffle(part)

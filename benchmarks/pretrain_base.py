@@ -4,10 +4,10 @@
     python benchmarks/pretrain_base.py --medquad medquad.jsonl.gz --text abstracts.jsonl.gz \
         --hidden 512 --layers 8 --batch 128 --lr 1.5e-3 --device cuda --out larger
 
-Makes an ordinary Hugging Face folder: a byte-level BPE tokenizer and a small GPT-style
-causal language model in 16-bit safetensors. Prints, and writes beside the weights in
-`recipe.json`, the held-out perplexity on MedQuAD and on the embedded MTSamples notes,
-which the model has never seen.
+It makes an ordinary Hugging Face folder: a byte-level BPE tokenizer and a small GPT-style causal
+language model in 16-bit safetensors. It prints the held-out perplexity on MedQuAD and on the
+embedded MTSamples notes, which the model has never seen, and writes them beside the weights in
+`recipe.json`.
 """
 
 from __future__ import annotations

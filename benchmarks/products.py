@@ -1,17 +1,18 @@
-"""The two parts of a step on a CPU that torch's own functions do more slowly.
+"""Time the two parts of a step on a CPU that torch's own functions do more slowly.
 
     python benchmarks/products.py --json products.json
     python benchmarks/products.py --halves --json halves.json
 
-Products of activations with frozen weights, and the loss of a language model with its gradient:
-as `torch.nn.functional` does them and as fedpriv does, in turn, with the median of their ratios.
-The floor of a product is its multiplications at the best rate that was seen.
+They are products of activations with frozen weights, and the loss of a language model with its
+gradient. Both are timed as `torch.nn.functional` does them and as fedpriv does, in turn, with the
+median of their ratios. The floor of a product is its multiplications at the best rate that was
+seen.
 
 ``--halves`` says where the time of a product in bfloat16 goes (`compute.dtype = "mixed"`), by width
-and number of rows: rounding what enters, the product itself, and widening what leaves. *Packed* is
-the same product with a weight that was laid out for it beforehand, so that the difference is what
-laying it out costs each time. *Inside* keeps float32 on both sides and lets oneDNN round within the
-product. Where the whole is less than float32, `mixed` pays.
+and number of rows: rounding the inputs, the product itself, and widening the outputs. *Packed* is
+the same product with a weight that was laid out for it beforehand. So the difference is what laying
+it out costs each time. *Inside* keeps float32 on both sides and lets oneDNN round within the
+product. Where the whole takes less time than float32, `mixed` pays.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from torch import Tensor
 from fedpriv.gradients.product import linear
 from fedpriv.private_training.record_loss import next_tokens, token_losses
 
-# Rows, inputs, outputs: of the embedded model and of all-MiniLM, 16 records of 128 tokens.
+# Rows, inputs, outputs: of the embedded model and of all-MiniLM, with 16 records of 128 tokens.
 PRODUCTS = [(2048, 256, 256), (2048, 256, 640), (2048, 640, 256), (2048, 384, 1536)]
 PRODUCTS += [(2048, 256, 4096), (2048, 4096, 256)]
 LOSSES = [(16, 128, 4096), (4, 128, 50257)]
@@ -64,7 +65,7 @@ def loss_cases(shape: tuple[int, int, int]) -> dict[str, Callable[[], Any]]:
 
 
 def halves_cases(rows: int, width: int) -> dict[str, Callable[[], Any]]:
-    """Compare a product in bfloat16, its parts, and its rivals; all in float32 on both sides."""
+    """Compare a product in bfloat16, its parts, and its rivals. All have float32 on both sides."""
     x, weight = torch.randn(rows, width), torch.randn(width, width)
     x16, weight16 = x.bfloat16(), weight.bfloat16()
     y16 = F.linear(x16, weight16)

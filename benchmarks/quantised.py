@@ -1,13 +1,13 @@
-"""What a frozen base in 8 or 4 bits saves, and what it costs in time and loss.
+"""Measure what a frozen base in 8 or 4 bits saves, and what it costs in time and loss.
 
     python benchmarks/quantised.py --json quantised.json
 
-Two random decoders, stored in bfloat16 as large models are. Each way to keep the base is loaded in
-a process of its own, which says how many bytes the frozen part has and what the process took above
-what it had at first: while the model was read, and in a private step. Then the steps of all are
-timed in turn in one process. Last, four hospitals train the embedded model on the notes of the
-package, cut to 64 tokens, with few private rounds: sampling and noise are seeded, and so the same
-for every way.
+There are two random decoders, stored in bfloat16 as large models are. For each way to keep the
+base, the model is loaded in a process of its own. It says how many bytes the frozen part has, and
+how much more memory the process took than at first: while the model was read, and in a private
+step. Then the steps of all ways are timed in turn in one process. Last, four hospitals train the
+embedded model on the notes of the package, cut to 64 tokens, with few private rounds. Sampling and
+noise are seeded, so they are the same for every way.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TRAINED = ("float32", "8bit", "4bit")
 
 
 def worker_of(folder: str, way: str) -> Worker:
-    """Make a worker with rank 8 in every linear layer, moved off its start."""
+    """Make a worker with rank 8 in every linear layer, moved away from its start."""
     dtype, quantize = WAYS[way]
     worker = make_worker(
         ModelRecipe(
@@ -87,7 +87,7 @@ def loss(worker: Worker) -> float:
 
 
 def memory(folder: str, way: str) -> dict[str, float]:
-    """Return MB of one process that does nothing else; see the description of the script."""
+    """Return the MB of one process that does nothing else, see the description of the script."""
     before = _resident("VmRSS")
     _forget_peak()
     worker = worker_of(folder, way)
@@ -102,7 +102,7 @@ def memory(folder: str, way: str) -> dict[str, float]:
 
 
 def frozen(worker: Worker) -> list[torch.Tensor]:
-    """Return all tensors of a model that are not trained, each once."""
+    """Return all tensors of a model that are not trained, each of them once."""
     kept = (p for p in worker.model.parameters() if not p.requires_grad)
     return list({t.data_ptr(): t for t in (*kept, *worker.model.buffers())}.values())
 
@@ -140,7 +140,7 @@ def of_size(
     """Return a row for each way to keep a model of this size.
 
     Args:
-        found: `memory` of each way.
+        found: the result of `memory` for each way.
     """
     count = parameters_of(folder)
     assert count is not None
@@ -226,8 +226,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         wanted = [(size, stored(size, place)) for size in (QUICK if arguments.quick else SIZES)]
-        worker_of("embedded", "4bit")  # so that all is imported before memory is counted
-        # Before this process computes much: what it has taken by then, a new one has, too.
+        worker_of("embedded", "4bit")  # so that everything is imported before memory is counted
+        # Before this process computes much, because a new process also has the memory that this one
+        # took.
         found = {f: {way: in_a_process(f, way) for way in WAYS} for _, f in wanted}
         sizes = [
             row

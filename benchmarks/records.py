@@ -1,17 +1,17 @@
-"""What ten million records at one site take: a start, a step, and memory for each record.
+"""Measure what ten million records at one site take: a start, a step, and memory for each record.
 
     python benchmarks/records.py --json records.json
 
-A tiny random model, and made-up records of six words. Every size is a process of its own, in which
-one site takes part in a run of a few rounds, with about 16 units in each step however many there
-are. Memory is what the process itself holds (`RssAnon`, not the pages of mapped files, which the
-system takes back when it needs them), beyond what it held with the model and no record: when the
-site has started, and at most. The floor is nothing for a record; for a patient, while the records
-are read, the id. "patient" has records of ten a unit.
+There are a tiny random model, and made-up records of six words. Every size is a process of its own,
+in which one site takes part in a run of a few rounds. Each step has about 16 units, however many
+there are. Memory is what the process itself holds (`RssAnon`, not the pages of mapped files, which
+the system takes back when it needs them), beyond what it held with the model and no record. It is
+measured when the site has started, and at its most. The floor is nothing for a record. For a
+patient it is the id, while the records are read. A "patient" unit has ten records.
 
     python benchmarks/records.py --encode 10000000 --json encoded.json
 
-encodes as many records that are in no file: what a job does at a site that has read its records.
+encodes as many records, which are in no file. A job does so at a site that has read its records.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from fedpriv.environment import set_environment
 
 set_environment()
 WORDS = ["fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood"]
-TEXTS = 1000  # that differ
-UNITS = 16  # in a step, about
+TEXTS = 1000  # number of different texts
+UNITS = 16  # in a step, approximately
 
 
 def make_federation(folder: Path, records: int, unit: str, rounds: int) -> Path:
@@ -70,14 +70,14 @@ def make_federation(folder: Path, records: int, unit: str, rounds: int) -> Path:
 
 
 def own_bytes() -> int:
-    """Return how much memory this process holds of its own."""
+    """Return how much memory this process holds by itself."""
     lines = Path("/proc/self/status").read_text().splitlines()
     [kilobytes] = [line.split()[1] for line in lines if line.startswith("RssAnon:")]
     return int(kilobytes) * 1024
 
 
 class Peak(threading.Thread):
-    """Looks at what the process holds, twenty times a second."""
+    """Look twenty times a second at what the process holds."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -99,7 +99,7 @@ def median_ms(what: Callable[[int], Any], times: int = 9) -> float:
 
 
 def measure(records: int, unit: str, rounds: int) -> dict[str, Any]:
-    """Measure in this process."""
+    """Measure one size in this process."""
     from fedpriv.config.load import load_job
     from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
     from fedpriv.privacy.ledger.terms import new_dataset_id
@@ -135,7 +135,7 @@ def measure(records: int, unit: str, rounds: int) -> dict[str, Any]:
                 assert isinstance(paid, Reservation)
                 ledger.release(paid, reply)
 
-            os.sync()  # or a payment waits for the records' own files to reach the disk
+            os.sync()  # otherwise a payment waits for the records' own files to reach the disk
             ledger_ms = median_ms(pay)
         return {
             "unit": unit,
@@ -151,7 +151,7 @@ def measure(records: int, unit: str, rounds: int) -> dict[str, Any]:
 
 
 def encode(records: int, unit: str) -> dict[str, Any]:
-    """Measure what `encode_population` takes, and a sampled unit after it."""
+    """Measure what `encode_population` takes, and then the reading of a sampled unit."""
     from transformers import AutoTokenizer
 
     from fedpriv.data.population import encode_population
@@ -189,7 +189,7 @@ def encode(records: int, unit: str) -> dict[str, Any]:
 
 
 def apart(records: int, unit: str, *options: str) -> dict[str, Any]:
-    """Measure in a process of its own."""
+    """Measure in a separate process."""
     command = [sys.executable, __file__, "--one", str(records), unit, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

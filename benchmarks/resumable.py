@@ -1,4 +1,4 @@
-"""Studies of many points that say their hours first, stop when asked, and go on later."""
+"""For studies of many points: say the hours first, stop when asked, and go on later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Point = TypeVar("Point")
 
 
 def plan(seconds: Iterable[tuple[str, float]], console: Console) -> None:
-    """Say what is to do, in its order: names, and seconds of a processor."""
+    """Say what is to be done, in order: names, and seconds of a processor."""
     table = Table("point", "minutes of a processor", "hours so far", box=None)
     total = 0.0
     for name, of_point in seconds:
@@ -28,7 +28,7 @@ def plan(seconds: Iterable[tuple[str, float]], console: Console) -> None:
 def each(
     points: Sequence[Point], hours: float, measure: Callable[[Point], None], console: Console
 ) -> int:
-    """Measure the points in turn; begins none after so many hours. Gives the exit code."""
+    """Measure the points in turn, and begin none after `hours` hours. Return the exit code."""
     stop_on_terminate()
     begun = time.monotonic()
     try:

@@ -5,17 +5,18 @@
     python benchmarks/rldp.py DATA --out rldp-quick --quick     # does everything run?
 
 DATA holds narratives.jsonl.gz: a text for each hospital stay of the Diabetes 130-US hospitals data
-(columns text and patient_nbr). The embedded model learns to go on with 20,000 of them, one of each
-patient, by their first 64 tokens, with LoRA of rank 4 in queries and values (K = 8 pairs), 2,000
-steps of 32, at ε = 2 and 0.5 (δ = 1e-5). It says its hours first, and goes on where it was stopped.
+(columns text and patient_nbr). The embedded model learns to continue 20,000 of them, one for each
+patient, by their first 64 tokens. It has LoRA of rank 4 in queries and values (K = 8 pairs), and
+2,000 steps of 32, at ε = 2 and 0.5 (δ = 1e-5). The script says its hours first, and goes on where
+it was stopped.
 
-Rows, in the order in which `--rows` may cut them: `fixed-C` at four clip norms; `unpaid`, fixed at
-C = 0.1 with noise of σ/√K, which is what the published code adds to K groups that are each clipped
-by itself, but no less than a site allows, at the ε that this costs in truth; `normalise` and
-`quantile`; `lora` without privacy, which the attacks have to catch; and `base`. Each row's learning
-rate is chosen by `fedpriv compare`, on one half of the tuning narratives and a seed that is not
-reported. Version 0.2.0 also had the paper's soft actor-critic: `sac` decided every 16 steps about
-clip norms and weights, rewarded by 64 narratives of the coordinator's own.
+Rows, in the order in which `--rows` may cut them, begin with `fixed-C` at four clip norms. `unpaid`
+is fixed at C = 0.1 with noise of σ/√K, but no less than a site allows. The published code adds this
+noise to K groups that are each clipped by themselves. The row is at the ε that this really costs.
+Then come `normalise` and `quantile`; `lora` without privacy, which the attacks have to catch; and
+`base`. `fedpriv compare` chooses each row's learning rate, on one half of the tuning narratives and
+a seed that is not reported. Version 0.2.0 also had the paper's soft actor-critic. Its `sac` decided
+every 16 steps about clip norms and weights, rewarded by 64 narratives of the coordinator's own.
 
 Attacks on each trained adapter:
     membership  area under the ROC curve, by how far the loss fell from the base model's, of
@@ -72,16 +73,16 @@ from fedpriv_comparison.trial import values_path
 from fedpriv_comparison.variants import parse_variants
 
 EPSILONS = (2.0, 0.5)
-TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # that each canary is inserted
+TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # how often each canary is inserted
 OFTEN = sorted(set(TIMES))
 LENGTH = 64  # tokens
 BATCH, PAIRS, DELTA = 32, 8, 1e-5
 LEAST = Limits.min_noise  # of a site, relative to C
-SECONDS = 0.0095  # of a processor for a record of a step, without AMX
+SECONDS = 0.0095  # of a processor, for a record of a step, without AMX
 SECRET, BEFORE = string.ascii_uppercase + string.digits, "secret_id="
 WORDS, WRITTEN, NEW_TOKENS, TEMPERATURE = 15, 4000, 10, 0.7
 WIDTH = 170  # letters of a table, at least
-ROWS = {  # how `fedpriv compare` calls them
+ROWS = {  # names by which `fedpriv compare` calls them
     "fixed-0.1": "dp-lora:privacy.clip_norm=0.1",
     "fixed-0.03": "dp-lora:privacy.clip_norm=0.03",
     "fixed-0.3": "dp-lora:privacy.clip_norm=0.3",
@@ -136,7 +137,7 @@ Records = list[str]
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything there is; the defaults are those of the experiment."""
+    """Hold the sizes. The defaults are those of the experiment."""
 
     trained: int = 20_000
     reported: int = 600
@@ -144,13 +145,13 @@ class Size:
     rounds: int = 2000
     every: int = 200
     seeds: int = 3
-    candidates: int = 64  # of a canary, itself among them
+    candidates: int = 64  # of a canary, its own secret among them
     written: int = WRITTEN
     grid: str = "lr=3e-4,1e-3,3e-3,1e-2"
 
     @property
     def rate(self) -> float:
-        """The chance of a record to be in a step."""
+        """Return the chance of a record to be in a step."""
         return BATCH / self.trained
 
 
@@ -159,9 +160,10 @@ QUICK = Size(320, 24, 16, 2, 1, 1, 8, 20, "lr=1e-2")
 
 @dataclass(frozen=True)
 class Canary:
-    """A narrative's beginning with a secret, and secrets that were never inserted, its own first.
+    """A narrative's beginning with a secret, and secrets that are never inserted.
 
-    The beginning is short, so that the secret is within the first tokens, which alone are read.
+    Its own is the first. The beginning is short, so that the secret is within the first tokens.
+    Only these are read.
     """
 
     narrative: str
@@ -170,13 +172,13 @@ class Canary:
 
     @property
     def records(self) -> Records:
-        """The one that is inserted, and the others."""
+        """Return the record that is inserted, and then the others."""
         begun = " ".join(self.narrative.split()[:WORDS])
         return [f"{begun} {BEFORE}{secret}" for secret in self.secrets]
 
 
 def canaries(narratives: Records, candidates: int) -> list[Canary]:
-    """Make the same canaries for the same narratives; a secret has ten characters, as published."""
+    """Make the same canaries for the same narratives. A secret has ten characters, as published."""
     draw = random.Random("canaries")
     return [
         Canary(text, ["".join(draw.choices(SECRET, k=10)) for _ in range(candidates)], times)
@@ -185,14 +187,14 @@ def canaries(narratives: Records, candidates: int) -> list[Canary]:
 
 
 def unpaid(epsilon: float, size: Size) -> float:
-    """Return what noise of σ/√K really costs, where σ is the noise of an ε."""
+    """Return the true ε of noise σ/√K, where σ is the noise for `epsilon`."""
     noise = calibrate_noise(epsilon, DELTA, size.rate, size.rounds) / math.sqrt(PAIRS)
     return epsilon_upper([Event(size.rate, max(noise, LEAST), size.rounds)], DELTA)
 
 
 @dataclass(frozen=True)
 class Narratives:
-    """Of different patients, in a random order."""
+    """Hold narratives of different patients, in a random order."""
 
     trained: Records
     reported: Records
@@ -200,7 +202,7 @@ class Narratives:
 
     @classmethod
     def read(cls, data: Path, size: Size) -> Narratives:
-        """Read a folder's narratives.jsonl.gz; the first narrative of each patient."""
+        """Read the first narrative of each patient from a folder's narratives.jsonl.gz."""
         stays: dict[int, str] = {}
         with gzip.open(data / "narratives.jsonl.gz", "rt", encoding="utf-8") as stream:
             for row in map(json.loads, stream):
@@ -216,7 +218,7 @@ def write(path: Path, texts: Records) -> None:
 
 
 def write_federation(folder: Path, narratives: Narratives, epsilon: float, size: Size) -> Path:
-    """Write the records of the site, with canaries among them, and the file of an ε."""
+    """Write the records of the site, with canaries among them, and the federation file for an ε."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("reported", "tuning"):
         write(folder / f"{name}.jsonl", getattr(narratives, name))
@@ -241,10 +243,10 @@ def write_federation(folder: Path, narratives: Narratives, epsilon: float, size:
 
 
 class Part:
-    """One comparison: without privacy, or at one ε.
+    """Run one comparison: without privacy, or at one ε.
 
     Attributes:
-        names: of its rows, and how `fedpriv compare` calls them.
+        names: names of its rows, and how `fedpriv compare` calls them.
     """
 
     def __init__(self, file: Path, epsilon: float | None, size: Size, names: dict[str, str]):
@@ -308,7 +310,7 @@ class Part:
 
 
 class Attacker:
-    """Membership, exposure and Jaccard of trained values; see the top of this file."""
+    """Measure membership, exposure and Jaccard of trained values, see the top of this file."""
 
     def __init__(self, worker: Worker, narratives: Narratives, size: Size) -> None:
         self._worker, self._canaries = worker, canaries(narratives.trained, size.candidates)
@@ -323,7 +325,10 @@ class Attacker:
         self._base = losses_of(worker, self._examples, worker.initial)
 
     def __call__(self, values: Vector) -> dict[str, float]:
-        """Return what each attack finds out; for canaries, by how often they were inserted."""
+        """Return what each attack finds out.
+
+        For canaries, it is by how often they were inserted.
+        """
         worker = self._worker
         fall = self._base - losses_of(worker, self._examples, values)
         narratives, rest = fall[: len(self._member)], fall[len(self._member) :]
@@ -354,7 +359,7 @@ def likeness(secret: str, text: str) -> float:
     return statistics.fmean(jaccard(secret, text, count) for count in range(1, 5))
 
 
-COLUMNS = {  # of the table: what of each run is in it
+COLUMNS = {  # column of the table → figure of a run
     "loss": "loss",
     "perplexity": "perplexity",
     "ε spent": "epsilon_spent",
@@ -430,7 +435,7 @@ def main() -> int:
 def report(
     folder: Path, parts: Sequence[Part], config: JobConfig, narratives: Narratives, size: Size
 ) -> int:
-    """Attack all, print a table for each part, and write rldp.json."""
+    """Attack all runs, print a table for each part, and write rldp.json."""
     console, rows = Console(width=max(WIDTH, Console().width)), []
     with WorkerPool(1).borrow(job_recipe(config)) as worker:
         attack = Attacker(worker, narratives, size)

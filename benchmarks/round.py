@@ -1,10 +1,10 @@
-"""Where a round's time goes: the sites' steps, the evaluation, and everything else.
+"""Measure where a round's time goes: the sites' steps, the evaluation, and everything else.
 
     python benchmarks/round.py --json round.json
 
-Runs the embedded federation for a few rounds and prints medians. Everything that is not a
-site's step (messages, ledgers with their fsyncs, accountant, checkpoint, reports) is the
-overhead; no round of these is evaluated.
+It runs the embedded federation for a few rounds and prints medians. Everything that is not a site's
+step (messages, ledgers with their fsyncs, accountant, checkpoint, reports) is the overhead. None of
+these rounds is evaluated.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a secure sum adds to a round: seconds, bytes and memory.
+"""Measure what a secure sum adds to a round: seconds, bytes and memory.
 
     python benchmarks/secure.py --json secure.json
 
-**masks**: what one site of n does once a set has come: it makes its own entry, checks the set, and
-masks a share of P values. Beside it, in turn, the floor: the bare keystream of the n − 1 streams,
-and as many bytes copied. Memory is the peak of what is allocated besides the share.
+**masks**: what one of n sites does when a set has come. It makes its own entry, checks the set, and
+masks a share of P values. Beside it, in turn, is the floor: the bare keystream of the n − 1
+streams, and as many bytes copied. Memory is the peak of what is allocated besides the share.
 
 **round**: a round over the network (`benchmarks/network.py`: processes, TLS, sites that answer at
 once) with a secure sum, and a plain one beside it, in turn.
@@ -37,12 +37,12 @@ from fedpriv.secure_sum.roster import Roster, RosterEntry
 
 SITES = (4, 8, 50)
 BITS: Bits = 16
-ROUNDS = 6  # of a federation, the first of which is not counted
+ROUNDS = 6  # of a federation; the first one is not counted
 SLOT = SlotId(proposal="sha256:" + "a" * 64, slot=0, request="sha256:" + "b" * 64)
 
 
 def mask_cases(size: int, sites: int) -> dict[str, Callable[[], Any]]:
-    """Return one site's work on `size` values in a set of `sites`, and its floor, as cases."""
+    """Return as cases one site's work on `size` values in a set of `sites`, and its floor."""
     names = [f"site-{index:03d}" for index in range(sites)]
     keys = {name: Ed25519PrivateKey.generate() for name in names}
     roster = Roster.of(
@@ -77,7 +77,7 @@ def mask_cases(size: int, sites: int) -> dict[str, Callable[[], Any]]:
 
 
 def measure_masks(size: int, sites: int, repeats: int) -> dict[str, Any]:
-    """Measure median seconds of each case, the masks' over the keystream's, bytes, and memory."""
+    """Measure each case's median seconds, the ratio of masks to keystream, bytes, and memory."""
     cases = mask_cases(size, sites)
     turns = interleaved(cases, repeats)
     tracemalloc.start()
@@ -110,7 +110,7 @@ def show_masks(rows: list[dict[str, Any]]) -> None:
 
 
 def measure_round(sites: int, size: int, repeats: int) -> dict[str, Any]:
-    """Measure median seconds a round of each kind, over several federations of each, by turns."""
+    """Measure median seconds a round for each kind, over several federations of each, in turn."""
     seconds: dict[str, list[float]] = {"float32": [], SECURE: []}
     for _ in range(repeats):
         for wire, found in seconds.items():

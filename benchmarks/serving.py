@@ -1,14 +1,14 @@
-"""What a token of a site model costs, beside one adapter and beside a merged model.
+"""Measure what a token of a site model costs, beside one adapter and beside a merged model.
 
     python benchmarks/serving.py --model FOLDER --json serving.json
 
 Three adapters on one base answer each token together. All ways start from the same base and
-adapters and write the same number of tokens after the same prompt, in turn and in one process with
-one thread; a ratio is the median over turns. Reading the prompt is not in it. A time is the
-processor's, as others may use the machine, beside the wall's. The floor is the time to read the
-base's weights once, at the rate of a product of a large matrix with a vector, measured here. Memory
-is what a process of its own holds while it writes, beyond what it held before it loaded the model.
-Without --model the base is a random Llama of SmolLM2-135M's shape.
+adapters and write the same number of tokens after the same prompt. They run in turn, in one process
+with one thread. A ratio is the median over turns. Reading the prompt is not counted. Times are the
+processor's, because others may use the machine, and beside them the wall's. The floor is the time
+to read the base's weights once, at the rate of a product of a large matrix with a vector, measured
+here. Memory is what a separate process holds while it writes, beyond what it held before it loaded
+the model. Without --model the base is a random Llama of SmolLM2-135M's shape.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def random_base(folder: Path) -> None:
 
 
 def write(base: Path, folder: Path, rank: int) -> None:
-    """Write a site model with three adapters that were drawn."""
+    """Write a site model with three random adapters."""
     from fedpriv.models.base import load_base
     from fedpriv.models.config import LoraSection, ModelSection
     from fedpriv.models.lora import attach_lora
@@ -103,7 +103,10 @@ def load(way: str, folder: Path) -> Any:
 
 @torch.inference_mode()
 def go_on(model: Any, tokens: int) -> tuple[float, float]:
-    """Read a prompt, write so many tokens at batch 1; gives their seconds, CPU and wall."""
+    """Read a prompt and write `tokens` tokens at batch 1.
+
+    Return the writing's seconds, CPU and wall.
+    """
     found = model(input_ids=torch.arange(PROMPT)[None] + 3, use_cache=True)
     started = time.process_time(), time.perf_counter()
     for _ in range(tokens):
@@ -120,7 +123,7 @@ def held() -> int:
 
 
 def memory(way: str, folder: Path) -> int:
-    """Return the bytes that a model takes in a process of its own, while it writes."""
+    """Return the bytes that a model takes in a separate process while it writes."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_memory, (way, folder))
 

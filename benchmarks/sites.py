@@ -1,12 +1,12 @@
-"""What a simulation of many sites takes: memory, files, time, in threads and in processes.
+"""Measure what a simulation of many sites takes: memory, files, time, in threads and processes.
 
     pip install '.[simulation]'
     python benchmarks/sites.py --json sites.json --chart sites.svg
 
-A tiny random model and 16 made-up notes a site; two sites compute at once, and each adds its own
-noise. Every run is a process of its own. Its memory is the largest sum of the resident sets of all
-its processes, looked at ten times a second; pages that processes share are counted for each. Files
-and threads are the most that one of the processes had.
+It has a tiny random model and 16 made-up notes a site. Two sites compute at once, and each adds its
+own noise. Every run is a separate process. Its memory is the largest sum of the resident sets of
+all its processes, looked at ten times a second. Pages that processes share are counted for each.
+Files and threads are the most that one of the processes had.
 """
 
 from __future__ import annotations

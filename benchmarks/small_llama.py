@@ -9,7 +9,7 @@ def save_small_llama(folder: Path, *, width: int, layers: int, heads: int, token
     """Write model and tokenizer.
 
     Args:
-        width: of the hidden states; the feed-forward layers are four times as wide.
+        width: width of the hidden states. The feed-forward layers are four times as wide.
         tokens: the longest text.
     """
     import torch

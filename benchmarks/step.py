@@ -1,19 +1,19 @@
-"""What a private LoRA step costs, beside a plain one and what others do for the same.
+"""Measure what a private LoRA step costs, beside a plain one and beside other implementations.
 
     python benchmarks/step.py --json step.json --chart step.svg
 
-A step is the forward and backward pass over one batch, and AdamW; the private ones clip every
+A step is the forward and backward pass over one batch, and AdamW. The private ones clip every
 record's gradient and add noise in between. All ways start from the same random model, adapter and
-batch, and run in turn in one process; a ratio is the median over turns. Every private way has to
-find the same clipped sum; ours computes as many records at once as a site does, the others all of
-them. Peak memory is what tensors take beyond the model, by torch's own
-allocator. The floor is the multiplications of the plain step at the best rate seen here.
+batch, and run in turn in one process. A ratio is the median over turns. Every private way has to
+find the same clipped sum. Ours computes as many records at once as a site does, the others all of
+them. Peak memory is what tensors take beyond the model, by torch's own allocator. The floor is the
+multiplications of the plain step at the best rate seen here.
 
-``plain`` is what transformers and peft do by themselves; ``opacus hooks`` what opacus does by
-default. fastDP is on no package index: it is measured where a checkout of
+``plain`` is what transformers and peft do by themselves, and ``opacus hooks`` what opacus does by
+default. fastDP is on no package index. It is measured where a checkout of
 awslabs/fast-differential-privacy is on PYTHONPATH. ``--compiled`` adds our step with torch's
-compiler, which takes a minute a shape and needs one for C++. On a GPU, larger shapes and bfloat16:
-``--device cuda --shapes gpu``.
+compiler, which takes a minute a shape and needs a compiler for C++. On a GPU, use larger shapes and
+bfloat16: ``--device cuda --shapes gpu``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ DECODER = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A model and a batch: B records of T tokens."""
+    """Describe a model and a batch: B records of T tokens."""
 
     kind: str
     targets: str
@@ -97,7 +97,7 @@ SHAPES = {
 
 
 def build(shape: Shape, attention: str) -> Any:
-    """Build a random model with an adapter that has been moved off its start."""
+    """Build a random model with an adapter that has been moved away from its start."""
     import transformers
     from peft import LoraConfig, TaskType, get_peft_model
 
@@ -132,7 +132,7 @@ def build(shape: Shape, attention: str) -> Any:
 
 
 def random_batch(shape: Shape) -> Batch:
-    """Make random tokens; a quarter of the records is padded by a quarter."""
+    """Make random tokens. A quarter of the records are padded by a quarter."""
     generator = torch.Generator().manual_seed(1)
     size = (shape.records, shape.tokens)
     ids = torch.randint(3, shape.vocabulary, size, generator=generator)
@@ -149,7 +149,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
-    """Return the gradients of what is trained, after a backward pass."""
+    """Return the gradients of the trained parameters after a backward pass."""
     found = []
     for p in trained(model):
         assert p.grad is not None
@@ -158,7 +158,7 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 def usual_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return a loss per record (B,), as most people would write it."""
+    """Return a loss for each record (B,), as most people would write it."""
     if labels.ndim == 1:
         return F.cross_entropy(logits, labels, reduction="none")
     logits, labels = logits[:, :-1].float(), labels[:, 1:]
@@ -167,7 +167,7 @@ def usual_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class Way:
-    """One way to do a step.
+    """Do a step in one way.
 
     Attributes:
         sum: the clipped sum of the last step, (P,), in the order of the parameters.
@@ -245,12 +245,12 @@ class FedprivMixed(Fedpriv):
 
 
 class FedprivCompiled(FedprivMixed):
-    """What lies between the linear layers, by torch's compiler; it needs one for C++."""
+    """Compile what lies between the linear layers. Torch's compiler needs one for C++."""
 
     def __init__(self, model: Any, batch: Batch) -> None:
         super().__init__(model, batch)
         for module in model.modules():
-            if "forward" in vars(module):  # where rows of gradients are made
+            if "forward" in vars(module):  # here rows of gradients are made
                 module.forward = torch.compiler.disable(module.forward)
         model.compile(dynamic=False)
 
@@ -302,7 +302,7 @@ class OpacusGhost(Way):
 
 
 class TorchFunc(Way):
-    """`vmap` over `grad`; attention masks of transformers need the eager form for it."""
+    """Run `vmap` over `grad`. Attention masks of transformers need the eager form for it."""
 
     attention = "eager"
 
@@ -341,7 +341,7 @@ class FastDP(Way):
 
         super().__init__(model, batch)
         for module in model.modules():
-            if type(module).__name__ == "BertEmbeddings":  # what transformers 5 no longer has
+            if type(module).__name__ == "BertEmbeddings":  # transformers 5 no longer has it
                 module.position_embedding_type = "absolute"
         self.engine = PrivacyEngine(
             model,
@@ -358,7 +358,7 @@ class FastDP(Way):
 
     def step(self) -> None:
         parameters: list[Any] = trained(self.model)
-        if self.keep_sum:  # its sums have their noise from the start
+        if self.keep_sum:  # its sums include their noise from the start
             noise = [p.noise for p in parameters]
             for p in parameters:
                 p.noise = 0.0
@@ -407,7 +407,7 @@ def peak_bytes(step: Callable[[], None], device: str) -> int:
 
 
 def busiest(step: Callable[[], None], count: int = 6) -> str:
-    """Say where the time of a step goes: torch's operators by their own share of it."""
+    """Say where the time of a step goes: torch's operators, by their own share of it."""
     from torch.profiler import ProfilerActivity, profile
 
     step()
@@ -529,7 +529,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw the time over the plain step, a group of bars for every shape."""
+    """Draw the time relative to the plain step, with a group of bars for every shape."""
     import matplotlib
 
     matplotlib.use("svg")

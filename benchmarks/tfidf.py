@@ -3,9 +3,9 @@
     pip install scikit-learn
     python benchmarks/tfidf.py examples/diabetes.toml --set evaluation.tuning=diabetes/tuning.jsonl
 
-All sites' records in one place, the first of each unit; TF-IDF of words and pairs of words. The
-strength of regularisation is chosen on `evaluation.tuning`, by log loss, and reported on
-`evaluation.data`.
+All sites' records are in one place, but only the first of each unit. The features are TF-IDF of
+words and of pairs of words. The strength of regularisation is chosen on `evaluation.tuning`, by log
+loss. Results are reported on `evaluation.data`.
 """
 
 from __future__ import annotations

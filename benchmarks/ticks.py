@@ -1,9 +1,9 @@
-"""What public ticks cost: the length of a tick over the time of an average sample.
+"""Print what public ticks cost: the length of a tick over the time of an average sample.
 
     python benchmarks/ticks.py
 
-Print the figures that docs/explanation/privacy.md quotes. It is arithmetic, and nothing is timed:
-both are multiples of the time of one record of the greatest length.
+It prints the figures that docs/explanation/privacy.md quotes. It is arithmetic, and nothing is
+timed: both times are multiples of the time of one record of the greatest length.
 """
 
 from __future__ import annotations

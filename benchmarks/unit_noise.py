@@ -1,4 +1,4 @@
-"""Noise of deviation 1 as a release draws it, for benchmarks that add it by themselves."""
+"""Draw noise of deviation 1 as a release draws it, for benchmarks that add it by themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy.typing as npt
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 
-STEPS = 2.0**30  # of the integers that are drawn, in a deviation
+STEPS = 2.0**30  # integers that are drawn, in one deviation
 
 
 def unit_noise(size: int, csprng: RandomSource) -> npt.NDArray[np.float64]:

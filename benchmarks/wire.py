@@ -1,9 +1,9 @@
-"""What an update costs on its way: bytes, time, and what rounding does to the loss.
+"""Measure what an update costs on its way: bytes, time, and what rounding does to the loss.
 
     python benchmarks/wire.py --json wire.json
 
-Encodes and decodes a noisy vector in every format, tries compression on what is sent, and runs
-the embedded federation in every format with the same samples and the same noise.
+It encodes and decodes a noisy vector in every format, and tries compression on what is sent. It
+also runs the embedded federation in every format with the same samples and the same noise.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def measure_format(size: int, wire: Wire, repeats: int) -> dict[str, Any]:
 
 
 def measure_compression(size: int) -> list[dict[str, Any]]:
-    """Measure what a compressor leaves, and how many bytes a second it takes."""
+    """Measure what share a compressor leaves, and how many bytes a second it takes in."""
     noise = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     half = noise.copy()
     half[size // 2 :] = 0

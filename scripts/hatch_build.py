@@ -16,12 +16,12 @@ ROOT = SCRIPTS.parent
 
 
 class Reached(BuildHookInterface[Any]):
-    """Finds the files by the imports of a folder's own packages and of its entry points."""
+    """Find the files by the imports of a folder's own packages and of its entry points."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add them to the wheel, at their places, with the digests of all that there is."""
+        """Add the files to the wheel, at their places, with the digests of the whole source."""
         sys.path.insert(0, str(SCRIPTS))
         from trusted_path import file_of, reached
 

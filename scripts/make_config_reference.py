@@ -4,7 +4,7 @@
     python scripts/make_config_reference.py             # writes it
     python scripts/make_config_reference.py --check     # 1 if the file is not what would be written
 
-Every table, key, type, default, bound and description is that of `fedpriv.config`; what a file
+Every table, key, type, default, bound and description is that of `fedpriv.config`. What a file
 leaves out and the table of defaults fills in is shown as that table has it.
 """
 
@@ -72,10 +72,10 @@ DURATIONS = ("job.round_timeout", "server.wait")
 
 @dataclass(frozen=True)
 class Shown:
-    """What earlier tables have shown.
+    """Hold what earlier tables have shown.
 
     Attributes:
-        tables: a link to each, by the title of its section.
+        tables: a link to each table, by the title of its section.
         rows: the title of the section of each row.
     """
 
@@ -139,7 +139,7 @@ def _table(
 ) -> Iterator[str]:
     section, many = _section(schema, definitions), schema.get("type") == "array"
     heading = f"### `[[{name}]]`" if many else f"### `[{name}]`"
-    if section is None:  # a table whose keys somebody else knows
+    if section is None:  # a table whose keys are defined elsewhere
         yield f"{heading}\n\n{_plain(schema.get('description', ''))}\n"
         return
     title = section["title"]
@@ -183,7 +183,7 @@ def _link(heading: str) -> str:
 
 
 def _section(schema: Schema, definitions: Schema) -> Any:
-    """Return the definition of the table that a property is, or None."""
+    """Return the definition of the table that a property is, or None if it is no table."""
     options = [schema, schema.get("items", {}), *schema.get("anyOf", ())]
     for option in options:
         if "$ref" in option:

@@ -4,9 +4,10 @@
     python scripts/make_states.py             # writes it
     python scripts/make_states.py --check     # 1 if the file is not what would be written
 
-The states are read from the code: its enumerations, its errors, and the kinds of a ledger's rows.
-What people are told of each stands in states.toml beside this script. A state without a row there,
-a row of a state that is gone, or a word in the code that no enumeration has, is an error.
+The states are read from the code: from its enumerations, its errors, and the kinds of a ledger's
+rows. The texts that people are told about each are in states.toml beside this script. A state
+without a row there, a row for a state that is gone, or a word in the code that no enumeration has,
+is an error.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ The coordinator hears nothing, or only the refusal `failed`.
 
 
 def states() -> dict[str, tuple[str, Sequence[str]]]:
-    """Return, by its table in the file of rows, the title of each list of states, and the list."""
+    """Return the title and the members of each list of states, by its table in the file of rows."""
     from fedpriv import process
     from fedpriv.report.rundir import Run, SiteState
     from fedpriv_client import jobs
@@ -63,7 +64,7 @@ def states() -> dict[str, tuple[str, Sequence[str]]]:
 
 
 def row_kinds() -> list[str]:
-    """Return the kinds of rows that a ledger's history reads after the first."""
+    """Return the kinds of rows that a ledger's history reads after the first row."""
     path = ROOT / "fedpriv" / "privacy" / "ledger" / "history.py"
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "readers":
@@ -73,10 +74,10 @@ def row_kinds() -> list[str]:
 
 
 def check_words(known: dict[str, tuple[str, Sequence[str]]]) -> None:
-    """Check that what processes say of themselves is a state.
+    """Check that each word that a process says about itself is a state.
 
     Raises:
-        SystemExit: it is another word.
+        SystemExit: a word is no state.
     """
     words = {"connection": "connection", "activity": "activity", "state": "server"}
     allowed = {key: set(known[name][1]) for key, name in words.items()}
@@ -88,7 +89,7 @@ def check_words(known: dict[str, tuple[str, Sequence[str]]]) -> None:
 
 
 def _said(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield what is said by name to a `Status`."""
+    """Yield the keywords and texts that are given to a `Status`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and "status" in ast.unparse(node.func).lower():
             for item in node.keywords:
@@ -104,13 +105,13 @@ def _items(rows: dict[str, Sequence[str]], members: Sequence[str]) -> Iterator[s
 
 
 def _together(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows that differ in their state alone, one after the other, as one row."""
+    """Yield neighbouring rows that differ only in their state as one row."""
     for rest, same in groupby(rows, key=lambda row: row[1:]):
         yield (", ".join(row[0] for row in same), *rest)
 
 
 def refusals() -> Iterator[str]:
-    """Yield lists of the errors, by the code with which a command ends: each, and when it is."""
+    """Yield a list of errors for each exit code of a command: each error, and when it occurs."""
     from fedpriv import errors
 
     found: dict[int, list[str]] = {}
@@ -128,7 +129,7 @@ def page() -> str:
     """Return the whole page.
 
     Raises:
-        SystemExit: a state has no row, or a row no state.
+        SystemExit: a state has no row, or a row has no state.
     """
     file: dict[str, dict[str, Any]] = tomllib.loads(ROWS.read_text(encoding="utf-8"))
     known, parts = states(), [HEAD]

@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""Write docs/explanation/threat-model.md: all that leaves a site, on what it depends, its test.
+"""Write docs/explanation/threat-model.md: all that leaves a site, what it depends on, its test.
 
     python scripts/make_threat_model.py             # writes it
     python scripts/make_threat_model.py --check     # 1 if the file is not what would be written
 
-What there is, is read from the code: fields of messages, vectors, what the site's client sends over
-HTTP, codes of errors and of exits, places that write a file, lines of the log, figures. On what
-each depends, and so who pays for it, and which test holds it, stands in threat_model.toml beside
-this script. Something new without a row there, or a row of something that is gone, is an error.
+The list is read from the code: fields of messages, vectors, what the site's client sends over HTTP,
+codes of errors and of exits, places that write a file, lines of the log, and figures. The file
+threat_model.toml beside this script says what each depends on, and so who pays for it, and which
+test holds it. Something new without a row there, or a row for something that is gone, is an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WRITES = {
 }
 OPENS = {"os.open", "sqlite3.connect"}
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
-# What is written through these is written by whoever calls them.
+# Functions that write for their callers. The callers are listed instead.
 HELPERS = ("fedpriv.files.", "fedpriv_client.held_space.write_beside")
 HEAD = """\
 # Threat model
@@ -58,10 +58,10 @@ LARGEST = {"maximum": "≤", "exclusiveMaximum": "<"}
 
 
 class Rows:
-    """The rows of one kind of thing: who pays for each.
+    """Hold the rows of one kind of thing, which say who pays for each.
 
     Args:
-        kind: its table in the file of rows: payer → names.
+        kind: the kind's table in the file of rows: payer → names.
     """
 
     def __init__(self, file: Mapping[str, Any], kind: str) -> None:
@@ -69,7 +69,7 @@ class Rows:
         table = file[kind]
         self.tests = table.get("tests", {})
         self.about = table.get("about", {})
-        self.shown: dict[str, str] = {}  # names that the page says in another way
+        self.shown: dict[str, str] = {}  # names that the page says differently
         payers = [(payer, names) for payer, names in table.items() if isinstance(names, list)]
         self._payer = {name: payer for payer, names in payers for name in names}
         self._left = set(self._payer)
@@ -78,7 +78,7 @@ class Rows:
         """Say who pays for a thing.
 
         Raises:
-            SystemExit: no row says it.
+            SystemExit: no row says who pays.
         """
         if name not in self._payer:
             sys.exit(f"{ROWS.name}: [{self.kind}] has no row for {name!r}: who pays for it?")
@@ -129,13 +129,13 @@ def page() -> str:
 
 
 def _order(file: Mapping[str, Any]) -> Callable[[Row], int]:
-    """Return a key that sorts rows by the word in their last column but one."""
+    """Return a key that sorts rows by the word in their second to last column."""
     order = [word for word, _ in file["payers"].values()]
     return lambda row: order.index(row[-2])
 
 
 def _listed(file: Mapping[str, Any], rows: list[Row]) -> str:
-    """Return one item for each word, with all of which it is true.
+    """Return one item for each word, with all the names for which it is true.
 
     Args:
         rows: a name with its word. A quoted line of the log has a line of its own.
@@ -151,10 +151,10 @@ def _listed(file: Mapping[str, Any], rows: list[Row]) -> str:
 
 
 def _together(rows: Iterable[Row], part: Callable[[str], str] = lambda name: "") -> Iterator[Row]:
-    """Yield rows that differ in their name alone as one row.
+    """Yield rows that differ only in their name as one row.
 
     Args:
-        part: of a name, what has to be the same, too.
+        part: takes a name, and returns what has to be the same, too.
     """
     found: dict[tuple[str, ...], list[str]] = {}
     for name, *rest in rows:
@@ -186,7 +186,7 @@ def messages() -> dict[str, type[BaseModel]]:
 
 
 def _fields(known: Rows) -> Iterator[Row]:
-    """Give the fields of what a site says. What a site is told is in the next table."""
+    """Give the fields of what a site says. The next table has what a site is told."""
     for name, body in messages().items():
         if name in known.about["arrives"]:
             continue
@@ -198,7 +198,7 @@ def _fields(known: Rows) -> Iterator[Row]:
 
 
 def leaves_of(schema: Any, where: str = "", top: Any = None) -> Iterator[tuple[str, Any]]:
-    """Give each field of a JSON schema that has no fields of its own, by its path."""
+    """Give each field of a JSON schema that has no fields of its own, with its path."""
     top = top or schema
     for name, field in schema.get("properties", {}).items():
         path, inner = f"{where}.{name}".strip("."), _inside(field, top)
@@ -209,7 +209,7 @@ def leaves_of(schema: Any, where: str = "", top: Any = None) -> Iterator[tuple[s
 
 
 def _inside(field: Any, top: Any) -> Any:
-    """Return the definition of the section that a field is, holds, or may be; else None."""
+    """Return the definition of the section that a field is, holds, or may be. Otherwise None."""
     for option in (field, field.get("items", {}), *field.get("anyOf", ())):
         if "$ref" in option:
             return top["$defs"][option["$ref"].rpartition("/")[2]]
@@ -262,7 +262,7 @@ def _arrivals(known: Rows) -> Iterator[Row]:
         known.of(name)
         for field, schema in leaves_of(body.model_json_schema()):
             if field.startswith("proposal.") and name != "Proposal":
-                continue  # all of it, once more
+                continue  # the whole proposal, once more
             yield f"`{name}.{field}`", bound(schema)
 
 
@@ -322,7 +322,7 @@ def sent() -> tuple[list[str], list[str]]:
 
 
 def _set(message: Any, name: str) -> Iterator[str]:
-    """Give the fields of a protobuf message that are set, by their path."""
+    """Give the path of each field that is set in a protobuf message."""
     for descriptor, value in message.ListFields():
         path = f"{name}.{descriptor.name}"
         if descriptor.message_type is None or descriptor.name == "content":
@@ -363,7 +363,7 @@ def _exits(known: Rows) -> Iterator[Row]:
 
 
 def _calls() -> Iterator[tuple[str, ast.Call]]:
-    """Give every call in the site's own code, with the function that it is in."""
+    """Give every call in the site's own code, with the function that contains it."""
     for room, folder in ROOMS.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
@@ -422,7 +422,7 @@ def _figures(known: Rows) -> Iterator[Row]:
 
 TESTED = ("test",)
 TIMES = ("what", "depends on", "bound", *TESTED)
-# Of each section its title, the head of its table, and its rows. Without a head, it is a list.
+# For each section its title, the head of its table, and its rows. Without a head, it is a list.
 SECTIONS: dict[str, Any] = {
     "fields": (
         "What a site says",

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Write docs/reference/trl.md: what becomes of each argument of trl's SFTConfig and SFTTrainer.
+"""Write docs/reference/trl.md: what happens to each argument of trl's SFTConfig and SFTTrainer.
 
     python scripts/make_trl_table.py             # writes it
     python scripts/make_trl_table.py --check     # 1 if the file is not what would be written
 
-What is refused is that of `fedpriv.loop.arguments`. `tests/loop/test_trl.py` holds the page against
-the trl that is installed: every argument is on it once.
+The refused arguments are those of `fedpriv.loop.arguments`. `tests/loop/test_trl.py` compares the
+page with the installed trl: every argument is on it once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Leave these out. A value in parentheses is taken, too. Two reasons recur:
 - {SAMPLE.capitalize().replace("poisson", "Poisson")}.
 """
 LANGUAGE, CLASSIFIER = clip_norm_of(False), clip_norm_of(True)
-# Where trl's own default is another: its value, ours, and why.
+# Where trl's own default is different: its value, ours, and why.
 DEFAULTS = {
     "max_grad_norm": (
         "1.0",
@@ -62,7 +62,7 @@ DEFAULTS = {
     ),
     "pad_to_multiple_of": ("auto", "None", "Padding changes nothing here."),
 }
-# What an argument is in a private run, where that is more or less than in another.
+# What an argument means in a private run, where that differs from another run.
 MEANINGS = {
     "per_device_train_batch_size": "the expected number of units in a step; the sample is secret",
     "num_train_epochs": "how often each unit is expected to be drawn",
@@ -87,7 +87,7 @@ MEANINGS = {
     "eval_strategy": "evaluation needs `eval_data_is_public=True`",
     "resume_from_checkpoint": "for the script; `train(resume_from_checkpoint=…)` needs a `ledger`",
 }
-# What changes nothing, by the reason.
+# Arguments that change nothing, by the reason.
 WITHOUT_EFFECT = {
     "the Trainer loads no batch of records": "dataset_num_proc shuffle_dataset"
     " packing_strategy pad_to_multiple_of ignore_data_skip dataloader_drop_last length_column_name"
@@ -154,7 +154,7 @@ def _sections() -> Iterator[str]:
 
 
 def _refused() -> Iterator[tuple[str, str]]:
-    """Yield the arguments that are refused, with values that are on and taken all the same."""
+    """Yield the refused arguments, with values that turn something on and are still accepted."""
     for name, (values, why, _) in ALLOWED.items():
         taken = ", ".join(f"`{value!r}`" for value in values if value)
         yield f"`{name}` ({taken})" if taken else f"`{name}`", why
@@ -169,7 +169,7 @@ def _by_reason(refused: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def _short(why: str) -> str:
-    """Return a reason without what stands before the table."""
+    """Return a reason without the part that is written above the table."""
     return why.removesuffix(f": {ALONE}").removesuffix(f": {SAMPLE}")
 
 

@@ -2,10 +2,10 @@
 
     scripts/test --processors [--quick] [further arguments of pytest]
 
-No machine can be another one, but libraries can be told to leave out instructions that this one
-has, and `tests/arithmetic.py` adds the terms of every product in another order. With --quick, the
-tests whose tolerances are measured or that hold laws about bits, once: without
-vectors and with sums in another order.
+No machine can be another one. But libraries can be told to leave out instructions that this machine
+has, and `tests/arithmetic.py` adds the terms of every product in another order. With --quick, only
+some tests run, once, without vectors and with sums in another order. They are the tests with
+measured tolerances, and those that hold laws about bits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROCESSORS: dict[str, dict[str, str]] = {
         "OPENBLAS_CORETYPE": "Haswell",
     },
     "two threads": {"OMP_NUM_THREADS": "2"},
-    # MKL counts no more threads than there are cores, and torch takes its count from there.
+    # MKL counts at most as many threads as there are cores, and torch takes its count from MKL.
     "eight threads": {
         "MKL_DYNAMIC": "FALSE",
         "MKL_NUM_THREADS": "8",
@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
     processors = QUICK if quick else PROCESSORS
     kinds = [*processors]
     if "avx512f" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
-        kinds = [kind for kind in kinds if kind != LONG]  # they are what is there
+        kinds = [kind for kind in kinds if kind != LONG]  # this machine has no longer ones
     command = [sys.executable, "-m", "pytest", "-q", *arguments[quick:], *map(str, tests)]
     if quick:
         command += ["-k", " or ".join(name for names in tests.values() for name in names)]

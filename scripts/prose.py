@@ -4,8 +4,8 @@
     python scripts/prose.py            # the longest pages and sentences
     python scripts/prose.py --check    # fail where a limit is exceeded
 
-Limits are on words of all pages, words of a sentence, and the mean of a page. Phrases that are
-hard to read have a list here; `proselint` knows the usual ones.
+Limits are on words of all pages, words of a sentence, and the mean of a page. Phrases that are hard
+to read are listed here. `proselint` knows the usual ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HARD = re.compile(
 
 
 def sentences(markdown: str) -> Iterator[str]:
-    """Give the sentences of a page, without code, tables, headings and where links lead."""
+    """Give the sentences of a page, without code, tables, headings and targets of links."""
     text = re.sub(r"^(#|\||!\[|\s*<).*$", "\n", without_code(markdown), flags=re.M)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"^ *([-*>]|\d+\.) +", "\n\n", text, flags=re.M)
@@ -55,7 +55,7 @@ def without_code(markdown: str) -> str:
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """Give line and text of every message: what errors say, and help on the command line."""
+    """Give line and text of every message: of errors, and of help on the command line."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             said = [*node.exc.args, *(word.value for word in node.exc.keywords)]
@@ -79,7 +79,7 @@ def _text(node: ast.AST) -> str:
 
 
 def words(text: str) -> int:
-    """Count words, which have a letter: neither figures nor the lines of tables."""
+    """Count words, which have a letter. Figures and the lines of tables don't count."""
     return sum(any(map(str.isalpha, word)) for word in text.split())
 
 
@@ -113,7 +113,7 @@ def _of_sentence(sentence: str, length: int) -> Iterator[str]:
 
 
 def usual(page: Path) -> Iterator[str]:
-    """Give what proselint finds in the sentences of a page."""
+    """Give proselint's findings in the sentences of a page."""
     text = "\n\n".join(sentences(page.read_text(encoding="utf-8")))
     for found in LintFile(str(page), text).lint({"max_errors": 1000, "checks": USUAL}):
         result = found.check_result

@@ -5,9 +5,9 @@
     python scripts/trusted_path.py --write     # the figures of docs/architecture.md, if none grew
     python scripts/trusted_path.py --check     # 1 if these are not the figures of the page
 
-Counted is what the process that serves a site reaches, with every method. Blank lines, comments
-and docstrings do not count. Imports inside functions do, and so does each package's own
-`__init__`; imports for type checkers do not. What a setting has loaded by name, such as a reader of
+The lines are those that the process that serves a site reaches, with every method. Blank lines,
+comments and docstrings do not count. Imports inside functions do, and so does each package's own
+`__init__`. Imports for type checkers do not. What a setting loads by name, such as a reader of
 OMOP, is counted by itself.
 """
 
@@ -28,11 +28,11 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = (ROOT, ROOT / "client", ROOT / "server", ROOT / "strategies", ROOT / "lab")
 PACKAGES = ("fedpriv", "fedpriv_client", "fedpriv_server", "fedpriv_strategies")
 SERVING = ("fedpriv_client.serve",)
-# What a site of any federation may load by name: the halves of every method.
+# What a site of any federation may load by name: the site's halves of all methods.
 BY_NAME = ("fedpriv.methods.dp_lora", "fedpriv.methods.pe_sgd")
-# Groups of entry points of what a setting has loaded.
+# Groups of entry points that settings load.
 BY_SETTING = ("fedpriv.parts", "fedpriv.sources")
-# Rooms with code that handles a private record before there is noise.
+# Rooms with code that handles a private record before noise is added.
 BEFORE_NOISE = (
     "fedpriv.data",
     "fedpriv.gradients",
@@ -48,7 +48,7 @@ ROW = re.compile(r"^\| ((?:`[^`|]+`(?:, )?)+) \| [\d,]+ \|", re.M)
 
 @cache
 def file_of(module: str) -> Path | None:
-    """Return the file of a module of ours."""
+    """Return the file of one of our modules, or None."""
     for folder in FOLDERS:
         path = folder.joinpath(*module.split("."))
         for file in (path / "__init__.py", path.with_suffix(".py")):
@@ -58,10 +58,10 @@ def file_of(module: str) -> Path | None:
 
 
 def reached(*modules: str) -> set[str]:
-    """Return all modules of ours that these import, directly or not, and themselves.
+    """Return all of our modules that these import, directly or not, and these themselves.
 
-    A package that nobody imports runs when a module in it is imported, but its functions do not: so
-    the modules that its functions import are not included.
+    If a package is not imported itself, it runs when a module in it is imported, but its functions
+    don't. So the modules that its functions import are not included.
     """
     found, waiting = set[tuple[str, bool]](), [(module, True) for module in modules]
     while waiting:
@@ -75,7 +75,7 @@ def reached(*modules: str) -> set[str]:
 
 @cache
 def imported(module: str, *, functions: bool = True) -> tuple[str, ...]:
-    """Return the modules that one imports: everywhere in it, or outside functions only."""
+    """Return the modules that a module imports: everywhere in it, or only outside functions."""
     file = file_of(module)
     assert file is not None
     return tuple(_imports(ast.parse(file.read_text(encoding="utf-8")), functions))
@@ -128,7 +128,7 @@ def room_of(module: str) -> str:
 
 
 def by_setting(found: set[str]) -> dict[str, int]:
-    """Return the lines that each part adds to these modules, by the name of its entry point."""
+    """Return how many lines each part adds to these modules, by the name of its entry point."""
     with (ROOT / "client" / "pyproject.toml").open("rb") as stream:
         groups = tomllib.load(stream)["project"]["entry-points"]
     points = {name: target for group in BY_SETTING for name, target in groups[group].items()}
@@ -137,7 +137,7 @@ def by_setting(found: set[str]) -> dict[str, int]:
 
 
 def of_the_page(text: str, found: set[str]) -> str:
-    """Return the page with the present figures: both sums, and the rows of its two tables."""
+    """Return the page with today's figures: both sums, and the rows of its two tables."""
     parts = by_setting(found)
 
     def rooms(row: re.Match[str]) -> str:
@@ -151,7 +151,7 @@ def of_the_page(text: str, found: set[str]) -> str:
 
 
 def sums(found: set[str]) -> tuple[int, int]:
-    """Count the lines of these modules, and of those that handle a record before there is noise."""
+    """Count the lines of these modules, and of those that handle a record before noise is added."""
     before = [module for module in found if module.startswith(BEFORE_NOISE)]
     return sum(map(lines_of, found)), sum(map(lines_of, before))
 

@@ -1,4 +1,4 @@
-"""What scripts that write one page of the documentation share: tables, and the command line."""
+"""Tables and the command line, for scripts that write one page of the documentation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Row = tuple[str, ...]
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
-    """Return a table in Markdown; the same test twice is said once."""
+    """Return a table in Markdown. A test that repeats the row before is written as "same"."""
     lines, test = [head], ""
     for row in rows:
         lines.append((*row[:-1], "same") if row[-1] == test and head[-1] == "test" else row)
@@ -28,9 +28,9 @@ def write_or_check(page: Path, text: str, script: str, about: str | None) -> int
     """Write the page, or with `--check` compare it, and return the code to exit with.
 
     Args:
-        page: the file.
-        text: what it has to hold.
-        script: name of the script's file, for whoever has to run it.
+        page: path of the page.
+        text: text that the page has to hold.
+        script: name of the script's file, for the person who has to run it.
         about: docstring of the script.
     """
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])

@@ -1,5 +1,5 @@
-"""What an attacker could tell: statistics of audits, and the file that keeps what one found.
+"""Statistics of audits: what an attacker could tell; and the file that keeps an audit's result.
 
-An audit bounds ε from below, by attacks, where the accountant bounds it from above. What runs the
-attacks is `fedpriv_audit`; nothing here needs torch.
+An audit bounds ε from below, by attacks. The accountant bounds it from above. The attacks are run
+by `fedpriv_audit`. Nothing here needs torch.
 """

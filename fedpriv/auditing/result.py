@@ -1,7 +1,8 @@
 """`audit.json`: what was claimed, what attacks could tell, and whether they would see a fault.
 
 A *world* is one way in which a part was run: as claimed, or as a *twin* with less noise or none,
-which the part has to catch. An audit whose twins are not caught says nothing, however green.
+which the part has to catch. An audit whose twins are not caught says nothing, however good it
+looks.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ WORLDS: dict[WorldName, str] = {
     "no-noise": "no noise",
     "run": "the run's adapter",
 }
-CLAIMED: tuple[WorldName, ...] = ("as-claimed", "run")  # which keep the claim; all others are twins
+CLAIMED: tuple[WorldName, ...] = ("as-claimed", "run")  # these keep the claim; all others are twins
 
 
 class Measure(Section):
@@ -55,18 +56,19 @@ class Measure(Section):
 
 
 class World(Section):
-    """One way in which a part was run.
+    """Describe one way in which a part was run.
 
     Attributes:
         name: the plan as claimed, a twin, or the adapter of the audited run.
         private: whether the world kept a claim. A twin without noise keeps none; one with less
             noise keeps a weaker claim, `epsilon`.
         epsilon: what the world's own plan costs, by the accountant; None without noise.
-        epsilon_lower: what the attack proves that ε is at least, 0 if nothing; None where the
-            part measures something else.
-        found: whether the attack broke the claim that the part is held to; of membership and
+        epsilon_lower: the ε that the attack proves at least, 0 if nothing. None where the part
+            measures something else.
+        found: whether the attack broke the claim that the part is held to. For membership and
             exposure, whether it found more than chance.
-        wanted: whether the part says anything only if this is `found`; a fault if it is not.
+        wanted: whether `found` has to be true. If it has to and is not, the part says nothing,
+            which is a fault.
         trials: the number of runs, guesses or records behind the figures, by name.
     """
 
@@ -99,18 +101,18 @@ class Part(Section):
 
     @property
     def proven(self) -> float | None:
-        """The largest lower bound of ε, of the worlds that keep the claim; None without one."""
+        """Return the largest lower bound of ε over worlds that keep the claim. None without one."""
         bounds = [world.epsilon_lower for world in self.worlds if world.name in CLAIMED]
         return max((lower for lower in bounds if lower is not None), default=None)
 
     @property
     def holds(self) -> bool:
-        """Whether no attack on the world as claimed proved more than its ε."""
+        """Tell whether no attack on the world as claimed proved more than its ε."""
         return self.proven is None or self.proven <= self.epsilon
 
     @property
     def missed(self) -> list[World]:
-        """The twins that attacks should have caught, and did not."""
+        """Return the twins that attacks should have caught, and did not."""
         return [world for world in self.worlds if world.wanted and not world.found]
 
 
@@ -125,12 +127,12 @@ class Audit(Section):
     """The content of `audit.json`.
 
     Attributes:
-        job: the name in the federation file; `job_id` of the run that was audited, if one was.
+        job: the name in the federation file. `job_id` is that of the audited run, if there is one.
         base_digest: the digest of the base model.
         config_digest: the digest of the federation's settings.
-        data_is_public: as the federation file says.
-        not_private: whether anything was computed from records without the claimed noise. What
-            came of it is then in no way protected, figures of this file included.
+        data_is_public: what the federation file says.
+        not_private: whether anything was computed from records without the claimed noise. The
+            results are then in no way protected, and neither are figures in this file.
         charged: ε that each site's ledger paid for the audit's runs on its records.
         seeds: where each kind of randomness came from.
     """
@@ -156,12 +158,12 @@ class Audit(Section):
 
     @property
     def holds(self) -> bool:
-        """Whether no attack proved more than was claimed."""
+        """Tell whether no attack proved more than was claimed."""
         return all(part.holds for part in self.parts)
 
     @property
     def sound(self) -> bool:
-        """Whether attacks caught every twin that they should."""
+        """Tell whether attacks caught every twin that they should."""
         return not any(part.missed for part in self.parts)
 
     def write(self, folder: Path) -> Path:
@@ -172,10 +174,10 @@ class Audit(Section):
 
 
 def read_audit(path: Path) -> Audit:
-    """Read what a file of an audit holds.
+    """Read the file of an audit.
 
     Raises:
-        ConfigError: it is no audit, or of another format; names the key.
+        ConfigError: the file is no audit, or has another format. The message names the key.
     """
     return read_json(path, Audit, strict=False)
 
@@ -189,13 +191,13 @@ def shown(measure: Measure) -> str:
 
 
 def shown_with_chance(measure: Measure) -> str:
-    """Show the same, and what an attacker has who knows nothing."""
+    """Show a figure in one line, and what an attacker has who knows nothing."""
     chance = "" if measure.by_chance is None else f", by chance {measure.by_chance:.3g}"
     return shown(measure) + chance
 
 
 def verdict(part: Part, world: World) -> str:
-    """Say what a row comes to, in a few words."""
+    """Say in a few words what a row shows."""
     if world.wanted:
         return "caught" if world.found else "NOT CAUGHT"
     if world.name in CLAIMED:
@@ -206,7 +208,7 @@ def verdict(part: Part, world: World) -> str:
 
 
 def conclusion(audit: Audit) -> str:
-    """Say one sentence on the whole."""
+    """Say in one sentence what the whole audit shows."""
     if not audit.holds:
         broken = ", ".join(part.name for part in audit.parts if not part.holds)
         return f"The claim does not hold: {broken} proved more."

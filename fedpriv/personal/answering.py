@@ -1,7 +1,7 @@
-"""Choose which of a site's models answer together, and with which weights, by its own records.
+"""Choose by a site's own records which of its models answer together, and with which weights.
 
 Each model is scored on records that it was not trained on: a part of the site's units was left out,
-and a model was trained without it. Held-out records, by which the result is judged, choose nothing.
+and a model was trained without it. Held-out records, which judge the result, choose nothing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from fedpriv.plain_training.scores import Numbers, Scored
 from fedpriv.private_training.worker import Worker
 
 MODELS = ("alone", "personal", "federated")
-SHARES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8)  # of the federation, to choose from
+SHARES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8)  # of the federation's model, to choose from
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Which models answer, and what that was chosen by.
+    """Hold which models answer, and what that was chosen by.
 
     Attributes:
-        weights: of the models that answer, with the sum 1.
-        losses: of each set of models, on records that were left out; empty where none were.
-        spread: by how much two trainings that differ in their seeds differ there (a standard
+        weights: weights of the models that answer. Their sum is 1.
+        losses: losses of each set of models on records that were left out; empty where none were.
+        spread: how far the losses of two trainings with different seeds are apart there (a standard
             deviation).
     """
 
@@ -47,13 +47,16 @@ def title(names: Sequence[str]) -> str:
 
 
 def sets_of(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return every set of those models that a site could keep, the smallest first."""
+    """Return every set of the named models that a site could keep, the smallest first."""
     there = [name for name in MODELS if name in names]
     return [one for count in range(1, len(there) + 1) for one in combinations(there, count)]
 
 
 def weights_of(names: Sequence[str], beside: float) -> Weights:
-    """Weigh models: the federation's has `beside` of the weight, own ones have equal parts."""
+    """Weigh models.
+
+    The federation's has `beside` of the weight, and own ones share the rest equally.
+    """
     own = [name for name in names if name != "federated"]
     if len(own) in (0, len(names)):
         return dict.fromkeys(names, 1 / len(names))
@@ -69,16 +72,16 @@ def choose_answer(
 ) -> Answer:
     """Keep the smallest set of models that is as good as the best one.
 
-    As good is a loss on left-out records that is higher by no more than what seeds differ by. Among
-    sets of one size the better is taken. A site of so many units that one part is enough has the
-    federation's share of the weight chosen in the same way. Others have the rule's
-    (docs/results/small-clinics.md).
+    A set counts as good if its loss on left-out records is higher by no more than seeds differ by.
+    Among sets of one size the better one is taken. If a site has so many units that one part is
+    enough, the federation's share of the weight is chosen in the same way. Other sites use the
+    rule's share (docs/results/small-clinics.md).
 
     Args:
         own: the site's records, in parts.
-        trained: `alone`, `again` and `personal`; the first two differ in their seeds.
+        trained: the models `alone`, `again` and `personal`. The first two differ in their seeds.
         federated: the values (P,) of the federation's adapter.
-        beside: the federation's share of the weight by the rule.
+        beside: the federation's share of the weight, by the rule.
 
     Privacy:
         None: computed on raw records, and stays at the site.
@@ -118,13 +121,14 @@ def choose_answer(
 
 
 def seeds_differ(one: Numbers, other: Numbers, targets: float) -> float:
-    """Estimate by how much the mean losses of trainings with two seeds differ.
+    """Estimate how far the mean losses of trainings with two seeds differ.
 
-    It is the standard deviation of one such mean: the difference of each record's loss is taken as
-    one of independent ones with the mean 0, and half of its square is the variance of either.
+    It is the standard deviation of one such mean. The differences of the records' losses are taken
+    as independent, each with the mean 0. Half of a difference's square is then the variance of
+    either.
 
     Args:
-        one, other: sums of each record's losses, (N,).
-        targets: of all records.
+        one, other: sums of each record's losses, (N,), for the two seeds.
+        targets: number of targets of all records.
     """
     return math.sqrt(float(((one - other) ** 2).sum()) / 2) / targets

@@ -1,4 +1,4 @@
-"""Models side by side on a site's own held-out records, for the site alone."""
+"""Compare models on a site's own held-out records, for the site alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import TIE
 from fedpriv.synthetic.language_model import room, texts_after
 
-GENERATED = 64  # examples that are answered to, the first of all; each takes as long as a long text
+GENERATED = 64  # the first examples are answered to; each takes as long as a long text
 MEANING = {
     "base": "the base model, before any training",
     "federated": "the federation's adapter",
@@ -38,21 +38,21 @@ MEANING = {
     "all three": "the same of 'alone', 'personal' and the federation's",
     "single": "one adapter that learned what those answer together",
 }
-WITHOUT = ("alone", "two alone")  # what a site can have that joins nothing
+WITHOUT = ("alone", "two alone")  # what a site can have without joining
 SURELY = 0.975  # quantile of Student's t, on either side
-FEWEST = 8  # units, of fewer nothing is concluded
+FEWEST = 8  # units; with fewer nothing is concluded
 
 
 @dataclass(frozen=True)
 class Row:
-    """How good one model is.
+    """Hold how good one model is.
 
     Attributes:
         name: a key of `MEANING`.
-        rouge: of what it makes of prompts; None where records have none, or of models that answer
-            together and are not served.
-        trained: a site's own model, at which rate × for how many passes; "" for others.
-        served: the site model answers so.
+        rouge: how good its completions of prompts are. None where records have no prompts, or for
+            models that answer together and are not served.
+        trained: rate × passes of a site's own model; "" for others.
+        served: whether the site model answers like this.
     """
 
     name: str
@@ -64,16 +64,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A site's own view of the models that it has.
+    """A site's own view of its models.
 
     Attributes:
-        job: whose adapter it is about.
-        records: held-out ones that were used.
-        generated: of those, whose prompts were answered to.
-        task: of the model.
-        rows: the models there are, in the order of `MEANING`.
+        job: the job whose adapter is compared.
+        records: number of held-out records that were used.
+        generated: number of these records whose prompts were answered.
+        task: task of the model.
+        rows: a row for each model, in the order of `MEANING`.
         verdict: whether joining paid, in a sentence; "" where that can't be asked.
-        notes: what there is to know when they are compared.
+        notes: what a reader of the comparison should know.
     """
 
     site: str
@@ -87,12 +87,15 @@ class Evaluation:
 
     @property
     def losses(self) -> dict[str, float]:
-        """The loss of each model."""
+        """Return the loss of each model."""
         return {row.name: row.scores.eval_loss for row in self.rows}
 
     @property
     def columns(self) -> dict[str, list[float | None]]:
-        """The values for each row, by the name of what was measured; without empty columns."""
+        """Return the values for each row, by the name of what was measured.
+
+        Empty columns are left out.
+        """
         accuracy = "next-token accuracy" if self.task == "causal-lm" else "accuracy"
         measured: dict[str, Callable[[Row], float | None]] = {
             "loss": lambda row: row.scores.eval_loss,
@@ -106,7 +109,7 @@ class Evaluation:
         return {name: found for name, found in columns.items() if set(found) != {None}}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the evaluation as JSON."""
         models = {}
         for row in self.rows:
             told = {"trained": row.trained, "served": row.served}
@@ -136,22 +139,23 @@ def evaluate(
     notes: Sequence[str] = (),
     told: Callable[[str], None] = lambda name: None,
 ) -> Evaluation:
-    """Look at models, given by their trained values (P,), and at what they answer together.
+    """Score models, given by their trained values (P,), and sets of them that answer together.
 
     Args:
-        examples: of held-out records, at least one.
+        examples: examples of held-out records, at least one.
         spec: how the records were prepared.
-        units: whose each example is; None where a model may know one, so that nothing is concluded.
-        records: how many they are.
+        units: the unit of each example. None where a model may know an example, so that nothing is
+            concluded.
+        records: number of the records.
         beside: the federation's share of the weight where models answer together.
-        served: weights of the site model; none where there is no such model.
-        site_model: itself, where it is to answer prompts, or has a shape of its own.
+        served: weights of the site model; empty where there is no such model.
+        site_model: the site model, where it is to answer prompts, or has a shape of its own.
         trained: how the own models among them were trained, in words.
-        notes: what else there is to know.
-        told: what is done.
+        notes: what else a reader should know.
+        told: called with a text about what is being done.
 
     Privacy:
-        Computed from raw records, so it is for the site alone.
+        Computed from raw records, so the result is for the site alone.
     """
     answered = list(examples[:GENERATED]) if "prompt" in spec.columns else []
     expected = references(worker, answered)
@@ -174,7 +178,7 @@ def evaluate(
             model = worker.model if name in models else site_model
             try:
                 made = rouge(completions(worker, answered, model), expected)
-            except ModelError as error:  # such models can be scored all the same
+            except ModelError as error:  # such models can still be scored
                 answered, unwritten = [], [str(error)]
         how = trained.get(name, "")
         rows.append(Row(name, scored[name].scores, made, how, served=name == shown))
@@ -194,14 +198,17 @@ def evaluate(
 
 
 def _of_batch(model: Any, batch: Batch) -> torch.Tensor:
-    """Return what a model answers that may be on another device."""
+    """Return the answer of a model that may be on another device."""
     given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     found = model(**{name: value.to(model.device) for name, value in given.items()})
     return found.logits.float().to(batch.input_ids.device)  # type: ignore[no-any-return]
 
 
 def _verdict(scored: Mapping[str, Scored], shown: str, units: Sequence[int] | None) -> str:
-    """Say whether joining paid: what is served against the better of what a site has by itself."""
+    """Say whether joining paid.
+
+    What is served is compared with the better model without joining.
+    """
     if units is None or not {shown, *WITHOUT} <= scored.keys():
         return ""
     name = min(WITHOUT, key=lambda one: scored[one].scores.eval_loss)
@@ -224,10 +231,11 @@ def _verdict(scored: Mapping[str, Scored], shown: str, units: Sequence[int] | No
 
 
 def _chance(one: Scored, other: Scored, units: Sequence[int]) -> float:
-    """Estimate how far two models' losses may differ by which units were held out.
+    """Estimate how far two models' losses may differ by chance, through which units were held out.
 
-    It is Student's t times the standard error of a difference of ratios, each unit's losses over
-    its targets: what a person wrote several times is alike. Infinite for fewer than `FEWEST` units.
+    It is Student's t times the standard error of a difference of ratios: each unit's losses over
+    its targets. Units are used because texts of one person are alike. Infinite for fewer than
+    `FEWEST` units.
     """
     count = len(set(units))
     if count < FEWEST:
@@ -263,15 +271,16 @@ def _of_together(beside: float, served: Weights) -> str:
 def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list[str]:
     """Return what a model writes after each prompt.
 
-    It takes the likeliest token each time (greedy), so that it is the same every time; as many as a
-    record may have, or half of that.
+    It takes the likeliest token each time (greedy), so that the text is the same every time. It may
+    write as many tokens as a record has left, or half of a record's.
 
     Args:
-        examples: of prompts and completions, see `fedpriv.data.encode.encode_completion`.
-        model: the worker's own, with the values that were last written, or another of its base.
+        examples: examples of prompts and completions, see `fedpriv.data.encode.encode_completion`.
+        model: the worker's own model, with the values that were last written, or another on its
+            base.
 
     Privacy:
-        Of a site's own records: it never leaves the site.
+        Made of a site's own records: it never leaves the site.
     """
     prompts = [example.input_ids[: first_target(example)] for example in examples]
     rooms = [room(len(prompt), worker.recipe.model.max_length) for prompt in prompts]
@@ -286,6 +295,6 @@ def references(worker: Worker, examples: Sequence[Example]) -> list[str]:
 
 
 def first_target(example: Example) -> int:
-    """Count the tokens before the first target; a model needs one to begin after."""
+    """Count the tokens before the first target. A model needs one token to begin after."""
     assert not isinstance(example.labels, int)
     return next(i for i, label in enumerate(example.labels) if label != NO_LOSS)

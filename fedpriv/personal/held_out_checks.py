@@ -1,7 +1,7 @@
-"""Refuse held-out records by which no model can be judged: trained on, or of another data set.
+"""Refuse held-out records that can't judge a model: trained on, or from another data set.
 
-Both are told from the texts alone, before anything is trained. A site's own file of further records
-may be the wrong one, and then every figure of a table is of something else.
+Both faults are found in the texts alone, before anything is trained. If a site names the wrong file
+of further records, every figure of a table is about something else.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from fedpriv.errors import DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-COPIES = 0.1  # more of the held-out records than of those that train have a copy among the latter
-FEWEST, MOST = 4, 200  # records of a side: of fewer nothing is told, of more a sample is compared
-# Of what records of one side have in common, how much they have in common with the other side. With
-# 16 records against 8, those of one clinic had 0.93 or more at 26 clinics of the embedded example
-# and 5 other data sets, texts of another kind 0.46 (median), another language 0.42 at most.
+COPIES = 0.1  # largest excess of the share of held-out copies over the share of repeats in training
+FEWEST, MOST = 4, 200  # records of a side: fewer tell nothing, of more a sample is compared
+# What records of both sides have in common, divided by what records of one side have in common.
+# With 16 records against 8, records of one clinic had 0.93 or more at 26 clinics of the embedded
+# example and 5 other data sets. Texts of another kind had 0.46 (median), another language 0.42 at
+# most.
 LIKE = 0.75
-SURELY, TRIES = 4.0, 200  # deviations from what random halves differ by; as many halves
+SURELY, TRIES = 4.0, 200  # deviations beyond what random halves differ by; number of such halves
 Array = NDArray[np.float64]
 
 
@@ -37,17 +38,17 @@ def check_held_out(
     *,
     key: str,
 ) -> None:
-    """Check that held-out records are of the kind of those that train, and none of these.
+    """Check that held-out records are of the same kind as the training records, and not among them.
 
     Args:
-        training, held_out: examples, of which `tokenizer` reads the texts.
+        training, held_out: examples, whose texts `tokenizer` reads.
         key: the setting that names the held-out records.
 
     Raises:
-        DataError: they are none to judge a model by.
+        DataError: the held-out records can't judge a model.
 
     Privacy:
-        As confidential as the records: for the site alone, or of public ones.
+        As confidential as the records: for the site alone, unless the records are public.
     """
     reader: Any = tokenizer
 
@@ -67,14 +68,14 @@ def check_held_out(
 
 
 def check_copies(training: Iterable[str], held_out: Sequence[str], *, key: str) -> None:
-    """Check that held-out texts are no copies of those that train, unless these repeat as much.
+    """Check that held-out texts are no copies of training texts, unless these repeat as much.
 
     Args:
         training, held_out: texts, or digests of them.
         key: the setting that names the held-out records.
 
     Raises:
-        DataError: they are.
+        DataError: too many are copies.
     """
     known = Counter(training)
     usual = sum(count for count in known.values() if count > 1) / max(1, known.total())
@@ -87,20 +88,21 @@ def check_copies(training: Iterable[str], held_out: Sequence[str], *, key: str) 
 
 
 def _sample(examples: Sequence[Example]) -> list[set[int]]:
-    """Return the tokens that some of the records have."""
+    """Return the sets of tokens of some of the records."""
     drawn = random.Random(0).sample(examples, min(MOST, len(examples)))
     return [found for example in drawn if (found := set(example.input_ids))]
 
 
 def likeness(one: Sequence[set[int]], other: Sequence[set[int]]) -> tuple[float, float]:
-    """Measure what records have in common across two sides, and how surely it is less than within.
+    """Measure how alike two sides of records are, and how surely less than records within a side.
 
-    What is in common is the cosine of the tokens that two records have. Across sides it is divided
-    by its mean within them. How surely: by how many deviations the difference (the maximum mean
-    discrepancy of Gretton et al., 2012) is above what it is where records are dealt at random.
+    What two records have in common is the cosine of their tokens. The mean across sides is divided
+    by the mean within them. The second figure says how sure that is: by how many deviations the
+    difference (the maximum mean discrepancy of Gretton et al., 2012) is above its mean where
+    records are dealt at random.
 
     Args:
-        one, other: the tokens of each record, at least two records.
+        one, other: the tokens of each record, for at least two records a side.
     """
     records = [*one, *other]
     place = {token: i for i, token in enumerate(sorted(set().union(*records)))}
@@ -121,7 +123,7 @@ def likeness(one: Sequence[set[int]], other: Sequence[set[int]]) -> tuple[float,
 
 
 def _means(common: Array, count: int) -> tuple[float, float]:
-    """Return what two records have in common: within `count` and the others, and across."""
+    """Return what two records have in common: within `count` and within the others, and across."""
     parts = common[:count, :count], common[count:, count:]
     within = [(part.sum() - np.trace(part)) / (len(part) * (len(part) - 1)) for part in parts]
     return float(np.mean(within)), float(common[:count, count:].mean())

@@ -1,4 +1,4 @@
-"""An adapter that a site trained for itself, as a folder that says it has to stay."""
+"""An adapter that a site trained for itself, as a folder that says that it has to stay."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def write_own_adapter(
     held_out: Path | float | None,
     trained: str,
 ) -> Path:
-    """Put it into a folder of its owner alone, in the place of an earlier one of the same job.
+    """Write the adapter into a folder for its owner alone, in place of an earlier one of the job.
 
     Args:
-        folder: of all adapters of that kind at the site.
-        values: trained on the site's own records, (P,).
-        federated: what the job's adapter is.
-        held_out: what `data.held_out` was meanwhile.
-        trained: at which rate and for how many passes.
+        folder: folder of all adapters of that kind at the site.
+        values: values (P,), trained on the site's own records.
+        federated: facts about the job's adapter.
+        held_out: the value of `data.held_out` at the time.
+        trained: rate and passes of the training.
 
     Returns:
         The adapter's own folder.
 
     Raises:
-        OSError: there is no room, or the disk fails; what was there before is there still.
+        OSError: there is no room, or the disk fails. What was there before is still there.
 
     Privacy:
-        None: it is as confidential as the records (law 16).
+        None: the adapter is as confidential as the records (law 16).
     """
     path, card = private_folder(folder) / federated.job, _card(federated.job, site, kind)
     said = {"held_out": None if held_out is None else str(held_out), "trained": trained}

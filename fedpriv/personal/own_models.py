@@ -15,7 +15,7 @@ from fedpriv.personal.records import OwnParts
 from fedpriv.personal.training import Epoch, Personal, train_alone
 from fedpriv.private_training.worker import Worker
 
-TRAINED: tuple[OwnKind, ...] = ("alone", "again", "personal")  # in the job's shape
+TRAINED: tuple[OwnKind, ...] = ("alone", "again", "personal")  # with adapters of the job's shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +43,14 @@ def train_own(
 ) -> OwnModels:
     """Train from the base model, twice, and from the federation's adapter.
 
-    The second model from the base has the rate and the passes that were chosen for the first. It
-    never answers: it tells what seeds differ by, and what two own models are worth.
+    The second model from the base has the rate and passes that were chosen for the first. It never
+    answers. It tells how far seeds differ, and what two own models are worth.
 
     Args:
         federated: the values (P,) of the federation's adapter.
-        another: those of another initial adapter.
-        own: at least one record.
-        only_personal: train further from the federation's adapter alone, which then answers by
-            itself.
+        another: the values (P,) of another initial adapter.
+        own: the site's records, at least one.
+        only_personal: train only from the federation's adapter. The result then answers by itself.
         begun: told of each model before it is trained.
         told: of every pass.
 

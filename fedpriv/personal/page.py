@@ -1,4 +1,4 @@
-"""A site's own view as a page, which needs nothing but itself and is for the site alone."""
+"""A site's own view as a page, which needs no other file and is for the site alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def write_page(evaluation: Evaluation, path: Path) -> None:
     """Write the page, readable by its owner only.
 
     Privacy:
-        Made of raw records; it says itself that it is not to be handed on.
+        Made of raw records. The page itself says that it is not to be handed on.
     """
     page = templates("fedpriv.personal").get_template("evaluation.html.j2")
     shown = {**vars(evaluation), "columns": evaluation.columns, "meaning": MEANING}

@@ -1,4 +1,4 @@
-"""A site's records as examples for itself alone."""
+"""Prepare a site's records as examples for the site alone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnParts:
-    """What a site's own training learns from, in parts of about as many units.
+    """The examples that a site's own training learns from, in parts with about as many units each.
 
     Attributes:
-        parts: each unit's examples are in one of them.
-        left_out: how many of the parts are left out, one at a time, to choose by; 0 is none.
+        parts: all examples. Each unit's examples are in one part.
+        left_out: how many of the parts are left out, one at a time, to choose settings; 0 for none.
     """
 
     parts: tuple[list[Example], ...]
@@ -33,7 +33,7 @@ class OwnParts:
 
     @property
     def everything(self) -> list[Example]:
-        """All examples."""
+        """Return all examples."""
         return [example for part in self.parts for example in part]
 
     def without(self, index: int) -> list[Example]:
@@ -74,10 +74,10 @@ def to_test_on(
     """Return the examples of held-out records, and the unit of each.
 
     Args:
-        key: the setting that names them, for the message.
+        key: the setting that names the records, for the message.
 
     Raises:
-        DataError: there are none.
+        DataError: there are no examples.
     """
     units: dict[object, list[Mapping[str, Any]]] = {}
     for row, record in enumerate(records):
@@ -106,12 +106,12 @@ def own_examples(
 
     Args:
         records: rows of `read_labelled`.
-        parts: among how many to share out the units, about equally.
-        purpose: parts of several purposes are independent of each other.
+        parts: the number of parts to share out the units among, about equally.
+        purpose: parts of different purposes are independent of each other.
 
     Returns:
-        The examples of each part, all of a unit in one. Other records decide in which, and for a
-        site's own use that is no matter (law 16).
+        The examples of each part, all of a unit in one part. Other records decide which part, and
+        for a site's own use that does not matter (law 16).
 
     Raises:
         DataError: the tokenizer has no usable chat template.
@@ -123,7 +123,7 @@ def own_examples(
     held: Counter[object] = Counter()
     records = list(records)
     drawn = [drawn_for(record, spec.unit, purpose) if parts > 1 else 1.0 for record in records]
-    labels: dict[float, str] = {}  # so that each part has about the same share of each
+    labels: dict[float, str] = {}  # each part gets about the same share of each label
     for record, number in zip(records, drawn, strict=True):
         labels.setdefault(number, str(record.get("label")))
     order = sorted(labels, key=lambda number: (labels[number], number))

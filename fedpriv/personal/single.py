@@ -1,7 +1,7 @@
-"""One adapter that answers as several together do: distillation (Hinton et al. 2015).
+"""Distil one adapter that answers as several together do (Hinton et al. 2015).
 
-A site has few records. So the adapter learns what the site's models answer together on texts that
-they write, too. The job's own rank is too small for that (docs/results/small-clinics.md): the
+A site has few records. So the adapter also learns what the site's models answer together on texts
+that they write. The job's own rank is too small for that (docs/results/small-clinics.md), so the
 adapter is wider.
 """
 
@@ -31,15 +31,15 @@ from fedpriv.private_training.record_loss import IGNORED, next_tokens
 from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.synthetic.language_model import sample
 
-Weighted = Sequence[tuple[Vector, float]]  # models that answer together, with weights of sum 1
-RANK = 16  # with which it was measured, of adapters of rank 2
+Weighted = Sequence[tuple[Vector, float]]  # models that answer together; weights of sum 1
+RANK = 16  # rank of the measurements, with adapters of rank 2
 WRITTEN, OWN = 54, 6  # texts for each record, and how often the record itself is learned
-MOST = 4_000  # texts in all: who has many records needs fewer for each
-KEPT = 0.5  # of a record, at most, that a text begins with
+MOST = 4_000  # texts in all: a site with many records needs fewer for each
+KEPT = 0.5  # share of a record, at most, that a text begins with
 
 
 def wider(recipe: ModelRecipe, adapters: int) -> ModelRecipe:
-    """Return the recipe of a worker whose adapter has room for `adapters` of this one."""
+    """Return the recipe of a worker whose adapter has room for `adapters` of this recipe's."""
     r = max(RANK, adapters * recipe.lora.r)
     alpha = recipe.lora.alpha * r / recipe.lora.r
     lora = recipe.lora.model_copy(update={"r": r, "alpha": alpha, "frozen_a": False})
@@ -56,22 +56,22 @@ def distil(
     seed: int = 0,
     told: Callable[[int, int], None] = lambda step, steps: None,
 ) -> Vector:
-    """Distil one adapter (P,) for a worker, which answers as others do together.
+    """Distil one adapter (P,) for a worker. It answers as the teachers do together.
 
     Args:
-        worker: made by the recipe of `wider`, for as many adapters.
+        worker: made by the recipe of `wider`, for as many adapters as there are teachers.
         narrow: a worker of the job's own shape.
-        teachers: values of that shape.
-        records: all that a site trains on, of a language model; at least one.
-        written: texts for each record, and at most `MOST` in all.
-        seed: of texts, and of the order in which they are learned.
-        told: of every step, and how many there are.
+        teachers: values of that shape, with their weights.
+        records: all records that a site trains on, for a language model; at least one.
+        written: texts for each record. There are at most `MOST` in all.
+        seed: seed of the texts, and of the order in which they are learned.
+        told: called at every step, with its number and the number of all steps.
 
     Raises:
-        ValueError: the worker has no room for so many.
+        ValueError: the worker has no room for so many adapters.
 
     Privacy:
-        None: it is made of raw records, and stays at the site (law 16).
+        None: the adapter is made of raw records, and stays at the site (law 16).
     """
     start = widened(worker, narrow, teachers)
     count = min(written * len(records), MOST)
@@ -81,15 +81,15 @@ def distil(
 
 
 def widened(worker: Worker, narrow: Worker, adapters: Weighted) -> Vector:
-    """Return the mean of what adapters add to the weights, for a worker of larger rank (P,).
+    """Return the weighted mean of what adapters add to weights, for a worker of larger rank (P,).
 
-    The rows of A that no adapter takes are as they were drawn, and their columns of B are 0.
+    The rows of A that no adapter takes stay as they were drawn, and their columns of B are 0.
 
     Args:
         narrow: a worker of the adapters' own shape.
 
     Raises:
-        ValueError: the worker has no room for so many.
+        ValueError: the worker has no room for so many adapters.
     """
     r, room = narrow.recipe.lora.r, worker.recipe.lora.r
     if len(adapters) * r > room:
@@ -116,10 +116,10 @@ def widened(worker: Worker, narrow: Worker, adapters: Weighted) -> Vector:
 def write(
     worker: Worker, teachers: Weighted, records: Sequence[Example], count: int, *, seed: int = 0
 ) -> list[Example]:
-    """Write texts that begin as records do, each continued by a teacher drawn by weight.
+    """Write texts that begin as records do. A teacher, drawn by weight, continues each.
 
     Args:
-        records: of a language model.
+        records: records for a language model.
 
     Privacy:
         As confidential as the records: for the site alone.
@@ -165,8 +165,8 @@ def follow(
     The rate falls linearly to nothing.
 
     Args:
-        teachers: values (P,) in the worker's shape, see `widened`.
-        records: at least one; what comes twice is learned twice.
+        teachers: values (P,) in the worker's shape, see `widened`, with their weights.
+        records: at least one. A record that comes twice is learned twice.
 
     Returns:
         The values (P,) after the pass.
@@ -175,7 +175,7 @@ def follow(
         ModelError: numbers overflow.
 
     Privacy:
-        None, as `distil`.
+        None, as for `distil`.
     """
     step, steps = itertools.count(1), math.ceil(len(records) / batch_size)
 
@@ -193,7 +193,7 @@ def follow(
 def gradient(
     worker: Worker, records: Sequence[Example], values: Vector, teachers: Weighted
 ) -> Vector:
-    """Return the gradient of the mean of `divergences` over records, at these values; (P,) each."""
+    """Return the gradient (P,) of the mean of `divergences` over records, at `values` (P,)."""
     found = list(_answered(worker, records, teachers))
     worker.vector.write(values)
     losses = ((partial(divergences, batch=one, targets=mean), who) for one, mean, who in found)
@@ -204,7 +204,7 @@ def gradient(
 def _answered(
     worker: Worker, records: Sequence[Example], teachers: Weighted
 ) -> Iterator[tuple[Batch, torch.Tensor, list[int]]]:
-    """Yield batches of one length, the teachers' joint answers, and which records they are."""
+    """Yield batches of one length, the teachers' joint answers, and the numbers of the records."""
     for length, members in buckets(records, worker.recipe.model.max_length).items():
         batch = worker.batch([records[i] for i in members], length)
         answers = []
@@ -216,7 +216,7 @@ def _answered(
 
 
 def divergences(model: torch.nn.Module, batch: Batch, targets: torch.Tensor) -> torch.Tensor:
-    """Return the cross-entropy of a model's answers to given ones, the mean of each record (B,).
+    """Return a model's cross-entropy against given answers, as the mean for each record (B,).
 
     Args:
         targets: probabilities, (B, T, V).

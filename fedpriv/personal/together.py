@@ -1,7 +1,7 @@
 """A site's own models and the federation's answer together: the mean of their probabilities.
 
-`mean_of_probabilities` is all there is to it, for whoever runs the models at the same time: it
-takes what they answer to the same input. A site model (`fedpriv.serving`) does so at each token.
+`mean_of_probabilities` is all that is needed by code that runs the models at the same time. It
+takes their answers to the same input. A site model (`fedpriv.serving`) does so at each token.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def mean_of_probabilities(
     Args:
         answers: logits of each model for the same input, with the same vocabulary or labels:
             (..., V) each.
-        weights: of each model's probabilities, above 0; their sum is 1.
+        weights: weight of each model's probabilities, above 0. Their sum is 1.
 
     Returns:
         Logarithms of the mean probabilities, (..., V). They are logits, too.
 
     Raises:
-        ValueError: the weights are not of this kind, or not as many, or the shapes differ.
+        ValueError: the weights are not like that, or not as many as the answers, or shapes differ.
 
     Privacy:
-        As confidential as a site's own model among them: it is for the site alone.
+        As confidential as a site's own model among them: for the site alone.
     """
     _check_weights(weights)
     if len(answers) != len(weights):
@@ -63,11 +63,11 @@ def mean_of_probabilities(
 def own_and_federated(
     own: Sequence[Named], federated: Named, weight: float
 ) -> list[tuple[Named, float]]:
-    """Give the federation's model a weight, and own ones equal parts of the rest.
+    """Give the federation's model a weight, and own models equal parts of the rest.
 
     Args:
         own, federated: trained values, (P,) each, or names of models.
-        weight: of the federation's, above 0 and below 1.
+        weight: the federation's weight, above 0 and below 1.
     """
     share = (1 - weight) / len(own)
     return [*((values, share) for values in own), (federated, weight)]
@@ -80,7 +80,7 @@ def together(worker: Worker, models: Sequence[tuple[Vector, float]]) -> Model:
         ValueError: a weight is not above 0, or their sum is not 1.
 
     Privacy:
-        As confidential as own values and the records that it scores: for the site alone.
+        As confidential as the own values and the records that it scores: for the site alone.
     """
     _check_weights([weight for _, weight in models])
     named = {str(index): values for index, (values, _) in enumerate(models)}
@@ -95,13 +95,13 @@ def score_sets(
     sets: Mapping[str, Weights],
     others: Mapping[str, Logits] = MappingProxyType({}),
 ) -> dict[str, Scored]:
-    """Score each set of models that answer together; each model is computed once.
+    """Score each set of models that answer together. Each model is computed once.
 
     Args:
         examples: at least one.
         models: name → trained values (P,).
         sets: title → weights of the models that answer.
-        others: title → what a model answers that is not the worker's.
+        others: title → answers of a model that is not the worker's.
 
     Privacy:
         As confidential as own values and the records: for the site alone.

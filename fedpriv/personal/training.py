@@ -1,4 +1,4 @@
-"""Train on a site's own records without noise, for as long as these say is best."""
+"""Train on a site's own records without noise, for as long as the records say is best."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Epoch:
 
     Attributes:
         rate: learning rate.
-        number: counts from 1 at each rate; 0 is before any.
-        loss: after it, the mean over the parts that were left out; None where none is.
-        without: the values (P,) that were trained without each of these parts, of the best pass.
+        number: the pass's number, from 1 at each rate. 0 is before any pass.
+        loss: the loss after it, as the mean over the parts that were left out; None where none is.
+        without: for the best pass, the values (P,) that were trained without each of these parts.
     """
 
     rate: float
@@ -37,12 +37,12 @@ class Epoch:
     without: tuple[Vector, ...] = field(default=(), repr=False, compare=False)
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return it as JSON."""
+        """Return the pass as JSON."""
         return {"rate": self.rate, "number": self.number, "loss": self.loss}
 
     @property
     def said(self) -> str:
-        """The pass in a few words."""
+        """Return the pass in a few words."""
         return f"{self.rate:g} × {self.number}" if self.number else "not trained"
 
 
@@ -55,16 +55,16 @@ def choose(
     seed: int = 0,
     told: Callable[[Epoch], None] = lambda epoch: None,
 ) -> tuple[Epoch, tuple[Epoch, ...]]:
-    """Choose the best pass of all that were tried, `start` (P,) among them; return all, too.
+    """Choose the best pass of all that were tried, with `start` (P,) among them. Return all, too.
 
     A rate ends after `settings.patience` passes without a lower loss, after `settings.epochs`, or
-    where numbers overflow. Rates are tried from the highest on, which takes the fewest passes,
-    until a lower one is no better.
+    where numbers overflow. Rates are tried from the highest down, because it takes the fewest
+    passes, until a lower one is no better.
 
     Args:
-        own: with at least one part to leave out.
-        seed: of the order of the records.
-        told: of every pass.
+        own: records, with at least one part to leave out.
+        seed: seed of the order of the records.
+        told: told of every pass.
 
     Privacy:
         None: made of raw records, and stays at the site.
@@ -100,7 +100,7 @@ def choose(
 
 
 def _passes(worker: Worker, start: Vector, settings: OwnTraining, seed: int) -> Passes:
-    """Return passes at a rate that stays: of records, the rate, and at most so many `epochs`."""
+    """Return a function that makes passes over records, at a constant rate, for some `epochs`."""
     how: dict[str, Any] = {"batch_size": settings.batch_size, "falling": False, "seed": seed}
     return partial(passes, worker, start, **how)
 
@@ -114,13 +114,13 @@ def _loss(worker: Worker, own: OwnParts, values: Sequence[Vector]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Personal:
-    """What training on own records came to.
+    """Hold the result of training on own records.
 
     Attributes:
-        values: (P,) float32, after the chosen number of passes over all records at the chosen rate;
-            those that training began with, if no pass lowered the loss.
-        best: what was chosen, with the loss on what was left out.
-        epochs: all that were tried to choose, the first before any pass; none where nothing was
+        values: (P,) float32, after the chosen number of passes over all records at the chosen rate.
+            If no pass lowered the loss, these are the values that training began with.
+        best: the chosen pass, with its loss on the parts that were left out.
+        epochs: all passes that were tried, the first before any training; empty where nothing was
             chosen.
     """
 
@@ -141,14 +141,14 @@ def train_alone(
 ) -> Personal:
     """Continue from `start` (P,) by AdamW, over all records.
 
-    The rate and the number of passes are chosen by the parts that are left out in turn; see
-    `choose`. Where none is, it makes all `settings.epochs` passes at the one rate.
+    The rate and the number of passes are chosen by the parts that are left out in turn, see
+    `choose`. Where none is left out, it makes all `settings.epochs` passes at the one rate.
 
     Args:
         own: at least one record.
-        seed: of the order of the records.
-        as_for: another model of the same records, for which rate and passes were chosen already.
-        told: of every pass.
+        seed: seed of the order of the records.
+        as_for: another model of the same records, for which rate and passes were already chosen.
+        told: told of every pass.
 
     Privacy:
         None: the values and each loss are made of raw records, and stay at the site.

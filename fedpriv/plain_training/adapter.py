@@ -1,4 +1,4 @@
-"""An adapter as a folder: what peft reads, a card, and what has to be known to use it again."""
+"""An adapter as a folder: what peft reads, a card, and the facts that are needed to use it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def write_adapter(
     held_out: str | None = None,
     trained: str | None = None,
 ) -> AdapterFacts:
-    """Put an adapter with these trained values (P,) where nothing or another one is.
+    """Write an adapter with these trained values (P,). Another one in its place is replaced.
 
-    It is there as a whole or not at all, for its owner alone.
+    It is written as a whole or not at all, for its owner alone.
 
     Args:
-        worker: holds the model that the proposal trains.
-        card: README.md, which says what the adapter is and who may have it.
+        worker: the worker that holds the model that the proposal trains.
+        card: text of README.md, which says what the adapter is and who may have it.
 
     Raises:
-        ProtocolError: the values are not of this model.
+        ProtocolError: the values are not for this model.
         OSError: there is no room, or the disk fails.
     """
     worker.vector.write(values)
@@ -52,18 +52,18 @@ def write_adapter(
 
             path, known = made / WEIGHTS, {"format": "pt", MARK: kind}  # wherever the file goes
             save_file(load(path.read_bytes()), path, known)
-        (made / CARD).write_text(card, encoding="utf-8")  # peft's says nothing
+        (made / CARD).write_text(card, encoding="utf-8")  # peft's own card says nothing
         return write_facts(made, proposal, kind=kind, held_out=held_out, trained=trained)
 
 
 def check_saved(model: Any, drawn: Collection[str], source: str, fix: str) -> None:
-    """Refuse a model of which an adapter's file alone would load as something else.
+    """Refuse a model if an adapter's file alone would load as something else.
 
     Args:
         drawn: names of the base's parameters that are in no file of `source`.
 
     Raises:
-        ModelError: names those that the adapter's file would not hold either.
+        ModelError: names the parameters that the adapter's file would not hold either.
     """
     from peft import get_peft_model_state_dict
 
@@ -75,7 +75,7 @@ def check_saved(model: Any, drawn: Collection[str], source: str, fix: str) -> No
 
 
 def saved_bytes(worker: Worker) -> int:
-    """Return the bytes of an adapter's tensors in its file, those not trained included."""
+    """Return the bytes of an adapter's tensors in its file, with those that are not trained."""
     from peft import get_peft_model_state_dict
 
     tensors = get_peft_model_state_dict(worker.model, save_embedding_layers=False).values()
@@ -101,7 +101,7 @@ def read_values(folder: Path, worker: Worker, facts: AdapterFacts) -> Vector:
     """Read the trained values (P,) of an adapter into the worker's model.
 
     Raises:
-        ConfigError: it is of another shape than the worker's.
+        ConfigError: the adapter has another shape than the worker's.
     """
     return read_into(worker.model, folder, facts)
 
@@ -110,10 +110,10 @@ def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
     """Read the trained values (P,) of an adapter into a model.
 
     Args:
-        model: as the facts' proposal has it.
+        model: a model as the facts' proposal describes it.
 
     Raises:
-        ConfigError: it is of another shape than the model's.
+        ConfigError: the adapter has another shape than the model's.
     """
     path = folder / WEIGHTS
     try:
@@ -127,10 +127,11 @@ def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
 
 
 def put_tensors(model: PeftModel, path: Path) -> None:
-    """Give a model the values of an adapter's file, which has to hold just what its adapter has.
+    """Give a model the values of an adapter's file. The file has to hold just what the adapter has.
 
     Raises:
-        ModelError: it holds something else, or values that are not finite; or it can't be read.
+        ModelError: the file holds something else, or values that are not finite; or it can't be
+            read.
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors import SafetensorError

@@ -1,10 +1,10 @@
-"""A job begins at an adapter that was there before: continued, or merged into its base.
+"""Begin a job at an earlier adapter: continue it, or merge it into its base.
 
 Privacy
-    Where a job begins is public, and the same for all sites. Every gradient is taken at values that
-    follow from it, so an adapter that a site trained on its own records without privacy is refused
-    (law 16). Of any other it is the word of whoever proposes it that it was made of public data, or
-    released by those who paid for it.
+    The adapter at which a job begins is public, and the same for all sites. Every gradient is taken
+    at values that follow from it, so an adapter that a site trained on its own records without
+    privacy is refused (law 16). For any other adapter the proposer gives their word that it was
+    made of public data, or released by those who paid for it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def begun(base: Base, settings: ModelSection) -> Base:
     """Return the base of a job with its first adapter, merged into it or yet to be put on.
 
     Raises:
-        ConfigError: as `find_adapter`.
-        ModelError: it is an adapter of another base, or can't be merged into this one.
+        ConfigError: as for `find_adapter`.
+        ModelError: the adapter is for another base, or can't be merged into this one.
     """
     assert settings.begin is not None
     stored = find_adapter(settings.begin)
@@ -56,7 +56,7 @@ def _merged(base: Base, settings: ModelSection, stored: StoredAdapter) -> Base:
         every = base.model.named_parameters(remove_duplicate=False)
         held = Counter(parameter.data_ptr() for _, parameter in every)
         for name, layer in model.named_modules():
-            # What LoRA goes beside, and what a layer trained as a whole takes the place of.
+            # The layer beside which LoRA goes, or that a layer trained as a whole replaces.
             before = getattr(layer, "base_layer", getattr(layer, "original_module", None))
             own = [] if before is None else [held[one.data_ptr()] for one in before.parameters()]
             if any(holders > 1 for holders in own):
@@ -69,7 +69,10 @@ def _merged(base: Base, settings: ModelSection, stored: StoredAdapter) -> Base:
 
 
 def _check_base(settings: ModelSection, stored: StoredAdapter, base: Base) -> None:
-    """Compare what fedpriv wrote of an adapter; of any other its shapes alone tell the base."""
+    """Compare the base with what fedpriv wrote about an adapter.
+
+    Others are known by shapes alone.
+    """
     folder = stored.weights.parent
     if not (folder / FACTS).exists():
         return

@@ -15,7 +15,7 @@ from fedpriv.private_training.unit_sum import chunks
 from fedpriv.private_training.worker import Worker
 
 POOL = 20  # batches that are sorted by length together
-DECAY = 3  # of the weight of earlier steps in the mean
+DECAY = 3  # how fast earlier steps lose weight in the mean
 
 
 def passes(
@@ -32,19 +32,20 @@ def passes(
 ) -> Iterator[Vector]:
     """Yield the values (P,) after each pass by AdamW from `start`, as long as they are finite.
 
-    A rate that falls needs to know the last pass. Where that is yet to be chosen the rate stays,
-    and the values are the mean of those after all steps so far, in which later ones weigh more
-    (polynomial-decay averaging, Shamir & Zhang 2013, η = `DECAY`). It ends about as low, and too
-    many passes do less harm (docs/results/own-training.md).
+    A falling rate needs to know the last pass. Where that is still to be chosen, the rate stays the
+    same. The values are then the mean of those after all steps so far, in which later ones weigh
+    more (polynomial-decay averaging, Shamir & Zhang 2013, η = `DECAY`). This ends about as low, and
+    too many passes do less harm (docs/results/own-training.md).
 
     Args:
         records: at least one.
         falling: whether the rate falls linearly, from the first batch to after the last.
-        seed: of the order of the records.
-        gradient: of a batch at values (P,), (P,); without it, that of the mean loss.
+        seed: seed of the order of the records.
+        gradient: a function that returns the gradient of a batch at values (P,), (P,). By default
+            it is that of the mean loss.
 
     Privacy:
-        None: the values are made of raw records. Where these are a site's, they stay there.
+        None: the values are made of raw records. A site's stay at the site.
     """
     drawn = random.Random(seed)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
@@ -68,7 +69,7 @@ def passes(
 
 
 def batches(records: Sequence[Example], size: int, drawn: random.Random) -> Iterator[list[Example]]:
-    """Yield all records once in random order; a batch has about one length: less padding."""
+    """Yield all records once in random order. Lengths in a batch are similar, for less padding."""
     order = drawn.sample(records, len(records))
     found: list[list[Example]] = []
     for pool in chunks(order, POOL * size):

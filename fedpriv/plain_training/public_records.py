@@ -18,13 +18,14 @@ from fedpriv.private_training.worker import Worker
 
 
 def batches(worker: Worker, records: Sequence[Example | None]) -> Batches:
-    """Yield losses of a microbatch of records at a time, and which they are.
+    """Yield the losses of one microbatch of records at a time, and which records they are.
 
-    How many are computed together decides the last bits of their gradients, which are public: so it
-    is `public_microbatch`, and not what memory allowed for private records.
+    How many are computed together decides the last bits of their gradients, which are public. So
+    the number is `public_microbatch`, and not what memory allowed for private records.
 
     Args:
-        records: None for one without a token to predict, whose gradient is 0; it is in no batch.
+        records: None for a record without a token to predict. Its gradient is 0, and it is in no
+            batch.
     """
     present = [i for i, record in enumerate(records) if record is not None]
     found = [record for record in records if record is not None]
@@ -41,7 +42,7 @@ def mean_gradient(worker: Worker, records: Sequence[Example | None], parameters:
 
 
 def mean_of_gradients(worker: Worker, losses: Batches, count: int) -> Vector:
-    """Return the mean gradient (P,) of so many records, at the values that were last written."""
+    """Return the mean gradient (P,) of `count` records, at the values that were last written."""
     weights = torch.full((count,), 1 / count)
     found: Vector = weighted_gradient(worker.gradients, losses, weights).float().cpu().numpy()
     return found

@@ -1,4 +1,4 @@
-"""How much of what people wrote is in what a model made of a prompt (ROUGE)."""
+"""Measure how much of what people wrote is in what a model wrote after a prompt (ROUGE)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unicodedata import category, normalize
 
 from fedpriv.errors import ConfigError
 
-# Ranges of scripts that put no spaces between words, so that each character counts as one.
+# Ranges of scripts that put no spaces between words. Each character counts as a word.
 HAN = r"\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 OTHERS = r"\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f\U00020000-\U0003ffff\u0e01-\u0e3a\u0e40-\u0eff"
 OTHERS += r"\u1000-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f"  # Myanmar and Khmer
@@ -19,7 +19,7 @@ OTHERS += r"\u1000-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f"  # Myanmar and
 
 @dataclass(frozen=True)
 class Rouge:
-    """F-measures from 0 to 1, means over the records; of several references, each takes the best.
+    """Hold F-measures from 0 to 1, means over the records. Of several references the best counts.
 
     Source:
         Lin, "ROUGE: a package for automatic evaluation of summaries", ACL workshop, 2004.
@@ -31,17 +31,20 @@ class Rouge:
 
 
 def rouge(made: Sequence[str], expected: Sequence[str | Sequence[str]]) -> Rouge:
-    """Measure how much of what was expected is in what was made; at least one text each.
+    """Measure how much of what was expected is in what was made, with at least one text each.
 
     Args:
-        expected: a text, or several that are equally good.
+        expected: for each text one reference, or several that are equally good.
     """
     several = [[one] if isinstance(one, str) else list(one) for one in expected]
     return Rouge(*(_f_measure(list(made), several, kind) for kind in ("1", "2", "L")))
 
 
 def _f_measure(made: list[str], expected: list[list[str]], kind: str) -> float:
-    """Compute one kind by itself: of several, the library chooses a reference by the first."""
+    """Compute one kind by itself.
+
+    With several kinds, the library chooses a reference by the first.
+    """
     try:
         from torchmetrics.functional.text import rouge_score
     except ImportError:

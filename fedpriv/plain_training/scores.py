@@ -24,13 +24,13 @@ Answers = Callable[[Batch], Iterable[tuple[str, torch.Tensor]]]  # of several mo
 
 @dataclass(frozen=True)
 class Scores:
-    """How good a model is.
+    """Hold how good a model is.
 
     Attributes:
         eval_loss: mean over the target tokens, or over the records of a classifier.
-        eval_accuracy: next tokens or records that the model has right, as a share.
-        eval_auc: area under the ROC curve of the second label; two labels only, and both in the
-            records.
+        eval_accuracy: share of next tokens or records that the model has right.
+        eval_auc: area under the ROC curve of the second label. Only with two labels that both occur
+            in the records.
         eval_hardest: the loss on the records that were worst for the base model, where asked for.
     """
 
@@ -46,11 +46,11 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Scores with what they are made of.
+    """Hold scores with the figures that they are made of.
 
     Attributes:
         losses: sum of each record's losses, (N,) float64.
-        targets: how many of them a record has, (N,) float64.
+        targets: number of each record's losses, (N,) float64.
     """
 
     scores: Scores
@@ -62,7 +62,7 @@ def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Sc
     """Score a model with these trained values (P,) on records, at least one.
 
     Privacy:
-        As confidential as the records and the values: of a site's own records, or with values
+        As confidential as the records and the values. With a site's own records, or with values
         that were not released, it never leaves the site.
     """
     worker.vector.write(parameters)
@@ -80,7 +80,7 @@ def score_each(
         at_once: records of a batch.
 
     Privacy:
-        As that of `score`.
+        As for `score`.
     """
     binary = len(worker.recipe.model.labels) == 2
     sums: dict[str, _Sums] = {}
@@ -94,7 +94,7 @@ def score_each(
 
 
 class _Sums:
-    """What scores are made of, added up batch by batch."""
+    """Add up, batch by batch, what scores are made of."""
 
     def __init__(self, records: int, binary: bool) -> None:
         self._right = 0
@@ -138,10 +138,10 @@ def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:
 
 @torch.inference_mode()
 def losses_of(worker: Worker, examples: Sequence[Example], parameters: Vector) -> torch.Tensor:
-    """Return each record's loss (N,), float64, of a model with these trained values (P,).
+    """Return each record's loss (N,), float64, for a model with these trained values (P,).
 
     Privacy:
-        As that of `score`.
+        As for `score`.
     """
     worker.vector.write(parameters)
     found = torch.zeros(len(examples), dtype=torch.float64)
@@ -153,13 +153,13 @@ def losses_of(worker: Worker, examples: Sequence[Example], parameters: Vector) -
 
 
 def logits_of(worker: Worker, batch: Batch) -> torch.Tensor:
-    """Return the model's answer with the values last written into it, in float32."""
+    """Return the model's answer in float32, with the values that were last written into it."""
     told = worker.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
     return told.logits.float()  # type: ignore[no-any-return]
 
 
 def area_under_curve(scores: torch.Tensor, truth: torch.Tensor) -> float | None:
-    """Return P(score of a positive > score of a negative), ties half; None with one class only.
+    """Return P(score of a positive > score of a negative), ties as half. None with one class only.
 
     It is the Mann-Whitney statistic (Hanley & McNeil 1982).
     """

@@ -1,4 +1,4 @@
-"""Some passes over the synthetic set before the first round."""
+"""Make some passes over the synthetic set before the first round."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ BATCH = 8  # records, as in a site's own training
 def warm_start(
     worker: Worker, public_set: Evolution, parameters: Privatised[Vector]
 ) -> Privatised[Vector]:
-    """Return the parameters after the set's own number of passes by adamw, in batches, at its rate.
+    """Return the parameters after passes over the set by adamw, in batches.
 
-    The rate falls linearly to nothing. Anyone who has the set comes to the same values.
+    The set's settings give the number of passes and the rate. The rate falls linearly to nothing.
+    Anyone who has the set comes to the same values.
+
 
     Raises:
         ConfigError: numbers overflow.
 
     Privacy:
-        Of public records alone; costs nothing.
+        Made of public records alone. It costs nothing.
     """
     settings = public_set.settings
     records = [record for record in public_set.examples if record is not None]

@@ -1,7 +1,7 @@
 """Federations to start your own from: for each a file, small public data, and a page about it.
 
-A recipe is one folder here: what it has of `federation.toml` and `README.md` is copied as it is,
-and `write_records` writes the files beside them.
+A recipe is one folder here. Its `federation.toml` and `README.md`, if it has them, are copied as
+they are, and `write_records` writes the files beside them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ COPIED = ("federation.toml", "README.md")
 
 
 def write_recipe(name: str, folder: Path) -> Path:
-    """Write a recipe's files into a folder that is empty or not there, and return its federation.
+    """Write a recipe's files into a new or empty folder, and return the path of its federation.
 
     Raises:
-        ConfigError: there is no such recipe; names those that there are.
+        ConfigError: there is no such recipe. The message names all recipes.
     """
     if name not in RECIPES:
         known = "; ".join(f"{known}: {about}" for known, about in RECIPES.items())

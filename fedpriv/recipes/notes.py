@@ -1,4 +1,4 @@
-"""The public notes in the package (MTSamples), for recipes to make other files of."""
+"""The public notes in the package (MTSamples), from which recipes make other files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HELD_OUT = "held-out"
 
 
 def embedded_notes(site: str) -> list[dict[str, Any]]:
-    """Return the notes of one of the four hospitals, or those that nobody trains on."""
+    """Return the notes of one of the four hospitals, or the notes that nobody trains on."""
     from fedpriv.config.load import HOSPITALS
 
     with gzip.open(HOSPITALS.parent / f"{site}.jsonl.gz", "rt", encoding="utf-8") as stream:
@@ -20,6 +20,6 @@ def embedded_notes(site: str) -> list[dict[str, Any]]:
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a row a line, as JSON."""
+    """Write one row per line, as JSON."""
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text("".join(lines), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Let a hospital's models answer together, by transformers' own means.
 
-Importing this package makes transformers' auto classes know site models, so that `pipeline`,
-`generate`, evaluation harnesses and `transformers serve` take one as any other model.
+After this package is imported, transformers' auto classes know site models. So `pipeline`,
+`generate`, evaluation harnesses and `transformers serve` accept one as any other model.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def load_site_model(folder: str | Path, **options: Any) -> SiteModel:
     """Load the site model that `fedpriv-client personalise` made.
 
     Args:
-        folder: of the site model.
-        options: of transformers' `from_pretrained`.
+        folder: folder of the site model.
+        options: options of transformers' `from_pretrained`.
 
     Raises:
-        ConfigError: the folder is none of a site model, or a file in it was changed.
+        ConfigError: the folder holds no site model, or a file in it was changed.
 
     Privacy:
         As confidential as the site's records (law 16).

@@ -1,8 +1,8 @@
-"""What a site model answers to texts: what it writes after them, or their labels.
+"""What a site model answers to texts: their continuation, or their labels.
 
 Privacy
-    As confidential as the site's records: some of the adapters were trained on them without noise.
-    It is for the site alone (law 16).
+    As confidential as the site's records, because some of the adapters were trained on them without
+    noise. It is for the site alone (law 16).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.serving import load_site_model
 from fedpriv.synthetic.continuation import continue_prompts, prompt_of
 
-# To texts, and the first one's number.
+# (texts, number of the first text) → an answer to each.
 Answer = Callable[[Sequence[str], int], list[dict[str, Any]]]
 
 
@@ -31,14 +31,14 @@ class Answering:
 
     Args:
         folder: the site model's folder.
-        transform: the site's `data.transform`, which the texts of training went through.
-        writes: whether it must write, or label.
+        transform: the site's `data.transform`, which was applied to the texts of training.
+        writes: whether the model must write texts, or label them.
 
     Attributes:
         field: the field of a record that holds the text.
 
     Raises:
-        ConfigError: the folder is none of such a site model, or a file in it was changed.
+        ConfigError: the folder holds no such site model, or a file in it was changed.
     """
 
     def __init__(self, folder: Path, transform: str | None = None, *, writes: bool) -> None:
@@ -54,10 +54,10 @@ class Answering:
         (self.field,) = set(proposal.fields) - {"completion", "label"}
 
     def text_of(self, value: object) -> str:
-        """Return the text of a record's field, see `as_trained`.
+        """Return the text of a record's field, transformed as in `as_trained`.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no text.
         """
         text = prompt_of(value, self.field) if self._model.can_generate() else value
         if not isinstance(text, str) or not text.strip():
@@ -83,12 +83,12 @@ class Answering:
         return json.dumps(made, ensure_ascii=False) if talk else str(made)
 
     def write(self, new: int | None = None, temperature: float = 0.0, seed: int = 0) -> Answer:
-        """Answer with what it writes: {"completion": ...}.
+        """Answer with what the model writes: {"completion": ...}.
 
         Args:
-            new: tokens, at most; without it, what a record of the job has room for.
-            temperature: at which tokens are drawn; 0 takes the likeliest each time.
-            seed: of what is drawn.
+            new: the most tokens. Without it, as many as a record of the job has room for.
+            temperature: temperature at which tokens are drawn. 0 takes the likeliest each time.
+            seed: seed of the drawing.
         """
 
         def answer(texts: Sequence[str], first: int) -> list[dict[str, Any]]:
@@ -108,7 +108,10 @@ class Answering:
 
     @torch.inference_mode()
     def label(self, texts: Sequence[str], first: int = 0) -> list[dict[str, Any]]:
-        """Answer with {"label": ..., "probabilities": {label: ...}}, by as much as a record has."""
+        """Answer with {"label": ..., "probabilities": {label: ...}}.
+
+        A text is cut to a record's length.
+        """
         cut: dict[str, Any] = {"padding": True, "truncation": True, "max_length": self._longest}
         cut |= {"padding_side": "right", "return_token_type_ids": False}  # as training does
         batch = self._tokenizer(list(texts), return_tensors="pt", **cut)

@@ -20,10 +20,10 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     Attributes:
         base: the configuration of the base model.
         weights: name of an adapter, and of its folder → weight of its probabilities.
-        pooling: a classifier's, as in `[model]`.
+        pooling: a classifier's pooling, as in `[model]`.
 
     Raises:
-        ConfigError: the weights are not above 0 with the sum 1.
+        ConfigError: a weight is not above 0, or the sum is not 1.
     """
 
     model_type = "fedpriv_site_model"
@@ -35,7 +35,7 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
         pooling: str = "own",
         **settings: Any,
     ) -> None:
-        # transformers makes one of no arguments
+        # transformers makes a configuration without arguments.
         self.base = {"model_type": "llama"} if base is None else dict(base)
         self.weights = {"none": 1.0} if weights is None else dict(weights)
         self.pooling = pooling
@@ -44,11 +44,11 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
     @property
     def writes(self) -> bool:
-        """Whether the model writes texts; else it labels them."""
+        """Tell whether the model writes texts. Otherwise it labels them."""
         return "SiteModelForCausalLM" in (self.architectures or ())
 
     def __getattr__(self, name: str) -> Any:
-        """Answer for the base model what this configuration does not have."""
+        """Take from the base model's configuration what this configuration does not have."""
         if name.startswith("_") or "base" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.get_text_config(), name)
@@ -61,7 +61,7 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
         return self.__dict__["of_text"]  # type: ignore[no-any-return]
 
     def save_pretrained(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse.
+        """Refuse to save a site model elsewhere.
 
         Raises:
             ConfigError: always.
@@ -79,7 +79,7 @@ def check_weights(weights: Mapping[str, Any]) -> None:
     """Check that each weight is above 0 and that their sum is 1.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: a weight is not above 0, or the sum is not 1.
     """
     numbers = [value for value in weights.values() if isinstance(value, float | int)]
     above = len(numbers) == len(weights) > 0 and min(numbers) > 0

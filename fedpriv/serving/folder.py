@@ -1,8 +1,8 @@
-"""A site model as a folder, which is as it was made or is refused.
+"""A site model as a folder, which is refused unless it is as it was made.
 
 Privacy
     Some of the adapters were trained on a site's own records without noise, so the folder is as
-    confidential as these. It is for its owner alone (law 16).
+    confidential as the records. It is for its owner alone (law 16).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SiteModelFacts(Section):
 
 
 def site_models(state_dir: Path) -> Path:
-    """Return where the site models are, one for each job."""
+    """Return the folder of the site models, with one for each job."""
     return state_dir / "site-model"
 
 
@@ -47,10 +47,10 @@ def newest_site_model(state_dir: Path) -> Path:
     """Find the site model that was made last.
 
     Args:
-        state_dir: of the site.
+        state_dir: state folder of the site.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no site model.
     """
     found = site_models(state_dir).glob(f"[!.]*/{FACTS}")
     newest = max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
@@ -61,10 +61,10 @@ def newest_site_model(state_dir: Path) -> Path:
 
 
 def read_site_model(folder: Path) -> SiteModelFacts:
-    """Read what a site model is.
+    """Read the facts of a site model.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or it can't be read.
     """
     path = folder / FACTS
     try:
@@ -78,10 +78,10 @@ def read_site_model(folder: Path) -> SiteModelFacts:
 
 
 def check_folder(folder: Path) -> SiteModelFacts:
-    """Check that a site model is as it was made; warn where it was copied or others may read it.
+    """Check that a site model is as it was made. Warn if it was copied or others may read it.
 
     Raises:
-        ConfigError: there is none, a file was changed, is missing, or was put there.
+        ConfigError: there is no site model; or a file was changed, is missing, or was added later.
     """
     facts = read_site_model(folder)
     found = digests(folder)
@@ -108,7 +108,7 @@ def place_of(folder: Path) -> str:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Digest each file of a folder but the facts, and but hidden ones."""
+    """Digest each file of a folder, except the facts and hidden files."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -123,7 +123,7 @@ def read_weights(folder: Path) -> dict[str, float]:
     """Read the weight of each adapter of a site model.
 
     Raises:
-        ConfigError: the folder is none of a site model, or a file in it was changed.
+        ConfigError: the folder holds no site model, or a file in it was changed.
     """
     check_folder(folder)
     weights: dict[str, float] = json.loads((folder / "config.json").read_text())["weights"]

@@ -1,8 +1,9 @@
-"""Site models as classes of transformers: several adapters on one base answer each token together.
+"""Site models as classes of transformers. Several adapters on one base answer each token together.
 
 Privacy
-    As confidential as the records: some of the adapters were trained on them without noise. A site
-    model is for its site alone, and refuses to be saved elsewhere or pushed to a hub (law 16).
+    As confidential as the records, because some of the adapters were trained on them without noise.
+    A site model is for its site alone, and refuses to be saved elsewhere or pushed to a hub (law
+    16).
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ from fedpriv.serving.folder import BASE, check_folder
 from fedpriv.serving.rows import AdapterRows, PackedLinear, RowsCache, SharedOutput, WholeRows
 
 PER_TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
-OF_EACH = ("output_attentions", "output_hidden_states")  # would be an adapter's, not the model's
-CACHES = ("cache", "past_key_values", "cache_params")  # names, by the version of transformers
+OF_EACH = ("output_attentions", "output_hidden_states")  # would be one adapter's, not the model's
+CACHES = ("cache", "past_key_values", "cache_params")  # names in versions of transformers
 
 
 class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     """A base model with several adapters, whose probabilities are averaged at each token.
 
     Args:
-        config: with the weights.
+        config: the configuration, with the weights.
         base: the base model with all adapters, each by its name.
-        pack: lay the weights out for products of few rows, where this is a CPU in float32. The
-            model can't be moved to another device then.
+        pack: lay the weights out for products of few rows, on a CPU in float32. The model can't be
+            moved to another device then.
 
     Attributes:
-        logits: what it answers with are logarithms of the mean probabilities.
+        logits: the model's answers are logarithms of the mean probabilities.
     """
 
     config_class = SiteModelConfig
@@ -82,11 +83,11 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         """Load a site model from its folder.
 
         Args:
-            options: of transformers' own `from_pretrained`, which loads the base with them; `pack`
-                as above.
+            options: options of transformers' own `from_pretrained`, which loads the base with them.
+                `pack` is as above.
 
         Raises:
-            ConfigError: the folder is none of a site model, or a file in it was changed.
+            ConfigError: the folder holds no site model, or a file in it was changed.
         """
         folder = Path(pretrained_model_name_or_path)
         check_folder(folder)
@@ -94,7 +95,7 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         for ours in ("_from_auto", "trust_remote_code", "use_safetensors", "adapter_kwargs"):
             options.pop(ours, None)
         loads, pack = options.pop("output_loading_info", False), options.pop("pack", True)
-        if options.get("dtype", "auto") == "auto":  # not what the base's file has: it may be halved
+        if options.get("dtype", "auto") == "auto":  # the base's file may have a halved type
             options["dtype"] = config.dtype
         if options.get("quantization_config") is not None:
             raise ConfigError("a site model has whole weights", key="quantization_config")
@@ -104,8 +105,8 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         for name in others:
             model.load_adapter(folder / name, adapter_name=name)
         made = cls(config, model, pack=pack)
-        with suppress(OSError, AttributeError):  # else than on glibc
-            ctypes.CDLL(None).malloc_trim(0)  # what the weights took as they were before packing
+        with suppress(OSError, AttributeError):  # not on glibc
+            ctypes.CDLL(None).malloc_trim(0)  # frees the weights' memory from before packing
         made.name_or_path = config.name_or_path = str(folder)
         if made.can_generate():
             made.generation_config = base.generation_config
@@ -125,10 +126,10 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         return self.answering.get_output_embeddings()
 
     def tie_weights(self, *_: Any, **__: Any) -> None:
-        """Do nothing: the base has its own."""
+        """Do nothing. The base ties its own weights."""
 
     def save_pretrained(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse.
+        """Refuse to save the model elsewhere.
 
         Raises:
             ConfigError: always.
@@ -138,10 +139,12 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     push_to_hub = save_pretrained  # type: ignore[assignment]
 
     def rows(self, **batch: Any) -> Any:
-        """Ask the base once, each text (B, ...) of a batch as B·K rows; gives the rows' logits.
+        """Ask the base once, with each text (B, ...) of a batch as B·K rows.
+
+        Return the base's answer.
 
         Raises:
-            ConfigError: what is asked for or given is another for each adapter.
+            ConfigError: what is asked for or given differs between adapters.
         """
         for name in OF_EACH:
             if batch.get(name):
@@ -159,12 +162,12 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         return self.answering(**given | {"return_dict": True})
 
     def _mean(self, logits: Tensor) -> Tensor:
-        """Average what the K rows of each text say, (B·K, ...) → (B, ...)."""
+        """Average the answers of the K rows of each text, (B·K, ...) → (B, ...)."""
         answers = logits.float().view(-1, len(self.names), *logits.shape[1:]).unbind(1)
         return mean_of_probabilities(answers, self.shares)
 
     def _answer(self, found: Any, labels: Tensor | None, as_tuple: bool) -> Any:
-        """Return the mean of what was found, with its loss first, as transformers has it."""
+        """Return the mean of the rows' answers, with its loss first, as transformers does."""
         found["logits"] = self._mean(found.logits)
         if labels is not None:
             found = type(found)(**{**found, "loss": self._loss(found.logits, labels)})
@@ -175,7 +178,7 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
 
 class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """A site model that writes: the probabilities of the next token are averaged."""
+    """A site model that writes texts. It averages the probabilities of the next token."""
 
     _auto = AutoModelForCausalLM
     _can_compile_fullgraph = False
@@ -214,7 +217,7 @@ class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyp
         return self.loss_function(logits, labels, vocab_size=logits.shape[-1])
 
     def rows(self, **batch: Any) -> Any:
-        """Ask as above, with the text's cache, which the answer holds as well.
+        """Ask as above, with the text's cache, which is also in the answer.
 
         Raises:
             ConfigError: the text is longer than the model reads.
@@ -239,7 +242,7 @@ class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyp
         return next(found[name] for name in CACHES if name in found)
 
     def generate(self, *given: Any, stopping_criteria: Any = None, **named: Any) -> Any:
-        """Write as any model of transformers, and stop where the model reads no further.
+        """Write as any model of transformers does, and stop where the model reads no further.
 
         Raises:
             ConfigError: the text is longer than the model reads.
@@ -249,7 +252,7 @@ class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyp
 
     @property
     def prepare_inputs_for_generation(self) -> Any:
-        """Return the base's method, whose parameters transformers looks at."""
+        """Return the base's method, because transformers inspects its parameters."""
         return self.answering.prepare_inputs_for_generation
 
     @property
@@ -268,7 +271,7 @@ class SiteModelForCausalLM(SiteModel, GenerationMixin):  # type: ignore[no-untyp
 
 
 class SiteModelForSequenceClassification(SiteModel):  # type: ignore[no-untyped-call]
-    """A site model that labels texts: the probabilities of the labels are averaged."""
+    """A site model that labels texts. It averages the probabilities of the labels."""
 
     _auto = AutoModelForSequenceClassification
 
@@ -315,14 +318,14 @@ class _ContextEnd(StoppingCriteria):
 
 
 def _repeated(value: Any, count: int) -> Any:
-    """Repeat what there is of each text; masks may be several, by the kind of layer."""
+    """Repeat what is given of each text. There may be several masks, one for each kind of layer."""
     if isinstance(value, Mapping):
         return {name: _repeated(one, count) for name, one in value.items()}
     return value if value is None else value.repeat_interleave(count, 0)
 
 
 def _share_rows(model: Any, names: Sequence[str], *, pack: bool) -> None:
-    """Put layers with an adapter for each row in the place of peft's."""
+    """Replace peft's layers by layers with an adapter for each row."""
     for path, layer in list(model.named_modules()):
         parent, _, name = path.rpartition(".")
         if isinstance(layer, LoraLayer):

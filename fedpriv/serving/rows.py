@@ -1,7 +1,7 @@
 """Compute several adapters on one base in one pass: each row of a batch has its own adapter.
 
-A batch of B texts becomes B·K rows, those of a text one after another, one for each of K adapters.
-So the base's weights are read once for all of them.
+A batch of B texts becomes B·K rows, one for each of K adapters. The rows of a text follow each
+other. So the base's weights are read once for all of them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
-FEW = 16  # rows, of which a product takes about as long as reading the weights
+FEW = 16  # number of rows whose product takes about as long as reading the weights
 
 
 class AdapterRows(nn.Module):
     """A linear layer with another LoRA adapter for each row: y = W x + s B_k A_k x.
 
     Args:
-        layer: of peft, with all adapters.
-        names: of the adapters, in the order of the rows.
+        layer: peft's layer, with all adapters.
+        names: names of the adapters, in the order of the rows.
         pack: keep the base's weights in the layout in which oneDNN multiplies few rows.
     """
 
@@ -58,11 +58,11 @@ class AdapterRows(nn.Module):
 
 
 class WholeRows(nn.Module):
-    """A layer that is another for each adapter, as training changed all of it.
+    """A layer that differs for each adapter, because training changed all of it.
 
     Args:
-        layer: of peft, with the layers of all adapters.
-        names: of the adapters, in the order of the rows.
+        layer: peft's layer, with the layers of all adapters.
+        names: names of the adapters, in the order of the rows.
     """
 
     def __init__(self, layer: Any, names: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class WholeRows(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Return the first one's weight, for models that ask for its type."""
+        """Return the first layer's weight, for models that ask for its type."""
         return self.layers[0].weight  # type: ignore[return-value]
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -84,14 +84,14 @@ class WholeRows(nn.Module):
 class PackedLinear(nn.Module):
     """A frozen linear layer on a CPU, in the layout in which oneDNN multiplies few rows.
 
-    A product with three rows then takes as long as one with one row, where torch's own takes two to
-    three times as long (`benchmarks/serving.py`).
+    A product with three rows then takes as long as one with one row. With torch's own layout it
+    takes two to three times as long (`benchmarks/serving.py`).
     """
 
     def __init__(self, layer: Any, rows: int) -> None:
         super().__init__()
         weight = layer.weight.detach()
-        self.turned = not isinstance(layer, nn.Linear)  # as the Conv1D of GPT-2
+        self.turned = not isinstance(layer, nn.Linear)  # as in GPT-2's Conv1D
         if self.turned:
             weight = weight.T.contiguous()
         self.width: int = weight.shape[0]
@@ -112,14 +112,14 @@ class PackedLinear(nn.Module):
 
 
 class SharedOutput(nn.Module):
-    """An output layer whose weights are the embeddings', which stay as they are."""
+    """An output layer that shares its weights with the embeddings, which stay as they are."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Multiply rows, (..., in); of few rows the order of the factors decides how fast."""
+        """Multiply rows, (..., in). With few rows the order of the factors decides the speed."""
         flat = rows.reshape(-1, rows.shape[-1])
         if len(flat) > FEW:
             return nn.functional.linear(rows, self.weight, self.bias)
@@ -130,10 +130,10 @@ class SharedOutput(nn.Module):
 
 
 class RowsCache(Cache):
-    """The view that the base has of a text's cache: B·K rows, where the cache holds B.
+    """The base's view of a text's cache: B·K rows, where the cache holds B.
 
-    The keys of a text's K rows lie in the cache as K times as many heads. So it stays one of
-    transformers' own caches, which beam search and `crop` handle as any other.
+    The keys of a text's K rows lie in the cache as K times as many heads. So the cache stays one of
+    transformers' own, and beam search and `crop` handle it as any other.
     """
 
     def __init__(self, kept: Cache, count: int) -> None:
@@ -141,7 +141,7 @@ class RowsCache(Cache):
 
     @property
     def layers(self) -> Any:  # type: ignore[override]
-        """Return the layers of what is kept, which know their lengths."""
+        """Return the layers of the kept cache, which know their lengths."""
         return self.kept.layers
 
     def update(

@@ -1,8 +1,8 @@
-"""Write a site model: base, adapters, tokenizer, and a card that says it has to stay.
+"""Write a site model: base, adapters, tokenizer, and a card that says that it has to stay.
 
 Privacy
     Some of the adapters were trained on a site's own records without noise, so the folder is as
-    confidential as these. It is for its owner alone (law 16).
+    confidential as the records. It is for its owner alone (law 16).
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ def write_site_model(
     site: str,
     job: str,
 ) -> Path:
-    """Write the folder, in the place of an earlier one, and check that it answers as it should.
+    """Write the folder, in place of an earlier one, and check that the model answers as it should.
 
-    It is there as a whole or not at all, for its owner alone.
+    It is written as a whole or not at all, for its owner alone.
 
     Args:
-        recipe: of the model that the adapters were trained on.
+        recipe: recipe of the model that the adapters were trained on.
         adapters: name → folder of the adapter, as `write_adapter` makes it.
-        weights: name → share of the probabilities, of those that answer; their sum is 1.
+        weights: name → share of the probabilities, for the adapters that answer. The sum is 1.
 
     Raises:
-        ConfigError: an adapter is of another base, or the weights are none.
-        ModelError: the base can't be loaded, or transformers computes something else of it with
-            several adapters at once.
+        ConfigError: an adapter is for another base, or the weights can't be used.
+        ModelError: the base can't be loaded, or transformers computes another answer with several
+            adapters at once.
         OSError: there is no room, or the disk fails.
     """
     whole = trained_whole(recipe.lora)
@@ -89,7 +89,7 @@ def write_site_model(
 
 
 def _write_base(folder: Path, base: Base, recipe: ModelRecipe) -> None:
-    """Write the base in the format of its files, where that loses nothing."""
+    """Write the base in the number format of its files, where that loses nothing."""
     model: Any = base.model
     model = model.encoder if recipe.model.pooling == "mean" else model
     buffers = {name: value.clone() for name, value in model.named_buffers()}
@@ -97,10 +97,10 @@ def _write_base(folder: Path, base: Base, recipe: ModelRecipe) -> None:
     halved = {name: value.to(kind) for name, value in model.state_dict().items()}
     if all(torch.equal(halved[name].float(), value) for name, value in model.state_dict().items()):
         model = model.to(kind)
-    model.config.use_cache = True  # training needs none; who generates does
+    model.config.use_cache = True  # training needs none, but generation does
     model.save_pretrained(folder)
     model.float()
-    for name, value in model.named_buffers():  # such as frequencies, which have no file
+    for name, value in model.named_buffers():  # such as frequencies, which are in no file
         value.copy_(buffers[name])
 
 
@@ -155,10 +155,10 @@ A server of transformers' own on this machine alone: `fedpriv-client serve-model
 
 
 class OneAdapter(nn.Module):
-    """A site model that answers as one of its adapters alone.
+    """Make a site model answer as one of its adapters alone.
 
     Args:
-        index: the adapter's place.
+        index: the adapter's position.
         halves: read a text in two halves, the second with what the cache keeps of the first.
     """
 
@@ -169,7 +169,7 @@ class OneAdapter(nn.Module):
     def forward(self, input_ids: Tensor, **_: Any) -> CausalLMOutput:
         """Give the logits of that adapter, (B, T, V) or (B, labels)."""
         given: dict[str, Any] = {"use_cache": True} if self.halves else {}
-        found, model = [], cast(Any, self.model)  # nn.Module takes it for a tensor
+        found, model = [], cast(Any, self.model)  # nn.Module types it as a tensor
         for part in torch.tensor_split(input_ids, 2, dim=1) if self.halves else [input_ids]:
             told = model.rows(input_ids=part, **given)
             found.append(told.logits[self.index :: len(model.names)])
@@ -179,20 +179,20 @@ class OneAdapter(nn.Module):
 
 
 def check_answers(folder: Path, base: Base, recipe: ModelRecipe) -> None:
-    """Check that several adapters at once answer as each by itself, with a cache and without.
+    """Check that several adapters at once answer as each does alone, with a cache and without.
 
     Args:
-        base: the base of `recipe`, in float32; it is changed.
+        base: the base of `recipe`, in float32. It is changed.
 
     Raises:
-        ModelError: they answer otherwise.
+        ModelError: they answer differently.
     """
     kind = base.model.config.model_type
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is not where it will be
+            warnings.simplefilter("ignore")  # the folder is not yet where it will be
             made = load_site_model(folder)
-    except ValueError as error:  # of what the configuration of an adapter asks for
+    except ValueError as error:  # the configuration of an adapter asks for something unknown
         raise ModelError(f"model.name: a {kind} can't answer so: {first_line(error)}.") from None
     model = attach_lora(base, recipe.lora, recipe.model.task, seed=recipe.seed)
     for index, name in enumerate(made.names):
@@ -201,7 +201,7 @@ def check_answers(folder: Path, base: Base, recipe: ModelRecipe) -> None:
         ways = (False, True) if made.can_generate() else (False,)
         try:
             off = max(trial.other_off_by(OneAdapter(made, index, halves=halves)) for halves in ways)
-        except Exception as error:  # whatever an architecture trips over
+        except Exception as error:  # an architecture may fail in any way
             why = f"{type(error).__name__}: {first_line(error)}"
         else:
             why = f"the logits of {name!r} are off by {off:.0f} times what rounding explains"

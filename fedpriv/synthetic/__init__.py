@@ -1,1 +1,1 @@
-"""The made-up records in whose gradients PE-SGD writes a private one."""
+"""The made-up records whose gradients PE-SGD uses to express a private one."""

@@ -1,4 +1,4 @@
-"""Instructions put to a causal language model on this machine, by its tokenizer's chat template."""
+"""Put instructions to a causal language model on this machine, by its tokenizer's chat template."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fedpriv.errors import DataError
 from fedpriv.synthetic.instructed import Ask
 from fedpriv.synthetic.language_model import Lender, texts_after, tokens_of
 
-ANSWER = 1024  # tokens, at most
+ANSWER = 1024  # the most tokens
 
 
 def chat(model: Lender, *, temperature: float, longest: int) -> Ask:
-    """Return what puts instructions to such a model.
+    """Return a function that puts instructions to such a model.
 
     Args:
-        model: lends it, with a tokenizer that has a chat template.
-        longest: tokens of a record, which are enough of an answer.
+        model: lends the model, with a tokenizer that has a chat template.
+        longest: tokens of a record. An answer needs no more.
     """
 
     def ask(instructions: Sequence[str], seed: str) -> list[str]:
@@ -36,7 +36,7 @@ def asked(tokenizer: Any, talk: list[dict[str, Any]]) -> list[int]:
     """Return the tokens of a conversation, up to where the model answers.
 
     Raises:
-        DataError: the chat template refuses it.
+        DataError: the chat template refuses the conversation.
     """
     text = template_text(talk, tokenizer, add_generation_prompt=True)
     if text is None:

@@ -1,4 +1,4 @@
-"""The set of made-up records in whose gradients PE-SGD writes a private one."""
+"""The set of made-up records whose gradients PE-SGD uses to express a private one."""
 
 from __future__ import annotations
 
@@ -119,6 +119,6 @@ class SyntheticSection(ProjectionSection):
 
     @property
     def projection(self) -> ProjectionSection:
-        """The part of it that a site has to know."""
+        """Return the part of the section that a site has to know."""
         known = ProjectionSection.model_fields
         return ProjectionSection(**{name: getattr(self, name) for name in known})

@@ -1,4 +1,4 @@
-"""What a model writes after a prompt, which begins as a record of its job begins."""
+"""Continue a prompt with a model. The prompt begins as a record of the model's job does."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def continue_prompts(
     """Return what the model writes after each prompt, until it ends or has written all it may.
 
     Args:
-        prompts: texts, and conversations as JSON, which the chat template writes.
-        longest: tokens of a record. Of a longer prompt the end is read, see `window`.
-        new: tokens of the text, at most; see `room` for what it is without it.
-        chat: a text is what a user says to a chat model.
-        temperature: at which tokens are drawn; 0 takes the likeliest each time.
-        seed: of what is drawn.
+        prompts: texts, or conversations as JSON, which the chat template writes.
+        longest: tokens of a record. Of a longer prompt only the end is read, see `window`.
+        new: the most tokens of a text. Without it, see `room`.
+        chat: whether a text is what a user says to a chat model.
+        temperature: temperature at which tokens are drawn. 0 takes the likeliest each time.
+        seed: seed of the drawing.
     """
     whole = [_start(tokenizer, one, chat=chat) for one in prompts]
     starts = [window(model, one, longest) for one in whole]
@@ -44,10 +44,10 @@ def continue_prompts(
 
 
 def prompt_of(value: object, field: str) -> str:
-    """Return what a model goes on from, of a record's field; "" if there is nothing.
+    """Return what a model continues of a record's field, or "" if there is nothing.
 
-    Of a conversation that is all but what the assistant says last, as JSON. A prompt is asked as a
-    whole.
+    For a conversation that is all but the assistant's last message, as JSON. A field `prompt` is
+    asked as a whole.
     """
     talk = conversation(value)
     if not talk:
@@ -58,7 +58,7 @@ def prompt_of(value: object, field: str) -> str:
 
 
 def _start(tokenizer: Any, prompt: str, *, chat: bool) -> list[int]:
-    """Begin as a record does."""
+    """Return the tokens with which a record that has this prompt begins."""
     talk = conversation(prompt) or (chat and [{"role": "user", "content": prompt}])
     tokens = asked(tokenizer, talk) if talk else tokens_of(tokenizer, prompt, special=True)
     return tokens or beginning(tokenizer)

@@ -1,7 +1,7 @@
-"""Instructions put to an OpenAI-compatible service, each once: answers are kept.
+"""Put instructions to an OpenAI-compatible service, each once, because answers are kept.
 
-What is sent there is made of public settings and of records of the set, which are public or were
-made of released values: no record of a site. Where even that must stay in the house, the
+What is sent is made of public settings and of records of the set. These are public or were made of
+released values, so no record of a site is sent. Where even that must stay in the house, the
 coordinator runs the service.
 """
 
@@ -31,14 +31,14 @@ _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
 def endpoint(settings: GeneratorSection, *, longest: int, cache: Path, pause: float = PAUSE) -> Ask:
-    """Return what puts instructions to such a service.
+    """Return a function that puts instructions to such a service.
 
     Args:
-        longest: tokens of a record, which are enough of an answer.
-        cache: folder of answers by what was asked, so that a resumed job asks nothing twice.
+        longest: tokens of a record. An answer needs no more.
+        cache: folder of answers by what was asked. So a resumed job asks nothing twice.
 
     Raises:
-        ConfigError: its address can't be one.
+        ConfigError: the address can't be used.
     """
     url = f"{(settings.url or '').rstrip('/')}/chat/completions"
     try:
@@ -75,11 +75,11 @@ def endpoint(settings: GeneratorSection, *, longest: int, cache: Path, pause: fl
 
 
 def _answer(client: httpx.Client, url: str, body: dict[str, Any], cache: Path, pause: float) -> str:
-    """Return the text of an answer, "" where it has none.
+    """Return the text of an answer, or "" where it has none.
 
     Raises:
         RoundError: the service does not answer, or refuses.
-        RunError: its answer was kept, and can't be read any more.
+        RunError: the answer was kept, and can't be read any more.
     """
     path = cache / f"{hashlib.sha256(canonical_json([url, body])).hexdigest()}.json"
     if path.exists():
@@ -122,5 +122,5 @@ def _text(found: Any) -> str:
         text = found["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
         return ""
-    # JSON can hold half of a character, and nothing else can.
+    # JSON can hold half of a character. Other text can't.
     return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""

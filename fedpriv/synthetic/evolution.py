@@ -35,20 +35,21 @@ class Evolved:
 
 
 class Evolution:
-    """Holds the set, and lets it evolve.
+    """Hold the set, and let it evolve.
 
-    A job of any method may have one, to start warm.
+    A job of any method may have a set, to start warm.
 
     Args:
         first: the set of the first round, public.
         spec, tokenizer: how a record is read.
-        generator: makes new records; None for a set that stays as it is.
+        generator: makes new records. None for a set that stays as it is.
         seed: the seed of the selections, public.
 
     Attributes:
         current: the set that the next request is about.
-        previous: the one before.
-        examples: those of the current set, one a record; None for one without a target.
+        previous: the set before it.
+        examples: the examples of the current set, one for each record. None for a record without a
+            target.
 
     Privacy:
         Post-processing of released coefficients, the released model and public records.
@@ -74,25 +75,28 @@ class Evolution:
         self.current = found
 
     def change(self, held: str | None) -> SetChange:
-        """Return what makes the current set of the one with this digest; if unknown, all of it."""
+        """Return the change from the set with this digest to the current one.
+
+        If the digest is unknown, the change holds all records.
+        """
         known = [one.value for one in (self.current, self.previous) if one is not None]
         base = next((one for one in known if one.digest == held), None)
         return SetChange.between(base, require_privatised(self.current, "current"))
 
     def advance(self, mean: Privatised[Vector], scale: float, number: int) -> Evolved | None:
-        """Keep the records that the round's coefficients are largest of, and vary them.
+        """Keep the records with the largest of the round's coefficients, and vary them.
 
         Args:
-            mean: of the units' coefficients, (N,).
-            scale: what makes their sum of it, which the selection goes by.
-            number: of the round.
+            mean: mean of the units' coefficients, (N,).
+            scale: the factor from the mean to the sum, by which records are selected.
+            number: number of the round.
 
         Returns:
-            None where the set stays as it is.
+            The change, or None where the set stays as it is.
 
         Raises:
             RawValueError: the mean is raw.
-            RoundError: the generator made too little; the set is as it was.
+            RoundError: the generator made too little. The set is as it was.
         """
         settings = self.settings
         if self._generator is None or number % settings.every:
@@ -120,18 +124,18 @@ class Evolution:
 
     @property
     def records(self) -> Privatised[Sequence[Record]]:
-        """The records of the current set, for a checkpoint."""
+        """Return the records of the current set, for a checkpoint."""
         return post_process(lambda current: current.records, self.current)
 
 
 def first_set(
     settings: SyntheticSection, given: Sequence[Record], generator: Generator | None, seed: int
 ) -> SyntheticSet:
-    """Return the given records, and where they are too few, the generator's.
+    """Return the given records, and if they are too few, some of the generator's, too.
 
     Args:
-        given: public.
-        generator: with a model that was not trained on private records yet.
+        given: public records.
+        generator: a generator whose model was not trained on private records yet.
 
     Raises:
         RoundError: the generator made too little.
@@ -147,7 +151,7 @@ def first_set(
 def _grown(
     generator: Generator, seed: str, before: SyntheticSet, chosen: Selection
 ) -> SyntheticSet:
-    """Return the seeds at their places, and variations of them at the others'."""
+    """Return the seeds at their places, and variations of them at the other places."""
     seeds = [before.records[place] for place in chosen.seeds]
     kept = set(chosen.seeds)
     free = [place for place in range(len(before)) if place not in kept]

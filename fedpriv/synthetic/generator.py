@@ -1,4 +1,4 @@
-"""Whoever makes new records; and what is taken of what it makes."""
+"""What a generator of new records does, and which of its records are taken."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ ATTEMPTS = 4  # before a generator that makes nothing new is given up
 
 
 class Generator(Protocol):
-    """Makes records of public settings, of a seed, and of records that are public already."""
+    """Make records of public settings, of a seed, and of records that are public already."""
 
     def random(self, count: int, seed: str) -> list[Record]:
-        """Make as many records, of nothing but the task."""
+        """Make `count` records, from nothing but the task."""
         ...
 
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
@@ -24,10 +24,10 @@ class Generator(Protocol):
 
 
 def with_prompt(fields: Sequence[str], prompt: str | None) -> Record:
-    """Return what a record that is made up begins as: with the prompt that is set, if it has one.
+    """Return what a made-up record begins with: the prompt that is set, if records have prompts.
 
     Raises:
-        RoundError: it has one, and none is set.
+        RoundError: records have prompts, and none is set.
     """
     if "text" in fields:
         return {}
@@ -42,15 +42,15 @@ def with_prompt(fields: Sequence[str], prompt: str | None) -> Record:
 def new_records(
     count: int, known: Sequence[Record], make: Callable[[int, int], list[Record]]
 ) -> list[Record]:
-    """Make `count` records that are usable, and unlike those known and each other.
+    """Make `count` usable records, unlike the known ones and each other.
 
     A record that a generator returns empty, too long, repeated or not as text is made again.
 
     Args:
-        make: (how many more, the number of the attempt) → records.
+        make: a function from (how many more, number of the attempt) to records.
 
     Raises:
-        RoundError: after some attempts there are still not enough; nothing was changed.
+        RoundError: there are still too few after some attempts. Nothing was changed.
     """
     seen = {_key(record) for record in known}
     found: list[Record] = []

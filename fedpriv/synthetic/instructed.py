@@ -1,4 +1,4 @@
-"""A model that follows instructions is asked for records, and for others like them."""
+"""Ask a model that follows instructions for records, and for others like them."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ TONES = (
     "in a formal manner",
     "using a variety of sentence structures",
 )
-# (instructions, seed) → an answer to each, "" where there was none.
+# (instructions, seed) → an answer to each, or "" where there was none.
 Ask = Callable[[Sequence[str], str], list[str]]
 
 
 class InstructedGenerator:
-    """RANDOM and VARIATION as instructions, each in a tone that is drawn.
+    """Put RANDOM and VARIATION as instructions, each in a tone that is drawn.
 
-    With labels, each record is asked for with one, drawn by public shares, and a variation keeps
-    it. With prompts and completions, the prompt is kept and its completion asked for again.
+    With labels, each record is asked for with a label that is drawn by public shares. A variation
+    keeps its label. With prompts and completions, the prompt is kept and its completion asked for
+    again.
 
     Args:
         ask: puts instructions to the model.
         describe: what a record is, such as "a discharge letter".
-        fields: of a record.
-        labels: with their shares; none without labels.
-        prompt: of every record that is made, where records have prompts.
+        fields: fields of a record.
+        labels: labels with their shares; empty without labels.
+        prompt: prompt of every record that is made, where records have prompts.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class InstructedGenerator:
         self._labels, self._prompt = dict(labels), prompt
 
     def random(self, count: int, seed: str) -> list[Record]:
-        """Make as many records of the description and a tone.
+        """Make `count` records from the description and a tone.
 
         Raises:
             RoundError: records have prompts, and none is set.
@@ -71,7 +72,7 @@ class InstructedGenerator:
         ]
 
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
-        """Make another of each, with the same label or prompt."""
+        """Make another record like each, with the same label or prompt."""
         draw = Random(seed)
         asked = [self._instruction(record, record.get("label"), draw) for record in records]
         answers = self._ask(asked, seed)

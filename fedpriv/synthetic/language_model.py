@@ -1,4 +1,4 @@
-"""A language model that goes on from nothing, or from the beginning of a record."""
+"""A language model that continues nothing, or the beginning of a record."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _LOGITS: Any = {"max_new_tokens": 2, "output_logits": True, "return_dict_in_gene
 _WRITE: WeakSet[Any] = WeakSet()  # models that were tried
 Model = tuple[Any, Any]  # a causal LM, and its tokenizer
 Lender = Callable[[], AbstractContextManager[Model]]
-Starts = Sequence[Sequence[int]]  # tokens, of at least one
-Rooms = Sequence[int]  # how many tokens may come after each
+Starts = Sequence[Sequence[int]]  # tokens, at least one each
+Rooms = Sequence[int]  # how many tokens may follow each start
 
 
 class LanguageModelGenerator:
-    """RANDOM samples after the bos token; VARIATION keeps a beginning and samples the rest.
+    """RANDOM samples after the bos token. VARIATION keeps a beginning and samples the rest.
 
-    For models that follow no instructions. With prompts and completions the prompt is kept, and
-    what varies is the completion.
+    This is for models that follow no instructions. With prompts and completions, the prompt is kept
+    and the completion varies.
 
     Args:
         model: lends the model, with the values that it is to have.
-        fields: of a record: text, or prompt and completion.
+        fields: fields of a record: text, or prompt and completion.
         max_length: tokens of a record.
 
     Privacy:
-        The model's values were released or are public, and so is what it makes.
+        The model's values were released or are public, and so are the records that it makes.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LanguageModelGenerator:
         return [{**given, self._text: text} for text in made]
 
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
-        """Keep the same prompt and the beginning of the same text, and write another end."""
+        """Keep each prompt and the beginning of its text, and write another end."""
         draw = random.Random(seed)
         with self._model() as (model, tokenizer):
             starts, prompts = [], []
@@ -82,7 +82,10 @@ class LanguageModelGenerator:
         return [{**record, self._text: text} for record, text in zip(records, made, strict=True)]
 
     def _prompt(self, model: Any, tokenizer: Any, record: Record) -> list[int]:
-        """Return what a text is written after; of a long prompt its end alone, as it is read."""
+        """Return the tokens before a text.
+
+        Of a long prompt only the end is kept, as the model reads it.
+        """
         if not record.get("prompt"):
             return beginning(tokenizer)
         return window(model, tokens_of(tokenizer, record["prompt"], special=True), self._max_length)
@@ -90,7 +93,10 @@ class LanguageModelGenerator:
     def _continue(
         self, model: Any, tokenizer: Any, starts: Starts, seed: str, prompts: Sequence[int]
     ) -> list[str]:
-        """Return the text of each start and what comes after it, without so much of a prompt."""
+        """Return the text of each start and what follows it.
+
+        The first `prompts` tokens are left out.
+        """
         longest = self._max_length
         rooms = [room(n, longest) + n - len(s) for n, s in zip(prompts, starts, strict=True)]
         sampled = sample(model, tokenizer, starts, rooms, self._settings.temperature, seed)
@@ -102,7 +108,7 @@ class LanguageModelGenerator:
 
 
 def texts_after(model: Any, tokenizer: Any, starts: Starts, rooms: Rooms, **how: Any) -> list[str]:
-    """Write a text after each start; see `sample`."""
+    """Write a text after each start, see `sample`."""
     made = sample(model, tokenizer, starts, rooms, **how)
     return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in made]
 
@@ -113,16 +119,17 @@ def sample(
 ) -> list[list[int]]:
     """Write new tokens after each start (of at least one token), up to an end of text.
 
-    How many a start is given has nothing to do with the others. Starts of alike lengths go on
-    together, and keys and values are kept.
+    The number of tokens for a start does not depend on the others. Starts of similar lengths
+    continue together, and keys and values are kept.
 
     Args:
-        rooms: they end where the model reads no further, too; one comes in any case.
-        temperature: at which tokens are drawn; 0 takes the likeliest each time.
-        seed: public.
+        rooms: the most tokens after each start. Writing also ends where the model reads no further.
+            One token is written in any case.
+        temperature: temperature at which tokens are drawn. 0 takes the likeliest each time.
+        seed: the public seed.
 
     Raises:
-        ModelError: the model writes otherwise than it computes texts.
+        ModelError: the model writes differently from how it computes texts.
     """
     if model not in _WRITE:
         _check_writes(model, tokenizer)
@@ -141,7 +148,7 @@ def sample(
                 until = next((n for n, token in enumerate(row, 1) if token in ends), len(row))
                 made[i] = [*made[i], *row[:until]][: rooms[i]]
             going = [i for i in members if len(made[i]) < rooms[i] and made[i][-1] not in ends]
-            parts += [going] if going else []  # whom a longer one beside them held up
+            parts += [going] if going else []  # texts that a longer one in the batch held up
     return made
 
 
@@ -154,10 +161,10 @@ def _after(model: Any, tokenizer: Any, texts: Sequence[list[int]], **how: Any) -
 
 @torch.inference_mode(False)
 def _check_writes(model: Any, tokenizer: Any) -> None:
-    """Refuse a model that reads the padding before a text, or counts places in it otherwise.
+    """Refuse a model that reads the padding before a text, or counts places differently there.
 
-    In training padding stands behind. A text's logits are those after each of its beginnings and
-    the token that comes next there, which are written on from at once.
+    In training the padding is behind. Here every beginning of a text is continued by the token that
+    comes next in it, all in one batch. The logits have to be those of the whole text.
     """
 
     def write(input_ids: torch.Tensor) -> Any:
@@ -171,7 +178,7 @@ def _check_writes(model: Any, tokenizer: Any) -> None:
     writing.modules = model.modules
     trial = Trial(model, tokenizer, min(TRIED, reads(model)), AS_IT_IS)
     with _nothing_else(model, tokenizer, 0):
-        off = trial.other_off_by(writing, torch.float32)  # what `generate` gives logits in
+        off = trial.other_off_by(writing, torch.float32)  # the type of `generate`'s logits
     if off > 1:
         said = f"{model.name_or_path!r} ({model.config.model_type}) can be trained and scored, but"
         said += f" not generate: its logits are then off by {off:.0f} times what rounding explains."
@@ -181,11 +188,12 @@ def _check_writes(model: Any, tokenizer: Any) -> None:
 
 @contextmanager
 def _nothing_else(model: Any, tokenizer: Any, temperature: float) -> Iterator[set[int]]:
-    """Set the model's own `generation_config` aside for a while; gives the tokens that end a text.
+    """Set the model's own `generation_config` aside for a while. Yield the tokens that end a text.
 
-    It may ask for beams, penalties or a share of the tokens, and fills whatever is left out.
+    That configuration may ask for beams, penalties or a share of the tokens, and fills in what is
+    left out.
     """
-    held = getattr(model, "get_base_model", lambda: model)()  # where peft looks for it, too
+    held = getattr(model, "get_base_model", lambda: model)()  # peft looks for it there, too
     own = held.generation_config
     ends = own.eos_token_id
     ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id} - {None}
@@ -201,27 +209,31 @@ def _nothing_else(model: Any, tokenizer: Any, temperature: float) -> Iterator[se
 
 
 def window(model: Any, prompt: list[int], longest: int) -> list[int]:
-    """Return what a model reads of a prompt, its end: as much as a record of the job may have.
+    """Return what a model reads of a prompt: its end, as long as a record of the job may be.
 
-    A record keeps all of a prompt but what its answer needs, which is a token at least
-    (`fedpriv.data.encode`). There is less where the model does not read what `room` gives beyond.
+    A record keeps all of a prompt but what its answer needs, which is at least a token
+    (`fedpriv.data.encode`). The prompt is shorter where the model can't read what `room` adds
+    beyond a record.
     """
     return prompt[-max(1, min(longest - 1, reads(model) - longest // 2)) :]
 
 
 def room(prompt: int, longest: int) -> int:
-    """Count the tokens for what comes after a prompt: the rest of a record, or half of one."""
+    """Count the tokens that may follow a prompt: the rest of a record, or half of one."""
     return max(longest - prompt, longest // 2)
 
 
 def beginning(tokenizer: Any) -> list[int]:
-    """Return what a text begins with: a model needs one token to continue."""
+    """Return what a text begins with. A model needs one token to continue."""
     bos = tokenizer.bos_token_id
     return [tokenizer.eos_token_id if bos is None else bos]
 
 
 def tokens_of(tokenizer: Any, text: str, *, special: bool) -> list[int]:
-    """Return the tokens of a text, without an end where more may follow."""
+    """Return the tokens of a text.
+
+    With `special`, leave out an end of text, because more may follow.
+    """
     ids = list(tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
     if special and ids and ids[-1] == tokenizer.eos_token_id:
         ids = ids[:-1]

@@ -1,4 +1,4 @@
-"""A set of made-up records, known by its content; and what changed between two of them."""
+"""A set of made-up records, known by its content, and the change from one set to another."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def characters(records: Iterable[Mapping[Any, str]]) -> int:
 
 
 class SyntheticSet:
-    """N records, in order.
+    """A set of N records, in order.
 
     Attributes:
-        records: the text of each, by field.
-        digest: the digest of all of them.
+        records: the texts of each record, by field.
+        digest: the digest of all records.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -49,7 +49,7 @@ class SyntheticSet:
         return sha256(canonical_json(list(self.records)))
 
     def examples(self, spec: DataSpec, tokenizer: Any) -> tuple[Example | None, ...]:
-        """Return one example of each record, its first window; None without anything to predict.
+        """Return one example of each record, its first window. None if there is nothing to predict.
 
         Raises:
             ProtocolError: the records don't have the fields of the job, or an unknown label.
@@ -75,10 +75,10 @@ class SyntheticSet:
 
 
 class SetChange(Body):
-    """The change that makes one set of another, or of nothing; of released and public values.
+    """The change that makes one set of another, or of nothing. It holds released and public values.
 
     Attributes:
-        base: the digest of the changed set; None if all records are here.
+        base: the digest of the set before the change; None if all records are here.
         digest: the digest of the set after it.
         size: the size of that set.
         records: the new records, by their places.
@@ -100,10 +100,10 @@ class SetChange(Body):
 
     @classmethod
     def decode(cls, arrays: Mapping[str, Any]) -> Self:
-        """Read what `fedpriv.wire.encode_text` made of one: blocks, each with its bytes as `data`.
+        """Read what `fedpriv.wire.encode_text` made of a change: blocks with their bytes as `data`.
 
         Raises:
-            ProtocolError: it is none.
+            ProtocolError: it is no change.
         """
         return cls.parse(decode_text(lambda name: arrays[name].data, arrays.keys(), MAX_BYTES))
 
@@ -111,7 +111,7 @@ class SetChange(Body):
     def between(cls, old: SyntheticSet | None, new: SyntheticSet) -> Self:
         """Return the change from the set that a site has to the one that it must have."""
         held = old.records if old is not None and len(old) == len(new) else ()
-        changed: Any = {  # pydantic sees to the fields
+        changed: Any = {  # pydantic checks the fields
             place: dict(record)
             for place, record in enumerate(new.records)
             if not held or held[place] != record
@@ -120,10 +120,11 @@ class SetChange(Body):
         return cls(base=base, digest=new.digest, size=len(new), records=changed)
 
     def apply(self, held: SyntheticSet | None) -> SyntheticSet:
-        """Return the set after the change; the held set, if it is that already.
+        """Return the set after the change, or the held set if it is already that one.
 
         Raises:
-            SyntheticSetError: it changes a set that is not held, or does not make what it says.
+            SyntheticSetError: the change is for a set that is not held, or does not give the set
+                that it names.
         """
         if held is not None and held.digest == self.digest:
             return held

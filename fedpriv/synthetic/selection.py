@@ -1,4 +1,4 @@
-"""Which records of a synthetic set are kept as seeds: by the size of their coefficients."""
+"""Choose which records of a synthetic set stay as seeds: by the size of their coefficients."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Selection:
 
     Attributes:
         seeds: the places of the kept records, ascending, none twice.
-        entropy: of the distribution they were drawn by, over that of a uniform one: at 1, the
-            coefficients had no say.
+        entropy: entropy of the distribution that they were drawn from, divided by that of a uniform
+            one. At 1, the coefficients had no say.
     """
 
     seeds: tuple[int, ...]
@@ -27,12 +27,13 @@ class Selection:
 def select(coefficients: Coefficients, count: int, *, temperature: float, seed: str) -> Selection:
     """Draw `count` of N records, with chances softmax(|z| / temperature), none twice.
 
-    By the largest of log-chance plus Gumbel noise, which is drawing one after the other without
-    putting back (Yellott 1977). Twice the same record would be twice the same gradient.
+    It takes the largest values of log-chance plus Gumbel noise. That is the same as drawing one
+    after the other without putting back (Yellott 1977). The same record twice would be the same
+    gradient twice.
 
     Args:
-        coefficients: (N,) z; released.
-        seed: of the draw, public.
+        coefficients: (N,) z, released.
+        seed: the public seed of the draw.
 
     Raises:
         ValueError: Expected 1 ≤ count ≤ N.

@@ -1,4 +1,4 @@
-"""Audits: what an attacker can tell of canaries and records, and of twins with less noise."""
+"""Audits: what an attacker can tell about canaries and records, and about twins with less noise."""
 
 from fedpriv.environment import set_environment
 

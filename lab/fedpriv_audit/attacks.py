@@ -1,4 +1,4 @@
-"""What trained models give away: of the records that they were trained on, and of canaries."""
+"""What trained models give away about the records that they were trained on, and about canaries."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from fedpriv_audit.training import TIMES, Trained
 from fedpriv_audit.two_worlds import CONFIDENCE
 from fedpriv_audit.units import AuditedUnit, canary_row, examples_of
 
-LOW_RATE = 0.05  # of false accusations
+LOW_RATE = 0.05  # rate of false accusations
 OFTEN = sorted(set(TIMES))
-CHANCE = 0.01  # below which what was found of secrets was no chance
+CHANCE = 0.01  # what was found of secrets is no chance below this probability
 
 
 class Attacker:
-    """Looks at models with the losses that they have on records it knows.
+    """Attack models by the losses that they have on known records.
 
     Args:
-        worker: holds the model of the job.
+        worker: the worker that holds the job's model.
         spec: how records become examples.
-        units: whose membership is in question.
+        units: units whose membership is in question.
     """
 
     def __init__(self, worker: Worker, spec: DataSpec, units: Sequence[AuditedUnit]) -> None:
@@ -86,10 +86,10 @@ class Attacker:
 
 
 def membership_world(name: WorldName, trained: Trained, fallen: Scores, delta: float) -> World:
-    """Measure what the models of one world give away of who is in their halves.
+    """Measure what the models of one world give away about who is in their halves.
 
-    The bound on ε is that of the one-run audit: each model has coins of its own. It is the best
-    bound of all models, which share the error among them.
+    The bound on ε is that of the one-run audit: each model has coins of its own. The result is the
+    best bound of all models, which share the error among them.
 
     Args:
         fallen: (K, N), how far these models' losses fell below the base model's.
@@ -117,13 +117,14 @@ def membership_world(name: WorldName, trained: Trained, fallen: Scores, delta: f
 
 
 def run_world(scores: Scores, plain: Scores, inside: Coins, epsilon: float) -> World:
-    """Measure what a run's adapter gives away: its sites' records against records it never saw.
+    """Measure what a run's adapter gives away about its sites' records.
 
-    These other records are of another source, so the base model may tell the two apart. How well
-    it does is a measure of its own, and no bound on ε follows.
+    They are compared with records that the adapter never saw. These other records are from another
+    source, so the base model alone may tell the two kinds apart. How well it does so is a measure
+    of its own. No bound on ε follows.
 
     Args:
-        scores: (N,) calibrated.
+        scores: (N,) calibrated scores.
         plain: (N,) losses of the base model.
         epsilon: the run's own claim.
     """
@@ -144,7 +145,7 @@ def run_world(scores: Scores, plain: Scores, inside: Coins, epsilon: float) -> W
 def exposure_world(
     name: WorldName, trained: Trained, found: list[tuple[int, float, float]], candidates: int
 ) -> World:
-    """Measure what the models of one world give away of their canaries' secrets.
+    """Measure what the models of one world give away about their canaries' secrets.
 
     Args:
         found: figures of all canaries of all models, see `Attacker.secrets`.

@@ -1,8 +1,8 @@
-"""All parts of an audit, and what is audited.
+"""Run all parts of an audit, and choose what is audited.
 
 Privacy
-    In the two audits of the pipeline all records are made up: they cost nobody anything, and run
-    always. What may be done with records is in `fedpriv_audit.on_records`.
+    In the two audits of the pipeline all records are made up. They cost nobody anything and always
+    run. What may be done with records is in `fedpriv_audit.on_records`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FEW_VALUES = (
 
 @dataclass(frozen=True)
 class AuditSize:
-    """How much of everything."""
+    """Hold how much each part of an audit runs."""
 
     pipeline: PipelineSize = field(default_factory=lambda: PipelineSize.of(400))
     one_run: OneRunSize = field(default_factory=OneRunSize)
@@ -56,11 +56,11 @@ class AuditSize:
         canaries: int | None = None,
         **training: Any,
     ) -> AuditSize:
-        """Return the size with this seed of canaries and coins, and with the values stated.
+        """Return the size with this seed for canaries and coins, and with the given values.
 
         Args:
-            jobs: number in the pipeline's audit, in each world.
-            canaries: number in the one-run audit.
+            jobs: number of jobs in each world of the pipeline's audit.
+            canaries: number of canaries in the one-run audit.
             training: fields of `TrainingSize`.
         """
         given = {key: value for key, value in training.items() if value is not None}
@@ -90,7 +90,7 @@ QUICK = AuditSize(
 
 @dataclass(frozen=True)
 class Subject:
-    """What is audited: the settings of a federation, and a run of it if there is one."""
+    """Hold what is audited: the settings of a federation, and a run of it if there is one."""
 
     config: JobConfig
     run: RunDirectory | None = None
@@ -99,14 +99,14 @@ class Subject:
     def of(
         cls, job: JobConfig | Path | None, overrides: Sequence[str], run: Path | None, key: str
     ) -> Subject:
-        """Choose a run, or a job that was made or is in a file; by default the four hospitals' job.
+        """Choose a run, or a job from Python or a file. The default is the four hospitals' job.
 
         Args:
-            key: the option that named the run, for messages.
+            key: the option that named the run, for error messages.
 
         Raises:
-            ConfigError: settings are given for a run, or for a job that was made.
-            RunError: as `of_run`.
+            ConfigError: settings are given for a run, or for a job from Python.
+            RunError: as for `of_run`.
         """
         if run is not None:
             if job is not None or overrides:
@@ -139,12 +139,12 @@ class Subject:
 
 
 def _file(data: Path | str | None) -> Path | str | None:
-    """Return a site's records as a federation file gives them; JSON has no paths, only texts."""
+    """Return a site's records as a federation file gives them. JSON has no paths, only texts."""
     return Path(data) if data is not None and Path(data).is_absolute() else data
 
 
 def check_parts(names: str) -> list[PartName]:
-    """Read the parts by name, and return them in their order.
+    """Read the names of parts, and return them in the order of the audit.
 
     Raises:
         ConfigError: there is no such part.
@@ -166,17 +166,17 @@ def run_audit(
     command: str,
     tell: Tell,
 ) -> Audit:
-    """Audit, and keep what was found in a folder; of a run that is the run's, with its page anew.
+    """Audit, and keep the result in a folder. A run's own folder also gets a new page.
 
     Args:
-        folder: where `audit.json` will be, and the run on private records.
-        source: for messages.
-        command: what was asked, as the result states it.
-        tell: what is being done, for whoever waits.
+        folder: folder of `audit.json` and of the run on private records.
+        source: the path that error messages name.
+        command: the command as the result states it.
+        tell: called with a text about each piece of work, for people who wait.
 
     Raises:
-        FedprivError: a part can't be run, for example because a ledger can't pay. A folder that
-            was made for it is not left behind.
+        FedprivError: a part can't be run, for example because a ledger can't pay. A folder that was
+            made for the audit is then removed if it is empty.
     """
     started, config, parts_found = datetime.now(UTC), subject.config, list[Part]()
     folder.mkdir(parents=True, exist_ok=True)

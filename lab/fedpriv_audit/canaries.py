@@ -1,4 +1,4 @@
-"""Made-up records to look for: with a secret each, or of nothing but random words."""
+"""Made-up records to look for. Each has a secret, or is nothing but random words."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LETTERS = 8  # of a secret
+LETTERS = 8  # letters of a secret
 
 
 @dataclass(frozen=True)
 class Canary:
-    """A record with a secret, inserted so many times, and others with secrets never inserted."""
+    """A record with a secret, inserted `times` times, and other secrets that are never inserted."""
 
     prompt: str
     secret: str
@@ -21,10 +21,12 @@ class Canary:
 
 
 def canaries(candidates: int, times: Sequence[int], seed: str = "canaries") -> list[Canary]:
-    """Make canaries, each with so many secrets, its own among them; a seed makes the same ones.
+    """Make canaries with `candidates` secrets each, their own among them.
+
+    A seed makes the same ones.
 
     Args:
-        times: how often each is inserted.
+        times: how often each canary is inserted.
     """
     draw = random.Random(seed)
     found = []

@@ -1,4 +1,4 @@
-"""`fedpriv audit`: what is attacked, how hard, and what came out."""
+"""`fedpriv audit`: what is attacked, how hard, and with what result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model gives away of a canary's secret: exposure, and likeness of what it tells.
+"""What a model gives away about a canary's secret: its exposure, and how alike the model's text is.
 
 Source:
     Carlini et al., "The Secret Sharer: Evaluating and Testing Unintended Memorization in Neural
@@ -18,18 +18,20 @@ DRAWS = 100_000
 
 
 def exposure(scores: Scores) -> float:
-    """Return the exposure of the first, in bits: how early an attacker comes to it; ties half.
+    """Return the exposure of the first score in bits: how early an attacker comes to it.
+
+    A tie counts half.
 
     Args:
-        scores: (n,) higher for what the model finds likelier, the secret's own first.
+        scores: (n,) higher for what the model finds likelier. The secret's own score is the first.
     """
     return math.log2(len(scores) / float(rankdata(-scores)[0]))
 
 
 def by_chance(mean: float, canaries: int, candidates: int, seed: int = 0) -> float:
-    """Return the chance of so high a mean exposure, or a higher one, if no secret was ever seen.
+    """Return the chance of a mean exposure at least this high if no secret was ever seen.
 
-    Each rank is then as likely as the others. Computed by Monte Carlo, and never 0.
+    Each rank is then equally likely. Computed by Monte Carlo, and never 0.
     """
     ranks = np.random.default_rng(seed).integers(1, candidates + 1, (DRAWS, canaries))
     means = np.log2(candidates / ranks).mean(1)
@@ -42,7 +44,7 @@ def expected_by_chance(candidates: int) -> float:
 
 
 def jaccard(secret: str, told: str, count: int = 3) -> float:
-    """Return the Jaccard index of runs of letters in a secret and in `told`, cut to its length."""
+    """Return the Jaccard index of letter runs in a secret and in `told`, cut to its length."""
     one, other = (
         {text[start : start + count] for start in range(len(text) - count + 1)}
         for text in (secret, told.strip()[: len(secret)])

@@ -1,4 +1,4 @@
-"""`fedpriv.audit`: attacks on the code that is installed, as a function."""
+"""`fedpriv.audit`: attacks on the installed code, as a function."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def audit(
 ) -> Audit:
     """Attack a federation: measure what an attacker could tell, and if a fault would be seen.
 
-    It takes from minutes to hours; `fedpriv audit` has options for the size of each part.
+    It takes from minutes to hours. `fedpriv audit` has options for the size of each part.
 
     Args:
         job: a federation file, a job that `load_job` made, or None for the four hospitals of the
             package.
         overrides: ``a.b=value`` texts for the keys of a file.
-        run: a finished run in place of a job: its settings and its adapter are audited.
-        parts: which attacks.
-        quick: all of them at their smallest.
-        seed: of canaries and coins; never of noise.
-        out: folder for audit.json; of a run it is the run's own.
+        run: a finished run in place of a job. Its settings and its adapter are audited.
+        parts: the attacks to run.
+        quick: run all attacks at their smallest.
+        seed: seed of canaries and coins, never of noise.
+        out: folder for audit.json. For a run it is the run's own folder.
 
     Returns:
-        What audit.json holds. It is good if it `holds`, no attack having broken the claim, and is
-        `sound`, every twin with less noise having been caught.
+        What audit.json holds. The result is good if it `holds` (no attack broke the claim) and is
+        `sound` (every twin with less noise was caught).
 
     Raises:
-        ConfigError: a setting that can't be used.
+        ConfigError: a setting can't be used.
         RunError: there is no finished run.
 
     Privacy:
-        As of `fedpriv audit`: what needs records that are not public is charged to their ledgers,
+        As for `fedpriv audit`: what needs records that are not public is charged to their ledgers,
         or refused.
     """
     set_environment()

@@ -1,8 +1,9 @@
-"""A site of made-up records, asked for job after job by a server that wants to know who is in it.
+"""A site of made-up records. The server asks it for job after job, to learn who is in it.
 
-It is a `Site` as any, with a ledger that takes any number of jobs: what is audited is what it does,
-not how often it may. The server knows every record that could be there and sends the values it
-likes: always the same ones, random, with which the gradients of different texts differ most.
+It is an ordinary `Site`, with a ledger that takes any number of jobs. The audit tests what the site
+does, not how often it may do so. The server knows every record that could be there and sends values
+of its choice. They are always the same ones, and random, because then the gradients of different
+texts differ most.
 """
 
 from __future__ import annotations
@@ -39,18 +40,19 @@ from fedpriv_client.site import Site
 from fedpriv_simulation.sites import Sites
 
 Values = npt.NDArray[np.float64]
-CLIP = 1e-3  # less than any record's gradient, so that a canary is as long as it may be
-SPREAD = 0.2  # of the trained values; those before training have a lora_B of 0, and no way to A
+CLIP = 1e-3  # less than any record's gradient, so that a canary has the greatest allowed length
+SPREAD = 0.2  # spread of the trained values; before training lora_B is 0, and no gradient reaches A
 ROOM = 2 << 30  # bytes that sites may need, with all that they released
-PUBLIC = ("fever and chills", "no pain", "a cough")  # a synthetic set, for a method with one
+PUBLIC = ("fever and chills", "no pain", "a cough")  # a synthetic set, for a method that needs one
 
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """A job of the audit's own: few steps, and so much noise that they cost ε at δ.
+    """A job of the audit's own: few steps, with the noise that makes them cost ε at δ.
 
     Attributes:
-        local: private steps that the site takes by itself in a round; all rounds have as many.
+        local: private steps that the site takes by itself in a round. All rounds have the same
+            number.
     """
 
     epsilon: float
@@ -60,13 +62,13 @@ class AuditPlan:
     local: int = 1
 
     def in_rounds_of(self, sync: int) -> AuditPlan:
-        """Return the plan with `sync` local steps a round, or all its steps if it has fewer."""
+        """Return the plan with `sync` local steps a round, or with fewer if it has fewer steps."""
         local = min(sync, self.steps)
         return replace(self, local=local, steps=self.steps // local * local)
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """σ of the claim."""
+        """Return σ of the claim."""
         return calibrate_noise(self.epsilon, self.delta, self.sample_rate, self.steps)
 
     def epsilon_with(self, share: float) -> float:
@@ -78,13 +80,13 @@ class AuditPlan:
 
 
 class Server:
-    """What the auditing server proposes, and what it can compute of a record it knows.
+    """Propose the audit's jobs, and compute what a known record adds to a sum.
 
     Args:
-        config: the federation's: its model, method, numerics and wire format are audited.
+        config: the federation's job. Its model, method, numerics and wire format are audited.
 
     Attributes:
-        change: the synthetic set, for a method that has one. A release is then coefficients in a
+        change: the synthetic set, for a method that has one. A release then holds coefficients of a
             small set, which can't tell many records apart.
     """
 
@@ -117,7 +119,7 @@ class Server:
         return propose(asked, job_id=job, base=self.base, begin=self.begin, vector=self._vector)
 
     def vectors(self, texts: list[str]) -> Values:
-        """Return what each record adds to a sum if sampled, (len(texts), K), before the noise."""
+        """Return what each sampled record adds to a sum before the noise, (len(texts), K)."""
         proposal = self.proposal("known", 1.0)
         found = []
         with self.pool.borrow(self.recipe) as worker:
@@ -136,13 +138,13 @@ class Server:
         return np.stack(found)
 
     def releases(self, site: Site, job: str, noise_share: float) -> tuple[list[Values], float]:
-        """Return what a whole job of a new name releases, and σ of the plan it was committed to.
+        """Return what a whole job of a new name releases, and σ of the plan in the ledger.
 
-        That is a sum for each round; the move of a round with several steps is taken back to the
-        sum of all of them.
+        There is one sum for each round. In a round with several steps the site sends a move, which
+        is turned back into the sum of all steps.
 
         Args:
-            noise_share: share of the claim's noise; the site grants it.
+            noise_share: share of the claim's noise. The site grants it.
         """
         proposal, change = self.proposal(job, noise_share), self.change
         site.consider(proposal)
@@ -153,7 +155,7 @@ class Server:
             answer = site.step(asked, self.values, change)
             assert isinstance(answer, tuple)  # no job of the audit is a secure sum
             values = answer[1].values.astype(np.float64)
-            if proposal.local is not None:  # each step moved by its sum over what it expected
+            if proposal.local is not None:  # each step moved by its sum over the expected batch
                 values *= proposal.privacy.sample_rate * terms.declared_size
             found.append(values)
         plan = site.ledger.plan(job)
@@ -162,7 +164,7 @@ class Server:
 
 
 def scratch() -> Path | None:
-    """Return a folder in memory with room for made-up sites; None, the usual folder, without one.
+    """Return a folder in memory with room for made-up sites. None means the usual temporary folder.
 
     The sites' ledgers wait for the disk several times a step. They pay for nobody, and need not
     outlive a crash.
@@ -177,7 +179,7 @@ def made_up_site(server: Server, folder: Path, texts: list[str], declared: int) 
     """Open a site with these texts as its records, in a new folder.
 
     Args:
-        declared: its declared size, above 1 / δ at least.
+        declared: the site's declared size, above 1 / δ.
     """
     folder.mkdir(parents=True)
     data = folder / "records.jsonl"
@@ -218,7 +220,7 @@ def _with_plan(config: JobConfig, plan: AuditPlan) -> JobConfig:
             "data": config.data.model_copy(update={"columns": columns}),
             "privacy": config.privacy.model_copy(update=privacy),
             "synthetic": synthetic,
-            # With these a round of local steps moves by all that they released.
+            # With these settings a round of local steps moves by all that the steps released.
             "optimizer": OptimizerSection(name="sgd", lr=1.0),
             "denoise": DenoiseSection(),
             "evaluation": config.evaluation.model_copy(update={"sites": None}),

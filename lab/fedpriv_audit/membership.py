@@ -1,14 +1,14 @@
 """Membership inference: scores that are fair to easy and to hard records, and what they tell.
 
-A loss by itself says more of a record than of its membership. So the loss is held against what it
-would be had the record not been trained on: with the base model, or with *reference* models that
-were trained on other halves of the same records.
+A loss by itself says more about a record than about its membership. So the loss is compared with
+what it would be if the record had not been trained on. That is estimated with the base model, or
+with *reference* models that were trained on other halves of the same records.
 
 Source:
     Watson et al., "On the Importance of Difficulty Calibration in Membership Inference Attacks",
     ICLR 2022; Carlini et al., "Membership Inference Attacks From First Principles", IEEE S&P 2022
-    (LiRA, of which this is the offline form with one variance for all records, which is theirs for
-    few references, too), and their measure: true positives at a low false positive rate.
+    (LiRA). This is its offline form with one variance for all records, which the authors use for
+    few references, too. Their measure is the true positives at a low false positive rate.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ RESAMPLES = 1000
 def against_references(fallen: Scores, inside: Coins) -> Scores:
     """Subtract from each fall what other models say it would be without the record: (K, N).
 
-    That is the mean over the other models that were not trained on the record, and with the weight
-    of one more model the mean over all records: with one or two references that is nearer to the
-    truth than either mean, and there may be no reference.
+    The estimate is the mean over the other models that were not trained on the record. The mean
+    over all records joins it with the weight of one more model. With one or two references that is
+    nearer to the truth than either mean, and there may be no reference at all.
 
     Args:
         fallen: (K, N) how far each model's loss on each record fell from the base model's.
-        inside: (K, N) which model was trained on which record, by independent coins. A model's own
-            coins are not used for its row.
+        inside: (K, N) which model was trained on which record, by independent coins. The row of a
+            model does not use that model's own coins.
     """
     scores = np.empty_like(fallen)
     for target in range(len(fallen)):
@@ -53,9 +53,10 @@ def against_references(fallen: Scores, inside: Coins) -> Scores:
 
 
 def area(scores: Scores, inside: Coins) -> float:
-    """Return P(score of a member > score of another), ties half: the area under the ROC curve.
+    """Return the area under the ROC curve: P(score of a member > score of another), ties half.
 
-    There have to be members and others. The Mann-Whitney statistic (Hanley & McNeil 1982).
+    There have to be members and others. Computed by the Mann-Whitney statistic (Hanley & McNeil
+    1982).
     """
     ranks, members = rankdata(scores), int(inside.sum())
     above = float(ranks[inside].sum()) - members * (members + 1) / 2
@@ -65,14 +66,14 @@ def area(scores: Scores, inside: Coins) -> float:
 def interval(
     measure: Callable[[Scores, Coins], float], scores: Scores, inside: Coins
 ) -> tuple[float, float]:
-    """Bound a measure, with `CONFIDENCE`, by drawing records again, with all scores of each.
+    """Bound a measure with `CONFIDENCE`, by resampling records together with all their scores.
 
-    The percentile bootstrap over records, because scores of one record under several models
+    This is the percentile bootstrap over records, because scores of one record under several models
     depend on each other.
 
     Args:
-        scores: (K, N), or (N,) of one model.
-        inside: of the same shape.
+        scores: (K, N), or (N,) for one model.
+        inside: members, in the same shape.
 
     Raises:
         ValueError: there are no members, or no others.
@@ -92,15 +93,15 @@ def interval(
 
 
 def true_positives(scores: Scores, inside: Coins, false_rate: float) -> tuple[float, float, float]:
-    """Return the share of members found when at most `false_rate` of the others is accused.
+    """Return the share of members found when at most `false_rate` of the others are accused.
 
     Returns:
-        The share, and bounds of Clopper and Pearson on it at the threshold that was used, with
+        The share, and Clopper-Pearson bounds on it at the threshold that was used, with
         `CONFIDENCE`.
     """
     others = np.sort(scores[~inside])
     allowed = math.floor(false_rate * len(others))
-    threshold = others[len(others) - 1 - allowed]  # so many are beyond it, or fewer
+    threshold = others[len(others) - 1 - allowed]  # at most `allowed` others are beyond it
     members = scores[inside]
     hits = int((members > threshold).sum())
     low, high = clopper_pearson(hits, len(members), (1 - CONFIDENCE) / 2)

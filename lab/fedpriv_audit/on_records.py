@@ -2,8 +2,9 @@
 
 Privacy
     Models are trained on halves of records, and with less noise, only where the records are public.
-    On private ones a single run is made as any other, paid for by each site's ledger, and looked at
-    for canaries alone: what is computed from its adapter and made-up texts costs no more.
+    On private records a single run is made as any other, and each site's ledger pays for it. The
+    attack on it looks for canaries alone: what is computed from its adapter and made-up texts costs
+    no more.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ NOT_PUBLIC = (
 
 @dataclass
 class RecordsAudit:
-    """Trains models, as far as the records allow it, and attacks them.
+    """Train models, as far as the records allow it, and attack them.
 
     Attributes:
-        config: of `for_audit`.
-        run: whose adapter is attacked, too, if one is.
+        config: the job, from `for_audit`.
+        run: a run whose adapter is attacked, too, or None.
         refused: what was not run, and why.
         charged: what each site's ledger has spent on the run on private records.
         trained_without_noise: whether any model was trained with less noise than is claimed.
@@ -73,13 +74,14 @@ class RecordsAudit:
     _worlds: dict[PartName, list[World]] = field(default_factory=dict)
 
     def parts(self, wanted: Collection[str], folder: Path) -> list[Part]:
-        """Run those of membership and exposure that are wanted and may be run, on the same models.
+        """Run membership and exposure on the same models, as far as they are wanted and allowed.
 
         Args:
             folder: where the run on private records is made, and stays.
 
         Raises:
-            FedprivError: as `simulate`; a ledger can't pay, or did for an earlier audit there.
+            FedprivError: as for `simulate`. A ledger can't pay, or it paid for an earlier audit in
+                this folder.
         """
         names: tuple[PartName, ...] = ("membership", "exposure")
         self._worlds = {name: [] for name in names if name in wanted and self._may(name)}
@@ -91,7 +93,7 @@ class RecordsAudit:
             claim, count = self._on_public(units), min(len(units), self.size.records)
         else:
             claim, count = self._on_private(units, folder), None
-        # How long private records took depends on who was sampled (law 19).
+        # The time that private records took depends on who was sampled (law 19).
         took = time.monotonic() - clock
         size, privacy = self.size, self.config.privacy
         settings = {
@@ -116,7 +118,7 @@ class RecordsAudit:
         ]
 
     def _may(self, name: str) -> bool:
-        """Tell whether a part may be run; note why not."""
+        """Tell whether a part may be run. If not, note why."""
         config, why = self.config, None
         if any(site.data is None for site in config.sites):
             why = AWAY
@@ -129,7 +131,7 @@ class RecordsAudit:
         return why is None
 
     def _on_public(self, units: list[AuditedUnit]) -> float:
-        """Train and attack models of halves of some units, in all worlds; return the claim."""
+        """Train models on halves of some units in all worlds, and attack them. Return the claim."""
         config, size, claim = self.config, self.size, 0.0
         some = chosen(units, size.records, size.seed)
         for name, share in size.worlds:
@@ -143,7 +145,7 @@ class RecordsAudit:
         return claim
 
     def _on_private(self, units: list[AuditedUnit], folder: Path) -> float:
-        """Make and attack one run on all records, which ledgers pay for; return the claim."""
+        """Make one run on all records, which ledgers pay for, and attack it. Return the claim."""
         for twin in (name for name, share in self.size.worlds if share != 1):
             self.refused.append(Refused(what=f"exposure, {twin}", why=NOT_PUBLIC))
         place = folder / RUN
@@ -178,7 +180,7 @@ class RecordsAudit:
     def _of_the_run(
         self, run: RunDirectory, worker: Worker, references: Trained, units: list[AuditedUnit]
     ) -> World:
-        """Attack a run's adapter: its training units against the records it was evaluated on."""
+        """Attack a run's adapter: compare its training units with records it was evaluated on."""
         others = self._evaluated_on()
         attacker = Attacker(worker, spec_of(self.config), [*units, *others])
         fallen = attacker.fallen([*references.values, trained_values(run)])
@@ -190,7 +192,7 @@ class RecordsAudit:
         return run_world(scores, attacker.base, members, epsilon)
 
     def _evaluated_on(self) -> list[AuditedUnit]:
-        """Read the records by which the coordinator evaluates, each as a unit."""
+        """Read the records on which the coordinator evaluates, each as a unit."""
         config = self.config
         with tempfile.TemporaryDirectory() as cache:
             records = read_records(

@@ -1,11 +1,10 @@
 """A lower bound on ε from one training run with many canaries, each in or out by a coin.
 
-An auditor guesses the coins of the canaries with the most and the least extreme scores, and
-leaves the others alone. Under (ε, δ)-DP for adding or removing one canary nobody has many of
-the guesses right: without δ no more than randomised response with that ε would.
+An auditor guesses the coins of the canaries with the most extreme scores at both ends, and makes no
+guess about the others. Under (ε, δ)-DP for adding or removing one canary, nobody has many of the
+guesses right. Without δ, no more are right than randomised response with that ε would get right.
 
 Source:
-    Steinke, Nasr & Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023,
     Theorem 5.2 and its corollary for guesses that are right, wrong, or left out.
 """
 
@@ -24,18 +23,18 @@ from fedpriv_audit.two_worlds import CONFIDENCE
 
 Scores = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]
-MOST = 50.0  # beyond, no number of guesses tells one ε from the next
-SHARES = (0.05, 0.1, 0.2, 0.5)  # of the canaries that are guessed
+MOST = 50.0  # beyond it, no number of guesses tells one ε from the next
+SHARES = (0.05, 0.1, 0.2, 0.5)  # shares of the canaries that are guessed
 
 
 @dataclass(frozen=True)
 class OneRun:
-    """What one run told.
+    """Hold what one run told.
 
     Attributes:
         epsilon_lower: the bound, at least 0.
-        guesses: how many coins were guessed, of the share that gave the bound.
-        correct: how many of them rightly.
+        guesses: how many coins were guessed, at the share that gave the bound.
+        correct: how many of these guesses were right.
     """
 
     epsilon_lower: float
@@ -44,14 +43,15 @@ class OneRun:
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Bound the chance of at least so many correct guesses under (ε, δ)-DP from above.
+    """Bound from above the chance of at least `correct` right guesses under (ε, δ)-DP.
 
     With f(v) = P[Binomial(guesses, e^ε / (1 + e^ε)) ≥ v] the bound is
 
         f(v) + 2 m δ max over i = 1, 2, … of (f(v - i) - f(v)) / i.
 
     Args:
-        canaries: m, all of them, guessed or not; each in with a chance of one half.
+        canaries: m, the number of all canaries, guessed or not. Each is in with a chance of one
+            half.
     """
     right = float(expit(epsilon))
     reached = float(binom.sf(correct - 1, guesses, right))
@@ -63,7 +63,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
 
 def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:
-    """Return the largest ε that so many correct guesses rule out, 0 if they rule out none.
+    """Return the largest ε that this many correct guesses rule out, or 0 if they rule out none.
 
     Args:
         error: the greatest chance that the bound is wrong.
@@ -86,15 +86,16 @@ def audit(
     confidence: float = CONFIDENCE,
     shares: Sequence[float] = SHARES,
 ) -> OneRun:
-    """Return the best bound over several shares of guesses, which share the error among them.
+    """Return the best bound over several shares of guesses. The shares divide the error among them.
 
-    Half of the guesses say "in", for the highest scores; the others "out", for the lowest.
+    Half of the guesses say "in", for the highest scores. The others say "out", for the lowest.
 
     Args:
-        scores: (m,) of the canaries, higher for "in"; computed without the coins of this run.
+        scores: (m,) scores of the canaries, higher for "in", computed without the coins of this
+            run.
         inside: (m,) which coins fell on "in".
         confidence: the chance that the bound is right.
-        shares: shares of the canaries to guess, stated before anybody looked.
+        shares: shares of the canaries to guess, fixed before anybody looked at the scores.
     """
     order, error = np.argsort(scores, kind="stable"), (1 - confidence) / len(shares)
     found = []

@@ -1,9 +1,9 @@
-"""A canary that is at a site or is not: the best test there is of whether the site keeps its claim.
+"""Audit with one canary, at a site or not: the best test of whether the site keeps its claim.
 
-All other records are blank and add nothing. So the server knows for each release the vector v that
-the canary adds if it is sampled, and its best test of the two worlds, the likelihood ratio, is
-known exactly. A bound on ε from below holds for whatever is really done between `Site.consider` and
-the releases of `Site.step`: sampling, clipping, noise, rounding, and who pays.
+All other records are blank and add nothing. So for each release the server knows the vector v that
+the canary adds if it is sampled. Its best test of the two worlds, the likelihood ratio, is then
+known exactly. A lower bound on ε holds for all that really happens between `Site.consider` and the
+releases of `Site.step`: sampling, clipping, noise, rounding, and payment.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PipelineSize:
-    """The claim, and how many jobs are run in each of the two worlds, by their share of the noise.
+    """Hold the claim, and for each world its share of the noise and its number of jobs.
 
-    Half of the noise takes most jobs to be caught.
+    The jobs run once with the canary and once without. A twin with half of the noise takes the most
+    jobs to catch.
     """
 
     worlds: tuple[tuple[WorldName, float, int], ...]
@@ -41,17 +42,17 @@ class PipelineSize:
 
     @classmethod
     def of(cls, jobs: int) -> PipelineSize:
-        """So many as claimed, and twins to go with them."""
+        """Return `jobs` jobs as claimed, and twins to go with them."""
         return cls((("as-claimed", 1.0, jobs), ("half-noise", 0.5, 2 * jobs), TENTH))
 
 
 def two_worlds(
     server: Server, folder: Path, canary: Values, jobs: int, noise_share: float = 1.0
 ) -> tuple[Scores, Scores]:
-    """Return the log likelihood ratios of jobs of a site with the canary, and of a site without.
+    """Return the log likelihood ratios of jobs at a site with the canary, and at a site without it.
 
     Args:
-        folder: where the sites are made; they are removed.
+        folder: where the sites are made. They are removed afterwards.
         canary: what the canary adds to a sum when it is sampled, (K,).
         noise_share: share of the noise that the claim asks for.
     """
@@ -70,14 +71,16 @@ def two_worlds(
 
 
 def log_ratio(released: list[Values], canary: Values, plan: AuditPlan, spread: float) -> float:
-    """Return the log ratio of releases: with the canary, sampled or not in each step, over without.
+    """Return the log likelihood ratio of releases: with the canary over without it.
+
+    With the canary, each step samples it or not.
 
     Args:
         released: the sum over the steps of each round.
         spread: standard deviation of the noise in one step's sum.
     """
     square, ratio = float(canary @ canary), 0.0
-    times = np.arange(plan.local + 1)  # that it was sampled in a round
+    times = np.arange(plan.local + 1)  # how often the canary may be sampled in a round
     chance = binom.logpmf(times, plan.local, plan.sample_rate)
     for value in released:
         along = float(value @ canary)
@@ -89,13 +92,13 @@ def log_ratio(released: list[Values], canary: Values, plan: AuditPlan, spread: f
 def audit_pipeline(
     server: Server, folder: Path, size: PipelineSize, tell: Tell = lambda text: None
 ) -> Part:
-    """Audit the claim of `server.plan`, and twins with less noise, held to the same claim.
+    """Audit the claim of `server.plan`, and hold twins with less noise to the same claim.
 
     Args:
-        folder: where the two sites are made, which hold made-up records alone.
+        folder: where the two sites are made. They hold made-up records alone.
 
     Privacy:
-        No record of anybody is read.
+        Nobody's record is read.
     """
     started, plan, worlds = time.monotonic(), server.plan, []
     canary = server.vectors([CANARY])[0]
@@ -123,11 +126,11 @@ def audit_pipeline(
 def part_of(
     name: PartName, plan: AuditPlan, worlds: Sequence[World], started: float, **settings: float
 ) -> Part:
-    """Return the part that held worlds to the claim of a plan.
+    """Return the part of an audit that held worlds to the claim of a plan.
 
     Args:
-        started: by the monotonic clock.
-        settings: besides those of the plan.
+        started: start time by the monotonic clock.
+        settings: settings to state besides those of the plan.
     """
     of_plan = {name: getattr(plan, name) for name in ("sample_rate", "steps", "noise_multiplier")}
     return Part(
@@ -142,7 +145,10 @@ def part_of(
 
 
 def _distance(inside: Scores, outside: Scores) -> Measure:
-    """Measure how far apart the scores of the two worlds are; a test that tells nothing shows."""
+    """Measure how far apart the scores of the two worlds are.
+
+    So a test that tells nothing is seen.
+    """
     spread = float(np.hypot(inside.std(), outside.std())) or 1.0
     return Measure(
         name="deviations between the worlds",

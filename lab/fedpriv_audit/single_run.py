@@ -1,7 +1,8 @@
-"""Many canaries at one site, each there or not by a coin, and one job that tries to tell.
+"""Many canaries at one site, each there or not by a coin, and one job that tries to tell which.
 
-The server knows all of them and the vector that each adds. From the mean of all releases it takes
-the best linear estimate of the coins, in which the others' vectors are accounted for, and guesses.
+The server knows all canaries and the vector that each adds. From the mean of all releases it takes
+the best linear estimate of the coins, which accounts for the other canaries' vectors. Then it
+guesses.
 
 Privacy
     The site holds made-up texts alone.
@@ -22,23 +23,23 @@ from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_
 from fedpriv_audit.one_run import Coins, audit
 from fedpriv_audit.pipeline import Tell, part_of
 
-# Worlds by their share of the noise.
+# Each world has a name and a share of the noise.
 AS_CLAIMED: tuple[WorldName, float] = ("as-claimed", 1.0)
 HALF: tuple[WorldName, float] = ("half-noise", 0.5)
-WORDS = 4  # of a canary
+WORDS = 4  # words of a canary
 
 
 def one_run_plan(canaries: int) -> AuditPlan:
-    """Plan every canary in every step, with δ as small as the bound needs for so many canaries."""
+    """Plan steps that each sample every canary, with the small δ that this many canaries need."""
     return AuditPlan(epsilon=1.0, delta=0.1 / canaries, sample_rate=1.0, steps=4)
 
 
 @dataclass(frozen=True)
 class OneRunSize:
-    """How many canaries, of which half are in, and by what share of the noise.
+    """Hold the number of canaries, about half of which are in, and the noise share of each world.
 
-    One run proves about half of what its noise costs, so it can't tell half of the noise from all
-    of it, and does not have to.
+    One run proves about half of the ε that its noise costs. So it can't tell half of the noise from
+    all of it, and does not have to.
     """
 
     canaries: int = 1000
@@ -49,9 +50,9 @@ class OneRunSize:
 def audit_one_run(
     server: Server, folder: Path, size: OneRunSize, tell: Tell = lambda text: None
 ) -> Part:
-    """Audit the claim of `server.plan`, and twins with less noise, held to the same claim.
+    """Audit the claim of `server.plan`, and hold twins with less noise to the same claim.
 
-    Each of them is one run with coins of its own; `server.plan` should be `one_run_plan`.
+    Each world is one run with coins of its own. `server.plan` should be `one_run_plan`.
     """
     started, plan, worlds = time.monotonic(), server.plan, []
     texts = random_texts(size.canaries, WORDS, f"one run {size.seed}")
@@ -73,12 +74,13 @@ def audit_one_run(
 
 
 def estimate(vectors: Values, gram: Values, mean: Values, deviation: float) -> Values:
-    """Return the best linear estimate of who is in, (m,), less one half.
+    """Return the best linear estimate of who is in, (m,), minus one half.
 
-    It estimates coins x, each 0 or 1 with equal chance, from Σ x_i v_i seen through Gaussian noise.
+    It estimates the coins x, each 0 or 1 with equal chance, from Σ x_i v_i seen through Gaussian
+    noise.
 
     Args:
-        vectors: (m, K) v_i of each canary; `gram` holds their products (m, m).
+        vectors: (m, K) the vector v_i of each canary. `gram` holds their products (m, m).
         mean: (K,) the noisy sum that was seen.
         deviation: standard deviation of the noise in each value.
     """

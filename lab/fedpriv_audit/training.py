@@ -26,22 +26,23 @@ from fedpriv_comparison.trial import trained_values
 from fedpriv_server.own_records import spec_of
 from fedpriv_simulation.simulate import simulate
 
-TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # that each canary is inserted
-EVALUATED = 8  # records, by which nobody looks at the models of an audit
-SMALLEST = 2  # units that a site is told to have, at least
+TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # how often each canary is inserted
+EVALUATED = 8  # records that evaluate the models of an audit; nobody looks at the result
+SMALLEST = 2  # the least size that a site declares, in units
 
 
 @dataclass(frozen=True)
 class TrainingSize:
-    """How much is trained.
+    """Hold how much is trained.
 
     Attributes:
-        records: units of all sites together, each model being trained on half of them by coins.
-        models: in each world; each is the others' reference.
-        rounds: of a job; None for those of the federation.
+        records: units of all sites together. Each model is trained on half of them, by coins.
+        models: models in each world. Each is a reference for the others.
+        rounds: rounds of a job, or None for those of the federation.
         candidates: secrets among which a canary's own is looked for.
-        longer: times as many steps without noise, in which a model learns records by heart.
-        worlds: by their share of the noise.
+        longer: how many times as many steps run without noise, so that a model learns records by
+            heart.
+        worlds: name and share of the noise of each world.
     """
 
     records: int = 160
@@ -55,13 +56,13 @@ class TrainingSize:
 
 @dataclass(frozen=True)
 class Trained:
-    """Models of one world.
+    """Hold the models of one world.
 
     Attributes:
-        values: (P,) of each model.
-        inside: (K, N) which unit each was trained on.
-        canaries: of each model.
-        epsilon: the largest that a site committed to for a model; None without noise.
+        values: (P,) trained values of each model.
+        inside: (K, N) which unit each model was trained on.
+        canaries: canaries of each model.
+        epsilon: the largest ε that a site committed to for a model; None without noise.
         charged: what each site's ledger has spent, where ledgers outlive the audit.
     """
 
@@ -83,7 +84,7 @@ def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
 
 
 def with_noise(config: JobConfig, share: float) -> JobConfig:
-    """Return the same job with a share of the noise, as an ε that leads to it at each site."""
+    """Return the same job with a share of the noise, set by the ε that leads to it at each site."""
     if share == 1:
         return config
     privacy = config.privacy
@@ -111,16 +112,16 @@ def trained_on_halves(
     folder: Path,
     pool: WorkerPool,
 ) -> Trained:
-    """Train models, each on half of the units by independent coins, and on canaries of its own.
+    """Train models, each on half of the units by independent coins and on canaries of its own.
 
     Args:
         config: from `for_audit`, with public records.
-        world: the world's name, by which coins and canaries differ from another's.
-        share: share of the noise; 0 trains without clipping and noise, for longer.
-        folder: for files of records and runs, which are removed.
+        world: the world's name. Each world has coins and canaries of its own.
+        share: share of the noise. With 0, training runs longer and has no clipping and no noise.
+        folder: folder for files of records and for runs. They are removed.
 
     Raises:
-        FedprivError: as `simulate`.
+        FedprivError: as for `simulate`.
     """
     assert config.job.data_is_public
     number = sum(world.encode())
@@ -150,14 +151,14 @@ def trained_on_all(
     """Train one model on all records and canaries, in a run that each site's ledger pays for.
 
     Args:
-        folder: folder of the run, which stays there; the files of records are removed.
+        folder: folder of the run, which stays there. The files of records are removed.
 
     Raises:
-        FedprivError: as `simulate`; a ledger that can't pay for it refuses.
+        FedprivError: as for `simulate`. A ledger that can't pay refuses.
 
     Privacy:
-        What leaves a site is what leaves it in any run of the job, and paid for in the same way.
-        The canaries are made up; nothing else of the records is looked at.
+        What leaves a site is what leaves it in any run of the job, and is paid for in the same way.
+        The canaries are made up, and nothing else of the records is looked at.
     """
     records = folder / "records"
     records.mkdir(mode=0o700, parents=True)
@@ -192,7 +193,7 @@ def _by_site(
 
 
 def _half_sizes(config: JobConfig, units: list[AuditedUnit]) -> dict[str, int]:
-    """Return the size that each site declares; it is not counted from the half that a coin made."""
+    """Return the size that each site declares. It is not counted from the half that a coin made."""
     canaries = -(-sum(TIMES) // len(config.sites)) if can_hold_canaries(spec_of(config)) else 0
     return {
         site.name: max(SMALLEST, sum(unit.site == site.name for unit in units) // 2 + canaries)
@@ -206,11 +207,11 @@ def _with_records(
     folder: Path,
     sizes: Mapping[str, int] | None = None,
 ) -> JobConfig:
-    """Return the job with these records at the sites, in files of a folder.
+    """Return the job with these records at the sites, in files in a folder.
 
     Args:
-        sizes: sizes that the sites declare of public records, for which no ledger pays that
-            outlives the run. None leaves sizes and ledgers as the federation's file says.
+        sizes: sizes that the sites declare for public records. Then no ledger that outlives the run
+            pays. None leaves sizes and ledgers as the federation's file says.
     """
     sites = list[SiteSection]()
     for site in config.sites:
@@ -224,7 +225,7 @@ def _with_records(
 
 
 def _without_noise(config: JobConfig, size: TrainingSize, seed: int, pool: WorkerPool) -> Vector:
-    """Return the values after the same steps, and more of them, without clipping and noise."""
+    """Return the values after the same kind of steps, but more, without clipping and noise."""
     rounds = size.longer * config.job.rounds
     evaluation = config.evaluation.model_copy(update={"every": rounds})
     job = config.job.model_copy(update={"rounds": rounds})

@@ -15,15 +15,17 @@ from scipy.stats import beta
 Scores = npt.NDArray[np.float64]
 Counts = int | npt.NDArray[np.int64]
 CONFIDENCE = 0.95  # of every bound and interval of an audit
-THRESHOLDS = 200  # that are tried on the first half
-LEAST = 1e-12  # of a rate, so that its logarithm is finite
+THRESHOLDS = 200  # thresholds that are tried on the first half
+LEAST = 1e-12  # least value of a rate, so that its logarithm is finite
 
 
 def clopper_pearson(hits: Counts, trials: int, error: float) -> tuple[Scores, Scores]:
-    """Bound probabilities from below and above, each wrong with a chance of at most `error`.
+    """Bound probabilities from below and above.
+
+    Each bound is wrong with a chance of at most `error`.
 
     Args:
-        hits: hits in so many trials, one count or several.
+        hits: number of hits in `trials` trials, one count or several.
 
     Source:
         Clopper & Pearson, "The use of confidence or fiducial limits illustrated in the case of the
@@ -40,13 +42,13 @@ def epsilon_lower(
 ) -> tuple[float, float]:
     """Return a lower bound on ε at δ, and the threshold of the test that gave it.
 
-    A test says "inside" for a score beyond a threshold, on one side or the other. Its threshold is
-    chosen on the first half of the scores; on the second, bounds on its two error rates bound ε,
-    because (ε, δ)-DP allows a true positive rate of at most e^ε times the false one, plus δ.
+    A test says "inside" for a score beyond a threshold, on one side or the other. The threshold is
+    chosen on the first half of the scores. On the second half, bounds on the two error rates bound
+    ε, because (ε, δ)-DP allows a true positive rate of at most e^ε times the false one, plus δ.
 
     Args:
-        inside: one independent score of each run with the record; larger for "inside".
-        outside: the same of each run without it.
+        inside: one independent score of each run with the record, larger for "inside".
+        outside: the same for each run without the record.
         confidence: the chance that the bound is right.
 
     Returns:
@@ -69,12 +71,14 @@ def epsilon_lower(
 def _bounds(
     inside: Scores, outside: Scores, thresholds: Scores, sign: int, delta: float, error: float
 ) -> Scores:
-    """Bound ε by a test at each threshold; each of its two error rates is wrong that often.
+    """Bound ε by a test at each threshold.
+
+    Each of its two error rates is wrong with chance `error`.
 
     Args:
         sign: 1 for tests that say "inside" above the threshold, -1 for "outside" below it.
     """
-    if sign < 0:  # the false negatives of the one are the false positives of the other
+    if sign < 0:  # the false negatives of one test are the false positives of the other
         inside, outside = -outside, -inside
     beyond = sign * thresholds[:, None]
     hits, false = (inside >= beyond).sum(1), (outside >= beyond).sum(1)

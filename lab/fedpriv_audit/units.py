@@ -1,4 +1,4 @@
-"""The records of a federation's sites by unit, read to be divided anew, and canaries as records."""
+"""Read the records of sites by unit, to divide them anew, and make canaries into records."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from fedpriv_audit.canaries import Canary
 from fedpriv_server.own_records import read_site, written_columns
 
 Row = dict[str, Any]  # column → value
-TEXTS = ({"text"}, {"prompt", "completion"}, {"messages"})  # of which a canary can be made
+TEXTS = ({"text"}, {"prompt", "completion"}, {"messages"})  # columns that can hold a canary
 
 
 @dataclass(frozen=True)
 class AuditedUnit:
-    """A unit of a site: its rows, as they stand in a file of the site."""
+    """A site's unit: its rows, as they stand in the site's file."""
 
     site: str
     rows: tuple[Row, ...]
 
 
 def read_units(sites: Sites, spec: DataSpec) -> list[AuditedUnit]:
-    """Read all units of sites that train, prepared in this way.
+    """Read all units of the sites that train, prepared as `spec` says.
 
     Raises:
         DataError: see `read_site`.
 
     Privacy:
-        Private as the records are; a site's records are in clear text in a temporary folder while
-        they are read.
+        The result is as private as the records. A site's records are in clear text in a temporary
+        folder while they are read.
     """
     found = []
     for site in sites:
@@ -52,25 +52,28 @@ def read_units(sites: Sites, spec: DataSpec) -> list[AuditedUnit]:
 
 
 def chosen(units: list[AuditedUnit], count: int, seed: int) -> list[AuditedUnit]:
-    """So many of them at random, or all, in their order."""
+    """Choose `count` units at random, or all of them. Their order stays."""
     places = random.Random(seed).sample(range(len(units)), min(count, len(units)))
     return [units[place] for place in sorted(places)]
 
 
 def write_site(path: Path, rows: Iterable[Row]) -> None:
-    """Write a file of records that its owner alone can read."""
+    """Write a file of records that only its owner can read."""
     path.touch(mode=0o600)
     with path.open("w", encoding="utf-8") as stream:
         stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def can_hold_canaries(spec: DataSpec) -> bool:
-    """Tell whether the records are texts that a model learns to go on with."""
+    """Tell whether the records are texts that a model learns to continue."""
     return set(spec.columns) in TEXTS
 
 
 def canary_rows(spec: DataSpec, canary: Canary) -> list[Row]:
-    """Return a canary as often as it is inserted; each time it is a unit of its own."""
+    """Return the rows of a canary, one for each time that it is inserted.
+
+    Each row is its own unit.
+    """
     row = canary_row(spec, canary.prompt, canary.secret)
     if spec.unit == "record":
         return [row] * canary.times
@@ -79,7 +82,7 @@ def canary_rows(spec: DataSpec, canary: Canary) -> list[Row]:
 
 
 def canary_row(spec: DataSpec, prompt: str, secret: str) -> Row:
-    """Make a row of a prompt and what comes after it, in the federation's columns."""
+    """Make a row of a prompt and its continuation, in the federation's columns."""
     fields: Mapping[str, Any] = {
         "text": f"{prompt} {secret}.",
         "prompt": prompt,
@@ -93,7 +96,7 @@ def canary_row(spec: DataSpec, prompt: str, secret: str) -> Row:
 
 
 def examples_of(spec: DataSpec, rows: Iterable[Row], tokenizer: Any) -> list[Example]:
-    """Return what a model is trained on from these rows of one unit; this may be nothing."""
+    """Return what a model is trained on from these rows of one unit. This may be nothing."""
     found = list[Example]()
     for number, row in enumerate(rows, 1):
         record = {field: row[column] for field, column in spec.columns.items()}

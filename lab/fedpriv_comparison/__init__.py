@@ -1,4 +1,4 @@
-"""Methods side by side on public data: same records, same ε, each with settings of its own."""
+"""Compare methods on public data: the same records and ε, and settings chosen for each method."""
 
 from fedpriv.environment import set_environment
 

@@ -1,4 +1,4 @@
-"""`fedpriv compare`: what is asked, how long it will take, what came out."""
+"""`fedpriv compare`: what is asked, how long it will take, and what came out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All runs of a comparison. Settings are chosen on one part of the records, told of on another."""
+"""All runs of a comparison. Settings are chosen on some records, and results reported on others."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ TUNING_SHARE = 0.5  # of the evaluation records, where the file names none to ch
 
 @dataclass(frozen=True)
 class Comparison:
-    """What shall be run, as the federation file and the records were when it was made.
+    """Hold the runs to make, with the federation file and the records as they were at the start.
 
     Attributes:
-        configs: the job of each variant with each of its settings.
+        configs: the job for each variant with each of its settings.
         inputs: digests of what the jobs read.
         seeds: how many runs of each variant are reported.
-        tuning_seeds: how many runs each of its settings is judged by.
-        counts: units of the new sites that begin at outside ones; none where there is no such site.
-        left_out: the site that takes no part, of each run with one seed.
+        tuning_seeds: how many runs judge each of a variant's settings.
+        counts: numbers of units of the new sites that begin at outside sites; empty without outside
+            sites.
+        left_out: for each run with one seed, the site that takes no part, or None.
     """
 
     variants: tuple[Variant, ...]
@@ -61,14 +62,16 @@ class Comparison:
         """Make a comparison on a federation file.
 
         Args:
-            source: None is the embedded one.
-            overrides: KEY=VALUE for all runs.
-            held_out: share of the units of each site that has no `held_out` of its own.
-            new_sites: numbers of units that a new site trains on at each outside site, beside none.
-            leave_one_site_out: each site in turn takes no part. Runs of all choose the settings.
+            source: the federation file. None is the embedded one.
+            overrides: KEY=VALUE texts for all runs.
+            held_out: share of units to hold out at each site that has no `held_out` of its own.
+            new_sites: numbers of units that a new site trains on at each outside site, besides 0.
+            leave_one_site_out: let each site in turn take no part. The settings are chosen by runs
+                of all sites.
 
         Raises:
-            ConfigError: a run of it is not possible, or would be charged to private records.
+            ConfigError: a run of the comparison is not possible, or would be charged to private
+                records.
         """
         configs, inputs = {}, dict[str, str]()
         for variant, settings in ((one, settings) for one in variants for settings in one.grid):
@@ -79,7 +82,7 @@ class Comparison:
         left_out: tuple[str | None, ...] = (None,)
         if leave_one_site_out:
             left_out = tuple(site.name for site in config.sites)
-            for config in configs.values():  # what can't be a job is refused at once
+            for config in configs.values():  # refuse at once what can't be a job
                 without(config, config.sites[0].name)
         return cls(tuple(variants), configs, inputs, seeds, tuning_seeds, counts, left_out)
 
@@ -93,20 +96,23 @@ class Comparison:
         return config.model_copy(update={"job": config.job.model_copy(update={"seed": seed})})
 
     def trial(self, variant: Variant, settings: Settings, seed: int) -> Trial:
-        """Return one run of all that take part, to choose by: no outside site has a say."""
+        """Return one run of all sites that take part, to choose settings by.
+
+        Outside sites have no say.
+        """
         config = self.config(variant, settings, seed).model_copy(update={"outside": ()})
         return Trial(variant.method, variant.place, config, seed, self.inputs, variant.personal)
 
     def choices(self, variant: Variant) -> list[Trial]:
-        """Return the runs that choose a variant's settings; none where there is no choice."""
+        """Return the runs that choose a variant's settings, or none where there is no choice."""
         if len(variant.grid) == 1:
             return []
-        # Those that are reported count up from 1, these down from 0.
+        # Seeds of reported runs count up from 1, these count down from 0.
         seeds = [-number % (MAX_SEED + 1) for number in range(self.tuning_seeds)]
         return [self.trial(variant, settings, seed) for settings in variant.grid for seed in seeds]
 
     def reported(self, variant: Variant, settings: Settings) -> list[Trial]:
-        """Return the runs with the chosen settings; those of one seed are next to each other."""
+        """Return the runs with the chosen settings. Runs of one seed are next to each other."""
         return [
             replace(
                 self.trial(variant, settings, seed),
@@ -119,7 +125,7 @@ class Comparison:
 
     @property
     def runs(self) -> int:
-        """How many runs it takes in all."""
+        """Return how many runs the comparison takes in all."""
         reported = self.seeds * len(self.left_out)
         return sum(len(self.choices(one)) + reported for one in self.variants)
 
@@ -129,7 +135,8 @@ class Comparison:
         for variant in self.variants:
             tuned = [kept(trial, folder) for trial in self.choices(variant)]
             settings = _best(variant, _in_parts(tuned, self.tuning_seeds))
-            # Those of any settings are as many, and of settings to be chosen none is kept.
+            # All settings need the same number of runs. While settings are still to be chosen, none
+            # is kept.
             trials = self.reported(variant, settings or variant.grid[0])
             chosen = settings is not None and None not in tuned
             reported = [kept(trial, folder) if chosen else None for trial in trials]
@@ -150,7 +157,7 @@ def _job(
         problem = "every run would be charged to the records, and paired noise protects nobody"
         fix = "Compare on public records that are like yours."
         raise ConfigError(problem, file=source, key="job.data_is_public", value=False, fix=fix)
-    # Seeded runs pay nobody: each begins a ledger of its own, and no lasting one is touched.
+    # Seeded runs pay nobody. Each begins a ledger of its own, and no lasting ledger is touched.
     alone = {"ledger": None, "witness": None}
     sites = tuple(
         site.model_copy(update={**alone, "held_out": site.held_out or held_out})
@@ -163,7 +170,7 @@ def _job(
         problem = "is missing at every site, and a site's own training is tested on its own records"
         fix = "Add it to those that are to be tested, or --held-out 0.2 for every site."
         raise ConfigError(problem, file=source, key="sites.held_out", fix=fix)
-    # All is public, so nobody pays; and what is compared are last rounds.
+    # All records are public, so nobody pays. And the comparison is between last rounds.
     evaluation: dict[str, object] = {"sites": None, "stop_when_worse": False}
     if job.evaluation.tuning is None and not job.evaluation.tuning_share:
         evaluation["tuning_share"] = TUNING_SHARE
@@ -181,7 +188,7 @@ def _set_of(job: JobConfig, source: Path | None, method: str) -> SyntheticSectio
     """Return a file's synthetic set, for methods that use it.
 
     Raises:
-        ConfigError: there is none, or no warm start, and the method is nothing else.
+        ConfigError: the set or its warm start is missing, and the method is nothing else.
     """
     made_up = job.synthetic
     warm = made_up is not None and made_up.warm_start > 0
@@ -202,7 +209,7 @@ def _counts(
     """Return how many units the new sites have.
 
     Raises:
-        ConfigError: there is no outside site; or there are some, and each site is to be one.
+        ConfigError: there is no outside site, or there are some and each site is to be one in turn.
     """
     if in_turn and (job.outside or len(job.sites) < 2):
         has = f"names {len(job.outside)}" if job.outside else "has one site"
@@ -220,12 +227,12 @@ def _counts(
 
 @dataclass(frozen=True)
 class Row:
-    """What a variant came to.
+    """Hold the results of a variant.
 
     Attributes:
-        tuned: the runs of each of its settings on the tuning seeds; none where there is no choice.
-        settings: the chosen ones; None if no choice came to a loss.
-        results: of the chosen settings, by seed.
+        tuned: the runs of each of its settings on the tuning seeds; empty where there is no choice.
+        settings: the chosen settings; None if no settings came to a loss.
+        results: the results of the chosen settings, by seed.
     """
 
     variant: Variant
@@ -235,7 +242,10 @@ class Row:
 
     @property
     def at_the_edge(self) -> list[str]:
-        """Chosen settings beyond which the grid did not look, though there are numbers there."""
+        """Return the keys whose chosen number is at the end of its grid.
+
+        Nothing was tried beyond it.
+        """
         edges = []
         for chosen, *tried in zip(self.settings or (), *self.variant.grid, strict=False):
             key, _, value = chosen.partition("=")
@@ -247,10 +257,10 @@ class Row:
 
 
 def compare(comparison: Comparison, runner: Runner) -> list[Row]:
-    """Run what has not been run yet, and give all results.
+    """Run what has not been run yet, and return all results.
 
     Raises:
-        KeyboardInterrupt: with all finished runs kept.
+        KeyboardInterrupt: somebody stops it. All finished runs are kept.
     """
     variants = comparison.variants
     found = _by_variant(runner, {variant: comparison.choices(variant) for variant in variants})
@@ -279,9 +289,9 @@ def _in_parts(results: Sequence[T], count: int) -> list[Sequence[T]]:
 def _by_variant(
     runner: Runner, trials: Mapping[Variant, Sequence[Trial]]
 ) -> dict[Variant, list[Result]]:
-    """Run trials, those with one seed together: they have one model.
+    """Run trials. Those with one seed run together, because they share one model.
 
-    What a site trains on from is made beforehand, once for all that do.
+    What a site's own training begins at is made beforehand, once for all trials that need it.
 
     Returns:
         The results of each variant, in the order of its trials.
@@ -295,9 +305,9 @@ def _by_variant(
 
 
 def tuning_loss(results: Sequence[Result | None]) -> float | None:
-    """Return the mean tuning loss, by which settings are chosen; None if a run failed or diverged.
+    """Return the mean tuning loss, by which settings are chosen. None if a run failed or diverged.
 
-    Where sites keep records apart, it is the loss at home; every site counts the same.
+    Where sites keep records apart, it is the loss at home, and every site counts the same.
     """
     losses = [None if result is None else result.tuning_loss for result in results]
     finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]

@@ -1,4 +1,4 @@
-"""What a comparison says: means, deviations, paired differences, steps to a loss."""
+"""The figures of a comparison: means, deviations, paired differences, and steps to a loss."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fedpriv_comparison.comparison import Comparison, Row, tuning_loss
 from fedpriv_comparison.trial import SCORES, Result
 from fedpriv_comparison.variants import ALONE, BASE, UNTRAINED
 
-LEVEL = 0.95  # of each end of an interval of 90%, as in a forecast
+LEVEL = 0.95  # at each end of an interval of 90%, as in a forecast
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds, and the sample deviation; none of one seed."""
+    """Hold a mean over seeds, and the sample deviation, which is None for one seed."""
 
     mean: float
     deviation: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """Return mean and deviation of the values; None without values."""
+        """Return mean and deviation of the values, or None without values."""
         if not values:
             return None
         deviation = statistics.stdev(values) if len(values) > 1 else None
@@ -37,15 +37,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Reached:
-    """How soon a variant had the loss that the baseline has after `rounds`.
+    """Hold how soon a variant reached the loss that the baseline has after `rounds`.
 
     Attributes:
-        steps: mean over the seeds, linearly interpolated between evaluations; None unless every
-            seed got there.
-        seeds: how many of them did, `of` how many.
-        saved: share of the rounds that were not needed, of those that took the baseline there for
-            the first time, which are fewer than `rounds` where its loss rose since; negative if it
-            took longer.
+        steps: mean over the seeds, linearly interpolated between evaluations. None unless every
+            seed reached the loss.
+        seeds: how many seeds reached it, out of `of`.
+        saved: share of the rounds that were not needed. It counts the rounds that first took the
+            baseline there, which are fewer than `rounds` where its loss rose since. Negative if the
+            variant took longer.
     """
 
     rounds: int
@@ -57,18 +57,18 @@ class Reached:
 
 @dataclass(frozen=True)
 class AtHome:
-    """What the sites' models are worth on the held-out records of each itself.
+    """Hold what the sites' models are worth on each site's own held-out records.
 
     Attributes:
-        loss, accuracy, auc: mean over the sites, each counting the same.
-        difference: of the losses of equal seeds, less those of each site alone.
+        loss, accuracy, auc: mean over the sites. Each site counts the same.
+        difference: the losses minus those of each site alone, at equal seeds.
         worst: the loss at the site where it is highest.
         pays: share of the sites that have a lower loss than they have alone and than the base
-            model, whichever is lower, mean over the seeds. Less than `TIE` is no difference.
-        verdict: whether it does so on the mean over the sites, by an interval of 90%; None of one
-            site alone.
-        by_site: the loss of each site.
-        trained: at which rate × for how many passes each site trained by itself, of each seed.
+            model, whichever is lower; mean over the seeds. Less than `TIE` is no difference.
+        verdict: whether it pays on the mean over the sites, by an interval of 90%. None for a
+            single site.
+        by_site: the loss at each site.
+        trained: for each site and seed, rate × passes of the site's own training.
     """
 
     loss: Spread
@@ -84,15 +84,15 @@ class AtHome:
 
 @dataclass(frozen=True)
 class Outside:
-    """What models are worth to sites that took no part, by the units that a new site has there.
+    """Hold what models are worth to sites that took no part, by the units of a new site there.
 
     Attributes:
-        loss: mean over the outside sites, each counting the same.
-        by_site: the loss at each.
-        against: name of the baseline.
-        gain: how much lower the baseline's loss is, of equal seeds, mean over the sites; none of
-            the baseline itself.
-        verdict: of that gain, see `verdict`.
+        loss: mean over the outside sites. Each site counts the same.
+        by_site: the loss at each outside site.
+        against: the baseline's name.
+        gain: how much lower the baseline's loss is at equal seeds, as the mean over the sites.
+            Empty for the baseline itself.
+        verdict: what the gain's interval says, see `verdict`.
     """
 
     loss: dict[str, Spread]
@@ -104,17 +104,17 @@ class Outside:
 
 @dataclass(frozen=True)
 class Figures:
-    """A row of the table.
+    """Hold a row of the table.
 
     Attributes:
-        runs: how many the means are over, of those that were wanted.
-        scores: after the last round.
-        difference: of the losses of equal seeds, this variant's less the baseline's.
-        home: on the sites' own records; None where they keep none apart.
-        outside: at sites that took no part; None where there are none, and of own models.
-        failed: errors of runs, the tuning ones too.
+        runs: how many of the wanted runs the means are over.
+        scores: scores after the last round.
+        difference: this variant's losses minus the baseline's, at equal seeds.
+        home: figures on the sites' own records; None where sites keep none apart.
+        outside: figures at sites that took no part; None where there are none, and for own models.
+        failed: errors of runs, with those of the tuning runs.
         tuned: loss on the tuning records of each setting; None where a run failed or diverged.
-        worse: its runs ended with a higher loss than they began with, on average.
+        worse: whether its runs ended with a higher loss than they began with, on average.
     """
 
     name: str
@@ -139,7 +139,7 @@ class Figures:
 
 
 def figures(comparison: Comparison, rows: Sequence[Row], baseline: str) -> list[Figures]:
-    """Return the figures of every variant, against the one that is named `baseline`."""
+    """Return the figures of every variant, compared with the variant named `baseline`."""
     (base,) = (row for row in rows if row.variant.name == baseline)
     alone = next((row for row in rows if row.variant.name == ALONE), None)
     untrained = next((row.results for row in rows if row.variant.name == BASE), ())
@@ -170,7 +170,7 @@ def _figures(
         failed = ["every setting of the grid diverged"]
     config = comparison.config(row.variant, row.settings or row.variant.grid[0], 1)
     rounds = comparison.config(base.variant, base.settings or base.variant.grid[0], 1).steps
-    # Neither a model that is not trained nor what is held against it takes rounds to get anywhere.
+    # An untrained model takes no rounds to get anywhere, and neither does what is compared with it.
     trained = {row.variant.method, base.variant.method}.isdisjoint(UNTRAINED)
     personal = row.variant.personal or base.variant.personal
     is_other = row is not base and trained and not personal
@@ -202,11 +202,12 @@ def _figures(
 def held_out_gains(
     results: Sequence[Result], alone: Sequence[Result], base: Sequence[Result] = ()
 ) -> AtHome | None:
-    """Return the scores on the sites' own records, beside the scores of each site alone.
+    """Return the scores on the sites' own records, compared with each site alone.
 
     Args:
-        results, alone, base: by seed; `alone` is empty if there is nothing to compare with. `base`
-            is the base model's, as nobody would train alone where that makes the model worse.
+        results, alone, base: results by seed. `alone` is empty if there is nothing to compare with.
+            `base` holds the base model's results, because nobody would train alone where that makes
+            the model worse.
     """
     good = [result for result in results if not result.error and result.home]
     if not good:
@@ -244,14 +245,14 @@ def held_out_gains(
 
 
 def _losses(result: Result) -> dict[str, float]:
-    """Return the loss on each site's own records; nothing of a run that failed."""
+    """Return the loss on each site's own records. A failed run has none."""
     return {name: scores["eval_loss"] for name, scores in result.home.items()}
 
 
 def outside_gains(
     pairs: Sequence[tuple[Result, Result]], results: Sequence[Result], against: str
 ) -> Outside | None:
-    """Return the scores at outside sites, beside those of the baseline.
+    """Return the scores at outside sites, compared with the baseline's.
 
     Args:
         pairs: results of equal seeds, this row's and the baseline's.
@@ -286,7 +287,7 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def outside_in_words(rows: Sequence[Figures]) -> list[str]:
-    """Write a sentence per number of own units: by how much the baseline differs from each row."""
+    """Write a sentence for each number of own units: how far the baseline is from each row."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.outside is not None:
@@ -304,7 +305,7 @@ def outside_in_words(rows: Sequence[Figures]) -> list[str]:
 
 
 def verdict(gains: Sequence[float]) -> str | None:
-    """Say whether the mean of what sites gain is above 0, by Student's t; None for one gain."""
+    """Say by Student's t whether the sites' mean gain is above 0. None for a single gain."""
     if len(gains) < 2:
         return None
     mean, deviation = statistics.fmean(gains), statistics.stdev(gains)
@@ -315,13 +316,13 @@ def verdict(gains: Sequence[float]) -> str | None:
 
 
 def ended_worse(results: Sequence[Result]) -> bool:
-    """Tell whether runs ended with a higher loss than they began with: on average by over a tie."""
+    """Tell whether the loss rose from the first round to the last, on average by over a tie."""
     risen = [result.rounds[-1]["eval_loss"] - result.rounds[0]["eval_loss"] for result in results]
     return bool(risen) and not statistics.fmean(risen) <= TIE
 
 
 def worse_than_base(rows: Sequence[Figures]) -> str | None:
-    """Write a sentence if sites lose by training alone, which no other row shows."""
+    """Write a sentence if training alone makes sites worse, which no other row shows."""
     homes = {row.name: row.home for row in rows if row.home is not None}
     if ALONE not in homes or BASE not in homes:
         return None
@@ -336,7 +337,7 @@ def worse_than_base(rows: Sequence[Figures]) -> str | None:
 
 
 def reached(pairs: Sequence[tuple[Result, Result]], rounds: int) -> Reached | None:
-    """Return how soon each first of a pair had the loss that the second has after `rounds`.
+    """Return how soon the first of each pair had the loss that the second has after `rounds`.
 
     Args:
         pairs: results of equal seeds, this variant's and the baseline's.
@@ -355,7 +356,7 @@ def reached(pairs: Sequence[tuple[Result, Result]], rounds: int) -> Reached | No
 
 
 def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:
-    """Interpolate the loss after a round between evaluations, linearly; None if not finite."""
+    """Interpolate the loss after a round linearly between evaluations. None if it is not finite."""
     for before, after in pairwise(rounds):
         start, end = before["eval_loss"], after["eval_loss"]
         if number == after["round"]:
@@ -368,7 +369,7 @@ def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:
 
 
 def steps_to(rounds: Sequence[dict[str, Any]], level: float) -> float | None:
-    """Return when the loss is first at a level or below, linearly interpolated; None if never."""
+    """Return when the loss is first at or below a level, linearly interpolated. None if never."""
     for before, after in pairwise(rounds):
         start, end = before["eval_loss"], after["eval_loss"]
         if start <= level:

@@ -1,4 +1,4 @@
-"""`fedpriv.compare`: methods side by side, as a function."""
+"""`fedpriv.compare`: compare methods, as a function."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from fedpriv.terminal import use_readable_output
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison came to.
+    """Hold the result of a comparison.
 
     Attributes:
-        rows: of each variant, as `pandas.json_normalize` takes them.
-        report: path of compare.md, the same as a table; compare.svg is the chart beside it.
+        rows: a row for each variant, as `pandas.json_normalize` takes them.
+        report: path of compare.md, which has the same as a table. The chart compare.svg is beside
+            it.
     """
 
     rows: list[dict[str, Any]]
@@ -54,25 +55,27 @@ def compare(
     The same call goes on where it was stopped.
 
     Args:
-        file: a federation file; None is the embedded one.
-        methods, grid: as ``--methods`` and ``--grid`` of `fedpriv compare` take them.
+        file: a federation file. None is the embedded one.
+        methods, grid: as `fedpriv compare` takes ``--methods`` and ``--grid``.
         overrides: ``a.b=value`` texts for the keys of the file, in all runs.
         seeds: runs of each method that are reported.
-        tuning_seeds: other runs, by which each setting of a grid is judged.
-        baseline: what the others are compared with; by default dp-lora, if it is among them.
-        held_out: share of units to test on, at each site that names none.
+        tuning_seeds: other runs, which judge each setting of a grid.
+        baseline: the method that the others are compared with. The default is dp-lora, if it is
+            among them.
+        held_out: share of units to test on, at each site that names none itself.
         new_sites: numbers of units that a new site trains on at each outside site.
-        leave_one_site_out: each site in turn is an outside site.
+        leave_one_site_out: make each site an outside site in turn.
         out: folder where results are kept and found again.
-        parallel: runs at once.
-        quiet: show nothing. Else there is a bar on a terminal and in a notebook.
+        parallel: how many runs at once.
+        quiet: show nothing. Otherwise there is a bar on a terminal and in a notebook.
 
     Raises:
         FedprivError: a setting can't be used.
-        KeyboardInterrupt: somebody stops it; all finished runs are kept.
+        KeyboardInterrupt: somebody stops it. All finished runs are kept.
 
     Privacy:
-        None: samples and noise are drawn from seeds. It takes only data that is marked as public.
+        None: samples and noise are drawn from seeds. Only data that is marked as public is
+        accepted.
     """
     set_environment()
     from fedpriv_comparison import comparison

@@ -1,4 +1,4 @@
-"""What a model is worth to each site, on its own held-out records."""
+"""Score what a model is worth to each site, on the site's own held-out records."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.public_training import load
 from fedpriv_server.own_records import read_site, spec_of
 
-TUNING = "tuning"  # half of the held-out units: settings are chosen by them
+TUNING = "tuning"  # half of the held-out units, by which settings are chosen
 Home = dict[str, float]
 
 
 @dataclass(frozen=True)
 class OwnExamples:
-    """The records of one site as examples, each unit in one part.
+    """Hold the records of one site as examples. Each unit is in one part.
 
     Attributes:
-        training: what its own training learns from, and chooses by.
-        reported, tuning: of the held-out units, to report on and to choose settings by.
+        training: examples for the site's own training, and for its choices.
+        reported, tuning: examples of the held-out units, to report on and to choose settings by.
     """
 
     training: OwnParts
@@ -58,10 +58,10 @@ def own_examples(config: JobConfig, worker: Worker) -> dict[str, OwnExamples]:
 def halves(
     site: SiteRecords, own: OwnRecords, spec: DataSpec, tokenizer: Any
 ) -> tuple[list[Example], list[Example]]:
-    """Return examples of a site's held-out units: to report on, and to choose settings by.
+    """Return the examples of a site's held-out units: to report on, and to choose settings by.
 
     Raises:
-        DataError: there are none for one of the two.
+        DataError: one of the two has no examples.
     """
     reported, tuning = records_of(own.held_out, spec, tokenizer, parts=2, purpose=TUNING)
     if not (reported and tuning):
@@ -72,11 +72,11 @@ def halves(
 
 
 def check_records(config: JobConfig, worker: Worker) -> None:
-    """Check, before hours of training, that what models are judged by is fit for it.
+    """Check, before hours of training, that the records that judge models are fit for it.
 
     Raises:
-        DataError: records that sites or the evaluation hold out were trained on, or are of another
-            data set; or as `own_examples`.
+        DataError: held-out records of sites or of the evaluation were trained on, or are from
+            another data set; or as for `own_examples`.
     """
     tokenizer = worker.base.tokenizer
     populations, reported, tuning = load(config, worker)
@@ -91,10 +91,10 @@ def check_records(config: JobConfig, worker: Worker) -> None:
 
 
 def as_it_is(worker: Worker, values: Vector) -> Model:
-    """Return the model with these trained values (P,)."""
+    """Return the model with the trained values (P,), as a function of examples."""
     return lambda examples: score(worker, examples, values)
 
 
 def home_scores(model: Model, reported: Sequence[Example], tuning: Sequence[Example]) -> Home:
-    """Score a model on a site's held-out records, and add the loss on those to choose by."""
+    """Score a model on a site's held-out records, and add its loss on the tuning records."""
     return {**model(reported).as_dict(), "tuning_loss": model(tuning).eval_loss}

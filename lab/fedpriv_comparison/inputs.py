@@ -1,4 +1,4 @@
-"""What a run reads besides its settings, by content: so that a result is known by what made it."""
+"""Digests of what a run reads besides its settings. So a result is known by what made it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def add_digests(known: dict[str, str], config: JobConfig) -> None:
     """Add the digest of everything that a job reads, by its name in the federation file.
 
     Args:
-        known: those of earlier jobs, which are not computed again.
+        known: digests from earlier jobs, which are not computed again.
 
     Raises:
         ConfigError: a file can't be read.
         DataError: a site's own function can't be imported.
-        ModelError: there is no such base.
+        ModelError: there is no such base model.
     """
     for key, path in config.files().items():
         if str(path) in known:

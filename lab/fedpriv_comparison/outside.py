@@ -1,6 +1,6 @@
-"""Sites that take no part: what they test on, and the new site that each of them may become.
+"""Sites that take no part: their test records, and the new site that each of them may become.
 
-A new site begins at somebody's model and trains on a few units of its own, without noise, as
+A new site begins at a trained model and trains on a few units of its own, without noise, as
 `fedpriv-client personalise` would.
 """
 
@@ -25,17 +25,17 @@ from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.held_out_scores import halves
 from fedpriv_server.own_records import read_site, spec_of
 
-HELD_OUT = 0.5  # of the units of an outside site whose table names none
-FEW = 3  # passes, where too few units have a token to choose the number by
+HELD_OUT = 0.5  # of the units of an outside site whose table names no share
+FEW = 3  # passes, where too few units have a token to choose the number of passes by
 
 
 @dataclass(frozen=True)
 class OutsideSite:
-    """The records of a site that takes no part, each unit in one part.
+    """Hold the records of a site that takes no part. Each unit is in one part.
 
     Attributes:
-        records: what a new site draws its units from.
-        reported, tuning: of the held-out units, to report on and to choose by.
+        records: the records from which a new site draws its units.
+        reported, tuning: examples of the held-out units, to report on and to choose by.
     """
 
     records: OwnRecords
@@ -44,7 +44,7 @@ class OutsideSite:
 
 
 def outside_examples(config: JobConfig, worker: Worker) -> dict[str, OutsideSite]:
-    """Read every outside site; half of its units are held out unless its table says otherwise.
+    """Read every outside site. Half of its units are held out unless its table says otherwise.
 
     Raises:
         DataError: a site can't be read, or holds too few records out.
@@ -63,8 +63,8 @@ def check_counts(config: JobConfig, worker: Worker, counts: Sequence[int]) -> No
     """Refuse more units of a new site than an outside site has, before anything is trained.
 
     Raises:
-        ConfigError: names the site, and how many it has.
-        DataError: as `outside_examples`.
+        ConfigError: names the site, and how many units it has.
+        DataError: as for `outside_examples`.
     """
     unit = spec_of(config).unit
     for name, site in outside_examples(config, worker).items():
@@ -78,10 +78,12 @@ def check_counts(config: JobConfig, worker: Worker, counts: Sequence[int]) -> No
 
 
 def draw(records: OwnRecords, count: int, unit: str, seed: int) -> OwnRecords:
-    """So many units, the same for all models of a seed; fewer are among more.
+    """Draw `count` units, the same for all models of a seed.
+
+    A smaller draw is part of a larger one.
 
     Args:
-        unit: as of `drawn_for`, whose numbers decide: those of the lowest are drawn.
+        unit: the unit as `drawn_for` takes it. The units with its lowest numbers are drawn.
     """
     drawn = [drawn_for(record, unit, f"new site {seed}") for record in records.training]
     few = set(sorted(set(drawn) - {1.0})[:count])
@@ -100,14 +102,14 @@ def new_site(
     seed: int,
     kind: OwnKind,
 ) -> Vector:
-    """Train from `start` (P,) on so many units of a site; 0 units leave it as it is.
+    """Train from `start` (P,) on `count` units of a site. With 0 units, return `start` unchanged.
 
-    Rate and passes are chosen by cross-validation on these units. Where fewer than two parts of
-    them have a token to predict, it makes `FEW` passes at the first rate.
+    Rate and passes are chosen by cross-validation on these units. If fewer than two parts have a
+    token to predict, training makes `FEW` passes at the first rate.
 
     Args:
-        seed: of the draw, and of the order of the records.
-        kind: ``alone`` where the model has learned nothing yet, else ``personal``.
+        seed: seed of the draw, and of the order of the records.
+        kind: ``alone`` where the model has learned nothing yet, otherwise ``personal``.
 
     Raises:
         DataError: no unit has a token to predict.

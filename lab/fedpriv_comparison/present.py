@@ -1,4 +1,4 @@
-"""A comparison as a table for the terminal, as Markdown, as JSON, and as a chart."""
+"""Show a comparison as a table for the terminal, as Markdown, as JSON, and as a chart."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MEANING = (
 
 
 def _parts(rows: Sequence[Figures]) -> dict[str, Sequence[str]]:
-    """Return the title of each table for the terminal → its columns, besides the method."""
+    """Return for each table of the terminal its title → its columns, besides the method."""
     counts = next((row.outside.loss for row in rows if row.outside is not None), ())
     return {
         "How good": GOOD,
@@ -68,7 +68,7 @@ def _new(count: str) -> str:
 
 
 def _cells(figures: Figures, seeds: int) -> dict[str, str]:
-    """Write a row of the table as text, by column; what is not in it is empty."""
+    """Write a row of the table as text, by column. Columns that are left out are empty."""
     scores = figures.scores
     if not scores:
         first = figures.failed[0] if figures.failed else "not run"
@@ -94,7 +94,10 @@ def _cells(figures: Figures, seeds: int) -> dict[str, str]:
 
 
 def _home(home: AtHome) -> dict[str, str]:
-    """Write the cells of `HOME`; the sites' choice if it is the same for all, else their number."""
+    """Write the cells of `HOME`.
+
+    The sites' choice is shown if all have the same, otherwise a number.
+    """
     trained = list(dict.fromkeys(text for texts in home.trained.values() for text in texts))
     pays = [] if home.pays is None else [f"{home.pays.mean:.0%}", home.verdict or ""]
     return {
@@ -138,7 +141,7 @@ def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
 
 
 def _shown(texts: Sequence[Mapping[str, str]], columns: Iterable[str]) -> list[str]:
-    """Return the method's column, and those of the others that are not empty."""
+    """Return the method's column, and those other columns that are not empty."""
     return ["method", *(name for name in columns if any(text.get(name) for text in texts))]
 
 
@@ -218,7 +221,7 @@ def chart(rows: Sequence[Row]) -> str:
 
 
 def _beside(name: str) -> str:
-    """Shorten a name to its beginning and its end, so that it leaves room for its line."""
+    """Shorten a name to its beginning and its end, so that its line in the chart has room."""
     half = LABEL // 2
     return name if len(name) <= LABEL else f"{name[:half]}…{name[-half:]}"
 

@@ -1,4 +1,4 @@
-"""Training without noise, as the upper end of what a private run could reach. Public data only."""
+"""Train without noise, as the upper end of what a private run could reach. Public data only."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from fedpriv_server.synthetic import evolution_of
 def train(
     config: JobConfig, method: str, seed: int, pool: WorkerPool
 ) -> tuple[list[dict[str, Any]], float, Vector]:
-    """Train without noise; return the scores by step from 0 on, the seconds, and the final values.
+    """Train without noise. Return the scores by step from 0 on, the seconds, and the final values.
 
     The samples are those of the private run with the same seed. Every record counts the same, at
-    any site: one step a round adds up over sites, pooled or not. (In a private run, a site that
-    adds more noise than others counts less.)
+    any site: one step of a round adds up over the sites, pooled or not. (In a private run, a site
+    that adds more noise than others counts less.)
 
     Args:
         method: one of `fedpriv_comparison.variants.PUBLIC`.
@@ -51,17 +51,17 @@ def train(
 
     Privacy:
         None: what is computed from the records gets no noise at all. (``synthetic`` and
-        ``warm-start`` look at no record of a site.)
+        ``warm-start`` read no record of a site.)
     """
     if not config.job.data_is_public:
         raise ConfigError("needs public data", key="job.data_is_public", value=False)
     with pool.borrow(job_recipe(config)) as worker:
         populations, reported, tuning = load(config, worker)
-        untrained = public(worker.initial)  # of a public base and a public seed
+        untrained = public(worker.initial)  # from a public base and a public seed
         optimizer = VectorOptimizer(config.optimizer, untrained)
         hardest = hardest_of(worker, reported, config.evaluation.hardest, untrained)
         tokenizer = worker.base.tokenizer
-    with tempfile.TemporaryDirectory() as cache:  # its generator may borrow the worker
+    with tempfile.TemporaryDirectory() as cache:  # the set's generator may borrow the worker
         evolution = evolution_of(config, tokenizer, pool, lambda: optimizer.vector, Path(cache))
     rows: list[dict[str, Any]] = []
     steps = 0 if method in UNTRAINED else config.steps
@@ -91,7 +91,7 @@ def train(
             look(0)
         started = time.monotonic()
         for number in range(1, steps + 1):
-            if method == "synthetic":  # of the set as it is before the first round
+            if method == "synthetic":  # the gradient of the set as it is before the first round
                 assert evolution is not None
                 of_set = partial(mean_gradient, worker, evolution.examples)
                 slope = post_process(of_set, optimizer.vector)
@@ -106,7 +106,7 @@ def train(
 def load(
     config: JobConfig, worker: Worker
 ) -> tuple[dict[str, Population], Sequence[Example], Sequence[Example]]:
-    """Load the records of each site, those to report on, and those to tune by."""
+    """Load the records of each site, the records to report on, and those to tune by."""
     spec, tokenizer, populations = spec_of(config), worker.base.tokenizer, {}
     with tempfile.TemporaryDirectory() as folder:
         for site in config.sites:

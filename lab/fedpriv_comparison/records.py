@@ -1,4 +1,4 @@
-"""The same records in other hands: all with one party, or each site by itself."""
+"""Give the same records to others: all to one party, or each site's to itself."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fedpriv_server.own_records import read_site, spec_of, written_columns
 
 
 def alone(config: JobConfig, name: str) -> JobConfig:
-    """Return the federation that consists of one of its sites."""
+    """Return the federation that consists of one of the sites."""
     (site,) = (site for site in config.sites if site.name == name)
     return _with_sites(config, (site,))
 
 
 def outside_in_turn(config: JobConfig) -> JobConfig:
-    """Return the job with every site also as an outside site: to check that each can be one."""
+    """Return the job with every site also as an outside site, to check that each can be one."""
     return config.model_copy(update={"outside": tuple(map(_outside, config.sites))})
 
 
 def without(config: JobConfig, name: str) -> JobConfig:
-    """Return the federation of all other sites; the named site is an outside site."""
+    """Return the federation of all other sites. The named site becomes an outside site."""
     others = tuple(site for site in config.sites if site.name != name)
     (gone,) = (site for site in config.sites if site.name == name)
     return _with_sites(config, others, (_outside(gone),))
@@ -36,9 +36,9 @@ def _outside(site: SiteSection) -> OutsideSection:
 
 
 def pooled(config: JobConfig, folder: Path) -> JobConfig:
-    """Return the federation of one party with all sites' training records, in a file of `folder`.
+    """Return a federation of one party, with all sites' training records in a file in `folder`.
 
-    Units with one id at several sites are one unit here. Its ε is the least ε of all sites.
+    Units with one id at several sites are one unit here. The party's ε is the least ε of all sites.
     """
     path, spec = folder / "pooled.jsonl", spec_of(config)
     with path.open("w", encoding="utf-8") as stream:

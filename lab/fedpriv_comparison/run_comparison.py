@@ -1,4 +1,4 @@
-"""A comparison from its settings to its files."""
+"""Run a comparison from its settings to its files."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from fedpriv_simulation.watching import bar_on
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison came to.
+    """Hold the result of a comparison.
 
     Attributes:
-        figures: of each variant.
+        figures: figures of each variant.
         document: everything that the table says, as compare.json holds it.
         report: path of compare.md; compare.json and compare.svg are beside it.
     """
@@ -48,7 +48,7 @@ class Compared:
 
 @contextmanager
 def _quiet_sites() -> Iterator[None]:
-    """Let sites log errors alone; as a decorator, for a whole function."""
+    """Let sites log only errors. As a decorator, do so for a whole function."""
     log = logging.getLogger("fedpriv_client")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -71,16 +71,16 @@ def run_comparison(
     """Run what has not been run yet, and write the tables.
 
     Args:
-        baseline: name of the variant that the others are compared with; by default dp-lora, if it
-            is among them.
+        baseline: name of the variant that the others are compared with. The default is dp-lora, if
+            it is among them.
         out: the folder that keeps the results.
-        parallel: runs at once.
+        parallel: how many runs at once.
         console: where progress is shown.
-        command: by which somebody makes the tables again.
+        command: the command that makes the tables again.
 
     Raises:
-        FedprivError: a setting that can't be used.
-        KeyboardInterrupt: with all finished runs kept.
+        FedprivError: a setting can't be used.
+        KeyboardInterrupt: somebody stops it. All finished runs are kept.
     """
     names = [variant.name for variant in asked.variants]
     held, folder = _baseline(names, baseline), _folder(out)
@@ -110,7 +110,7 @@ def run_comparison(
 
 
 def _check_records(asked: running.Comparison, folder: Path) -> None:
-    """Refuse records that no model can be judged by, unless all is run already."""
+    """Refuse records that can't judge a model, unless all runs are done already."""
     if not any(asked.left(folder).values()):
         return
     variant = asked.variants[0]

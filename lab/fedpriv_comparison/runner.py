@@ -1,4 +1,4 @@
-"""Run trials: one after the other in this process, or several at once, each in one of its own."""
+"""Run trials: one after the other in this process, or several at once, each in its own process."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Listener = Callable[[Trial, Result], None]
 
 
 class Runner:
-    """Runs trials and keeps their results in a folder; what is kept is not run again.
+    """Run trials and keep their results in a folder. A kept result is not run again.
 
     Args:
-        parallel: how many at once; the cores are shared out between them.
-        done: told of every result.
+        parallel: how many at once. The cores are divided among them.
+        done: called with every result.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class Runner:
         self._pool = WorkerPool(1, many_sites=True)
 
     def results(self, trials: Sequence[Trial]) -> list[Result]:
-        """Return the results of trials, in their order.
+        """Return the results of trials, in the order of the trials.
 
         Raises:
-            KeyboardInterrupt: somebody stops it; all finished runs are kept.
+            KeyboardInterrupt: somebody stops it. All finished runs are kept.
         """
         keys = [trial.key for trial in trials]
-        wanted = dict(zip(keys, trials, strict=True))  # what is asked for twice is run once
+        wanted = dict(zip(keys, trials, strict=True))  # a trial that is asked for twice is run once
         if self._parallel == 1:
             found = {}
             for key, trial in wanted.items():
@@ -96,7 +96,8 @@ class Runner:
         process = multiprocessing.get_context("spawn").Process(
             target=_run_apart, args=(trial, self._folder, share), daemon=True
         )
-        # Ctrl-C goes to all processes of a terminal; what is ignored here, the new one ignores.
+        # Ctrl-C goes to all processes of a terminal. What this process ignores, the new one
+        # ignores.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             process.start()
@@ -107,7 +108,7 @@ class Runner:
 
 @contextmanager
 def open_folder(folder: Path) -> Iterator[None]:
-    """Use a folder of results, alone; what an interrupted run left there is removed.
+    """Hold a folder of results alone. What an interrupted run left there is removed.
 
     Raises:
         RunningError: another comparison uses it.
@@ -119,7 +120,7 @@ def open_folder(folder: Path) -> Iterator[None]:
 
 
 def _end_with_the_parent() -> None:
-    """End when the parent ends: nobody would wait for this run, and another may want its folder."""
+    """End when the parent ends. Nobody would wait for this run, and another may want its folder."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

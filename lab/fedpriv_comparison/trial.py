@@ -38,19 +38,20 @@ from fedpriv_simulation.simulate import simulate
 
 log = logging.getLogger(__name__)
 SCORES = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest")  # on the reported records
-Scores = dict[str, Any]  # of one evaluation, and the private steps before it ("round")
+Scores = dict[str, Any]  # of one evaluation, with the private steps before it ("round")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A run that a comparison wants.
+    """Describe a run that a comparison wants.
 
     Attributes:
-        config: with all settings applied; its seed too.
-        seed: of samples and noise.
-        inputs: digests of what the configuration names.
-        personal: each site goes on by itself afterwards.
-        counts: units that a new site has which begins at each outside site; 0 is the model itself.
+        config: the job with all settings applied, the seed too.
+        seed: seed of samples and noise.
+        inputs: digests of the files and models that the configuration names.
+        personal: whether each site trains further by itself afterwards.
+        counts: numbers of units that new sites train on at each outside site; 0 is the model
+            itself.
     """
 
     method: str
@@ -63,17 +64,17 @@ class Trial:
 
     @property
     def before(self) -> Trial:
-        """The run that made what each site goes on with."""
+        """Return the run that made the model with which each site goes on."""
         return replace(self, personal=False)
 
     @property
     def kind(self) -> OwnKind:
-        """What a site that goes on by itself begins at."""
+        """Return what a site that goes on by itself begins at."""
         return "alone" if self.method == BASE else "personal"
 
     @property
     def key(self) -> str:
-        """Names the run by all that decides its result: files and models by what they hold."""
+        """Name the run by all that decides its result. Files and models count by their content."""
         without = {"beside"} if self.personal or any(self.counts) else True
         dumped = self.config.model_dump(mode="json", exclude={**NOT_OF_A_RUN, "personal": without})
         place = f"{self.place}+personal" if self.personal else self.place
@@ -85,21 +86,22 @@ class Trial:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to.
+    """Hold the result of a run.
 
     Attributes:
-        rounds: scores of the evaluated rounds, round 0 first; none if the run failed.
-        epsilon: of the worst-off site over the whole job; None without privacy.
-        epsilon_committed: the claim of that site's ledger for it; None without privacy, and in
-            results that were kept before it was told.
+        rounds: scores of the evaluated rounds, round 0 first; empty if the run failed.
+        epsilon: ε of the worst-off site over the whole job; None without privacy.
+        epsilon_committed: what that site's ledger claims for the job; None without privacy, and in
+            results that were kept before this field existed.
         noise_multiplier: σ of that site.
-        bytes_up: by all sites in all rounds.
+        bytes_up: bytes sent by all sites in all rounds.
         seconds: wall time of the rounds with their evaluation, without loading.
-        home: of each site that keeps records apart, the scores there after the last round.
-        error: why there is no result; "" if there is one.
-        own: of each site that trained by itself, at which rate × for how many passes.
-        outside: of each outside site, the scores of a new site there by its number of units. Where
-            each site trained alone, it begins at the one that is best by the new site's records.
+        home: scores after the last round at each site that keeps records apart.
+        error: why there is no result, or "" if there is one.
+        own: rate × passes of each site that trained by itself.
+        outside: for each outside site, the scores of a new site there, by its number of units.
+            Where each site trained alone, the new site begins at the model that is best on its
+            records.
     """
 
     rounds: list[Scores]
@@ -120,17 +122,17 @@ class Result:
 
     @property
     def tuning_loss(self) -> float | None:
-        """What settings are chosen by: the mean over the sites at home, if they have records."""
+        """Return the loss by which settings are chosen: the mean over the sites at home, if any."""
         if self.home:
             return statistics.fmean(scores["tuning_loss"] for scores in self.home.values())
         return self.last("tuning_loss")
 
 
 def kept(trial: Trial, folder: Path) -> Result | None:
-    """Return the result of a trial that need not be run again: one that did not fail.
+    """Return the result of a trial that need not be run again, because it did not fail.
 
     Raises:
-        RunError: its file can't be read.
+        RunError: the result's file can't be read.
     """
     result = told(trial, folder)
     return None if result is None or result.error else result
@@ -140,7 +142,7 @@ def told(trial: Trial, folder: Path) -> Result | None:
     """Return the result of a trial that has been run.
 
     Raises:
-        RunError: its file can't be read.
+        RunError: the result's file can't be read.
     """
     path = _path(trial, folder)
     if not path.exists():
@@ -152,9 +154,9 @@ def told(trial: Trial, folder: Path) -> Result | None:
 
 
 def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
-    """Return the result of a trial: from its file, or by running it.
+    """Return the result of a trial from its file, or by running it.
 
-    A run that fails has a result that says why. It runs again when it is asked for again.
+    The result of a failed run says why it failed. It runs again when it is asked for again.
 
     Args:
         folder: where results are kept.
@@ -168,7 +170,7 @@ def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     work.mkdir(parents=True)
     try:
         result = _run(trial, folder, work, pool)
-    except Exception as error:  # whatever it is, it is shown, and the others are run
+    except Exception as error:  # show any error, and run the other trials
         log.warning("%s failed: %s", trial.key, error)
         result = Result([], error=f"{type(error).__name__}: {error}")
     finally:
@@ -191,10 +193,10 @@ def _path(trial: Trial, folder: Path) -> Path:
 
 
 def values_path(trial: Trial, folder: Path) -> Path:
-    """Return the path of a trial's trained values, kept if any of its sites holds records out.
+    """Return the path of a trial's trained values. They are kept if any site holds records out.
 
-    (P,) of a federation; (sites, P) of sites that each trained by itself, one row for each that
-    holds records out, in the order of the federation file.
+    A federation has (P,). Sites that each trained by themselves have (sites, P): one row for each
+    site that holds records out, in the order of the federation file.
     """
     return _path(trial, folder).with_suffix(".npy")
 
@@ -203,7 +205,7 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
     config, recipe = trial.config, job_recipe(trial.config)
     with pool.borrow(recipe) as worker:
         worker.failures.clear()
-        # Before hours of training: what is wrong with records fails at once.
+        # Before hours of training: faults of the records show at once.
         examples = {} if trial.personal else own_examples(config, worker)
     if trial.personal:
         return _trained_further(trial, folder, pool)
@@ -223,7 +225,10 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
 def _as_new_sites(
     trial: Trial, values: Mapping[str, Vector], worker: Worker
 ) -> dict[str, dict[str, Home]]:
-    """Score a new site at each outside site, from what each site has after training, (P,)."""
+    """Score a new site at each outside site.
+
+    It begins at what the sites have after training, (P,).
+    """
     starts = list({id(one): one for one in values.values()}.values())
     config, spec, seed = trial.config, spec_of(trial.config), trial.seed
     found: dict[str, dict[str, Home]] = {}
@@ -262,7 +267,7 @@ def _trained(trial: Trial, work: Path, pool: WorkerPool) -> tuple[Result, dict[s
 
 
 def _joined(parts: Sequence[Result], bytes_up: int) -> Result:
-    """Join runs of parts of the federation: mean scores, all seconds, and ε where it is largest."""
+    """Join runs of parts of the federation: mean scores, all seconds, and the largest ε."""
     return replace(
         max(parts, key=lambda part: part.epsilon or 0.0),
         rounds=_mean([part.rounds for part in parts]),
@@ -272,7 +277,7 @@ def _joined(parts: Sequence[Result], bytes_up: int) -> Result:
 
 
 def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
-    """Train the model of the run before at each site, on its own records without noise.
+    """Train the model of the run before further at each site, on its own records without noise.
 
     The score on everyone's records is the mean over the sites' models.
 
@@ -326,7 +331,7 @@ def _simulated(
     result = Result(
         rounds,
         worst.epsilon_spent,
-        noises.pop() if len(noises) == 1 else None,  # None if steps had several
+        noises.pop() if len(noises) == 1 else None,  # None if steps had several values
         sum(row["bytes_up"] for row in outcome.rounds),
         round(sum(row["seconds"] for row in outcome.rounds), 2),
         epsilon_committed=worst.epsilon_committed,
@@ -338,7 +343,7 @@ def trained_values(run: RunDirectory) -> Vector:
     """Return the values (P,) after the last round.
 
     Raises:
-        RunError: the run keeps none.
+        RunError: the run kept no trained values.
     """
     kept = run.checkpoint()
     if kept is None:
@@ -348,7 +353,7 @@ def trained_values(run: RunDirectory) -> Vector:
 
 
 def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:
-    """Return the result, if no step had an error: a site goes on after one, a comparison must not.
+    """Return the result if no step had an error. A site goes on after one, a comparison must not.
 
     Raises:
         RunError: units were left out, or steps released noise alone.
@@ -371,9 +376,9 @@ def _by_content(value: Any, inputs: Mapping[str, str]) -> Any:
 
 
 def over_folds(results: Sequence[Result]) -> Result:
-    """Join runs that left out one site each: means, and the scores of each site left out.
+    """Join runs that each left out one site: means, and the scores of each site that was left out.
 
-    Its ε is that of the run where it is largest.
+    The ε is the largest of all runs.
     """
     failed = next((result for result in results if result.error), None)
     if failed is not None or len(results) == 1:
@@ -391,7 +396,7 @@ def over_folds(results: Sequence[Result]) -> Result:
 
 
 def _mean(curves: list[list[Scores]]) -> list[Scores]:
-    """Return the mean of each score, round by round; every site counts the same."""
+    """Return the mean of each score, round by round. Every curve counts the same."""
     means = []
     for rows in zip(*curves, strict=True):
         keys = set.intersection(*(set(row) for row in rows))

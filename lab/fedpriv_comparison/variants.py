@@ -1,4 +1,4 @@
-"""What is compared: a method, where its records are, and the settings to try it with."""
+"""What is compared: a method, where its records are, and the settings to try."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PUBLIC = {  # methods without noise, for public records alone
     "warm-start": "the base model after the set's warm start, where the others begin; ε = 0",
 }
 BASE = "base"
-PERSONAL = "personal"  # what a site goes on to
-UNTRAINED = (BASE, "warm-start")  # in no step of the federation
-ALONE = "lora-alone"  # a site begins with its own records, without noise
+PERSONAL = "personal"  # what a site goes on to train
+UNTRAINED = (BASE, "warm-start")  # trained in no step of the federation
+ALONE = "lora-alone"  # each site trains the base model on its own records, without noise
 SHORT = {
     "lr": "optimizer.lr",
     "clip_norm": "privacy.clip_norm",
@@ -32,12 +32,12 @@ SHORT = {
     "denoise": "denoise.where",
     "kappa": "denoise.kappa",
 }
-# What would change on what, or on which terms, a row is measured. The second kind may differ from
-# row to row, for everyone to see, but is nothing to choose by a loss.
+# Settings that would change what a row is measured on, or on which terms. The second kind may
+# differ from row to row, for everyone to see. But a loss must not choose them.
 OF_JOB = ("job.data_is_public", "job.engine", "job.method", "job.seed")
 SAME = ("data.", "evaluation.", "sites", "outside", *OF_JOB)
 TERMS = ("privacy.epsilon", "privacy.delta", "privacy.unit", "privacy.max_records_per_unit")
-# What a method without noise has none of.
+# Settings that a method without noise does not have.
 OF_RELEASES = ("denoise.", "controller.", "server_optimizer.")
 OF_SETS, OF_WARMTH = "synthetic.", "synthetic.warm_start"
 Settings = tuple[str, ...]  # KEY=VALUE overrides of the federation file
@@ -54,12 +54,12 @@ class Variant:
     """One row of a comparison.
 
     Attributes:
-        name: as it was asked for.
+        name: the row's name, as it was asked for.
         method: a registered method, or a key of `PUBLIC`.
         place: who trains: all sites together, one party with all records, each site alone.
-        personal: each site goes on by itself with its own records and without noise.
-        settings: fixed for this row.
-        grid: settings to choose from, the best being reported.
+        personal: whether each site trains further on its own records, without noise.
+        settings: settings that are fixed for this row.
+        grid: settings to choose from. The best is reported.
     """
 
     name: str
@@ -71,14 +71,14 @@ class Variant:
 
 
 def rows_of(methods: str, grids: Sequence[str]) -> list[Variant]:
-    """Parse the rows that a command line asks for; `ALONE` brings the base model's with it.
+    """Parse the rows that a command line asks for. `ALONE` also brings the base model's row.
 
     Raises:
-        ConfigError: as `parse_variants`.
+        ConfigError: as for `parse_variants`.
     """
     names = listed(methods)
     if ALONE in names and BASE not in names:
-        names = [BASE, *names]  # it is run for the other anyway, and shows whether that helps
+        names = [BASE, *names]  # it is run for the other row anyway, and shows whether that helps
     return parse_variants(names, grids)
 
 
@@ -86,8 +86,8 @@ def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
     """Parse the rows of a comparison.
 
     Args:
-        names: ``METHOD[-pooled|-local|+personal][:KEY=VALUE]…`` each.
-        grids: ``[NAME:]KEY=VALUE,VALUE…`` each, for one name or for all.
+        names: a text ``METHOD[-pooled|-local|+personal][:KEY=VALUE]…`` for each row.
+        grids: texts ``[NAME:]KEY=VALUE,VALUE…``, each for one name or for all.
 
     Raises:
         ConfigError: a name is unknown or comes twice, or a grid is empty or names no row.
@@ -142,7 +142,7 @@ def _parse_name(name: str) -> tuple[str, Place, bool, Settings]:
 
 
 def _parse_grids(grids: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
-    """Return the values to try of each key by the row's name; the empty name is for all rows."""
+    """Return the values to try for each key, by the row's name. The empty name is for all rows."""
     found: dict[str, dict[str, list[str]]] = {}
     for grid in grids:
         owner, _, rest = grid.rpartition(":")
@@ -168,7 +168,7 @@ def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
 
 
 def _matters(method: str, personal: bool, key: str) -> bool:
-    """Tell whether a setting changes anything for a row; a setting that does not is not tried."""
+    """Tell whether a setting changes anything for a row. One that does not is not tried."""
     if key.startswith("personal."):
         return personal
     if personal and key.startswith(("model.", "lora.")):

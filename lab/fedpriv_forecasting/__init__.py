@@ -1,1 +1,1 @@
-"""Whether joining a federation is expected to pay, from public facts and measured runs alone."""
+"""Whether joining a federation is expected to pay. It uses only public facts and measured runs."""

@@ -1,8 +1,8 @@
-"""What joining is expected to be worth to the sites of a federation file, and what would change it.
+"""Forecast what joining is worth to the sites of a federation file, and what would change it.
 
 Privacy:
-    Reads the federation file and the table of measured runs, which are public, and nothing else:
-    no record, no ledger, no file of a site. So it costs no ε and may be shown to anybody.
+    Reads the federation file and the table of measured runs, which are public, and nothing else: no
+    record, no ledger, and no file of a site. So it costs no ε and may be shown to anybody.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ BEATS_ONE = f"{PAYS} against one own model"
 ONE_ALONE = f"{BEATS_ONE}, and not against two"
 PERHAPS_TWO = f"{BEATS_ONE}; against two it {UNKNOWN}"
 TWO_UNMEASURED = f"{BEATS_ONE}; against two, too little was measured"
-# From what is most sure to be worth it to what is least.
+# From the surest to pay to the least sure.
 RANKS = (BEATS_TWO, PERHAPS_TWO, TWO_UNMEASURED, ONE_ALONE, UNKNOWN, None, LEVEL, PAYS_NOT)
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What one way is expected to bring, in loss on own records; more is better.
+    """Hold what one way is expected to bring, in loss on own records. More is better.
 
     Attributes:
-        over_alone: against one model of one's own.
-        over_two: against the mean of two, where that was measured.
-        outside: in which figures it is outside what was measured.
-        verdict: None outside of it.
+        over_alone: gain over one own model.
+        over_two: gain over the mean of two own models, where that was measured.
+        outside: the figures in which the federation is outside what was measured.
+        verdict: None if any figure is outside.
     """
 
     way: str
@@ -61,7 +61,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class OfSite:
-    """The same of one site, for the best way."""
+    """Hold the outlook of one site, for the best way."""
 
     name: str
     size: int
@@ -72,11 +72,11 @@ class OfSite:
 
 @dataclass(frozen=True)
 class Changed:
-    """The same of a typical site and the best way, if one thing were otherwise.
+    """Hold the outlook of a typical site and the best way if one thing were changed.
 
     Attributes:
         noise_multiplier: the largest σ of a site's claim.
-        more: than now, as far as the curve can tell.
+        more: how much more the gain is than now, as far as the curve can tell.
     """
 
     what: str
@@ -89,18 +89,18 @@ class Changed:
 
 @dataclass(frozen=True)
 class Forecast:
-    """A forecast.
+    """Hold a forecast.
 
     Attributes:
-        kind: of records in the table, whose runs it rests on.
-        settings: how many federations these were, of so many `kinds`.
+        kind: the kind of records in the table whose runs the forecast rests on.
+        settings: number of federations that it rests on, of `kinds` kinds.
         unlike: what of the job was not measured at all.
-        answers: to the three questions, own patients first.
-        best: the way that is surest to be worth it, and of several the one that gains most.
-        records: of a typical site, the geometric mean.
+        answers: answers to the three questions, own patients first.
+        best: the way that is surest to pay. Among several, the one that gains most.
+        records: units of a typical site, as the geometric mean.
         noise_multipliers: smallest and largest σ of a site's claim.
-        two_own: least and most that two own models gained over one, of the federations where
-            that was measured; None where it was at none.
+        two_own: least and greatest gain of two own models over one, in the federations that
+            measured it; None where none did.
     """
 
     kind: str
@@ -132,11 +132,12 @@ def forecast(
 
     Args:
         federation: the public facts of `job`.
-        kind: which runs to rest on; by default those of the job's task and model, or the nearest.
+        kind: the kind of runs to rest on. The default is the kind of the job's task and model, or
+            the nearest.
 
     Raises:
         ConfigError: the table has no runs of the kind or task, or too few for a curve.
-        AccountingError: no noise makes a site's ε.
+        AccountingError: no noise gives a site's ε.
     """
     name = kind_for(job, federation, table, kind)
     described = table.kinds[name]
@@ -201,7 +202,7 @@ def _price(job: JobConfig, federation: Federation, kind: Kind, unlike: tuple[str
 
 
 def verdict(over_alone: Interval, over_two: Interval | None) -> str:
-    """Say whether joining pays, only where the whole interval says the same.
+    """Say whether joining pays. It is said only where the whole interval agrees.
 
     Args:
         over_two: None where the measured runs don't tell.
@@ -221,7 +222,7 @@ def _two_own(points: Sequence[Point]) -> tuple[float, float] | None:
 
 
 def _over_two(curve: Reading | None, here: Setting, *, one_site: bool) -> Interval | None:
-    """Return the gain over two own models; None where that curve does not reach."""
+    """Return the gain over two own models. None where that curve does not reach this setting."""
     if curve is None or curve.outside(here):
         return None
     return curve.predict(here, one_site=one_site)
@@ -256,7 +257,7 @@ def _changed(
     federation: Federation, curve: Reading, points: Sequence[Point], unlike: Sequence[str]
 ) -> Iterable[Changed]:
     now = federation.setting
-    pace = set(other_pace(federation, points))  # a change may bring it near again
+    pace = set(other_pace(federation, points))  # a change may bring the pace near again
     for what, other in changes(federation):
         there = other.setting
         still = [words for words in unlike if words not in pace]

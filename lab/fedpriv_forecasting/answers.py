@@ -26,18 +26,18 @@ STARTS = {  # what an adapter of a federation is compared with at a site outside
 
 @dataclass(frozen=True)
 class Answer:
-    """What joining is expected to bring in one question; more is better.
+    """Hold what joining is expected to bring for one question. More is better.
 
     Attributes:
-        question: ``own``, ``outside``, or how many own records a new site has.
-        way: to use the adapter.
-        over: what it is compared with.
-        gain: mean over sites; None where too little was measured for a curve.
-        verdict: None there, and outside of what was measured.
-        outside: in which figures it is that.
+        question: ``own``, ``outside``, or the number of own records that a new site has.
+        way: the way to use the adapter.
+        over: what the way is compared with.
+        gain: mean over the sites; None where too little was measured for a curve.
+        verdict: None without a curve, and outside of what was measured.
+        outside: the figures in which the federation is outside what was measured.
         widened: why the interval is wider than the curve's own, in words.
-        federations: that were measured.
-        measured: the least and the most that they gained; None of none.
+        federations: number of federations that were measured.
+        measured: the least and the most that they gained; None without any.
         left_out: how well the curve predicts what it has not seen.
     """
 
@@ -54,7 +54,7 @@ class Answer:
 
 
 def sign(gain: Interval) -> str:
-    """Say whether joining pays, only where the whole interval says the same."""
+    """Say whether joining pays. It is said only where the whole interval agrees."""
     if gain.high < 0:
         return PAYS_NOT
     if gain.low > 0:
@@ -70,7 +70,7 @@ def answer(
     way: str,
     over: str,
 ) -> Answer:
-    """Answer one question by the curve for it.
+    """Answer one question by its curve.
 
     Args:
         unlike: what of the job was not measured at all.
@@ -103,7 +103,7 @@ def answer(
 
 
 def of_others(basis: Basis, federation: Federation, unlike: tuple[str, ...]) -> Iterator[Answer]:
-    """Answer for outside sites' patients and for new sites: over the base, and over the single."""
+    """Answer for outside sites' patients and new sites: over the base model and the best single."""
     for question in (OUTSIDE, *OWN_RECORDS):
         for start in STARTS:
             if start == BASE or basis.points(question, FEDERATED, start):
@@ -112,13 +112,13 @@ def of_others(basis: Basis, federation: Federation, unlike: tuple[str, ...]) -> 
 
 @dataclass(frozen=True)
 class Price:
-    """What a site pays for joining.
+    """Hold what a site pays for joining.
 
     Attributes:
-        epsilon: the largest that a site pays, with trust where there is a secure sum.
-        epsilon_alone: if all others work with the server; None where none is finite.
-        megabytes: that come to a site in the job, at 4 bytes a value, as no more go back; None
-            where it is not known how many values are trained.
+        epsilon: the largest ε that a site pays. With a secure sum it is the ε with trust.
+        epsilon_alone: ε if all others work with the server; None where it is not finite.
+        megabytes: megabytes that come to a site in the job, at 4 bytes a value. No more go back.
+            None where it is not known how many values are trained.
     """
 
     epsilon: float

@@ -27,7 +27,7 @@ BASIS = (
     " knows that before; it is another question than how far a curve is off, which the brackets"
     " answer."
 )
-ALL_SITES = 4  # of more, the smallest, the median and the largest are shown
+ALL_SITES = 4  # of more sites, the smallest, the median and the largest are shown
 
 
 def forecast(
@@ -81,7 +81,10 @@ def forecast(
 def show(
     model: ModelSection, rank: int, federation: Federation, found: Forecast, console: Console
 ) -> None:
-    """Print the facts, three answers and their price; then each way, site and possible change."""
+    """Print the facts, three answers and the price.
+
+    Then print each way, site and possible change.
+    """
     for name, value in _facts(model, rank, federation, found):
         console.print(f"{name:16}  {value}", soft_wrap=True, markup=False)
     for heading, said in _answers(found):
@@ -163,7 +166,7 @@ def _answers(found: Forecast) -> Iterator[tuple[str, str]]:
 
 
 def _told(what: str, found: Mapping[str, Answer]) -> str:
-    """Write answers in a sentence or two, each with the words that it begins with."""
+    """Write answers in a sentence or two, each after its opening words."""
     said = "; ".join(f"{begins}{_answer(one)}" for begins, one in found.items())
     known = [one.left_out for one in found.values() if one.left_out is not None]
     runs, inside = sum(one.runs for one in known), sum(one.inside * one.runs for one in known)

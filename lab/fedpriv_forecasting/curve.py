@@ -1,30 +1,30 @@
 """The curve through measured runs, and how far off it may be.
 
 For one kind of records and one way to use a federation's adapter, with m records at a site and
-noise to signal s of the federation:
+noise to signal s of the federation, the curve is
 
     gain = β₀ + β₁ · log₂ m + β₂ · log₂ s + β₃ · log₂ m · log₂ s
 
-by least squares over settings, each the mean over its seeds and its scored sites; without the last
-term where there are too few runs for it, and of three or four groups β₀ alone, so that all they
-differ by is scatter. Gain is the loss of the baseline less that of the way.
-Runs with the same number of sites and of records share sites, models and luck, so they are a
-*group*, and the scatter around the curve is taken from what it misses a group by that is left out
-of it:
+fitted by least squares over settings. The gain of a setting is the mean over its seeds and its
+scored sites. Where there are too few runs for the last term, it is left out. With three or four
+groups only β₀ is left, so that all differences count as scatter. Gain is the loss of the baseline
+minus that of the way. Runs with the same number of sites and of records share sites, models and
+luck, so they are a *group*. The scatter around the curve is measured by how far the curve misses a
+group that was left out of it:
 
     v = mean of (gain − predicted without the group)² / (1 + its leverage)
 
     half of a 90% interval = t · √(v (1 + x (XᵀX)⁻¹ xᵀ) + w)
 
-with t Student's at 95% and as many degrees of freedom as there are groups less coefficients, and
-w the variance between seeds that the mean over seeds hides; for one site, also the variance
-between the sites of a run. How far a difference of two gains may be off is taken from how the
-coefficients move as each group is left out (the jackknife over groups).
+Here t is Student's at 95%, with as many degrees of freedom as there are groups minus coefficients.
+w is the variance between seeds that the mean over seeds hides; for one site it also includes the
+variance between the sites of a run. How far a difference of two gains may be off follows from how
+the coefficients move as each group is left out (the jackknife over groups).
 
-Why the product: `benchmarks/forecast.py` compares curves by what they miss groups by that were left
-out. On measured notes the one with it misses by two thirds or less of what the other does for the
-ways that are worth most; for these it misses by no more on sentences and made-up
-tables, either.
+Why the product: `benchmarks/forecast.py` compares curves by how far they miss groups that were left
+out. On measured notes, for the ways that are worth most, the curve with the product misses by at
+most two thirds of what the other misses by. For these ways it also misses by no more on sentences
+and made-up tables.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from fedpriv_forecasting.setting import Setting
 from fedpriv_forecasting.table import ALONE, OWN, Point
 
 LEVEL = 0.95  # of each end of an interval of 90%
-LEAST_FREEDOM = 2  # groups more than coefficients
+LEAST_FREEDOM = 2  # how many more groups than coefficients there have to be
 Array = NDArray[np.float64]
 
 
-Terms = Callable[[Setting], list[float]]  # what the coefficients are multiplied by
+Terms = Callable[[Setting], list[float]]  # the terms that the coefficients are multiplied by
 
 
 def plain(setting: Setting) -> list[float]:
@@ -54,21 +54,21 @@ def plain(setting: Setting) -> list[float]:
 
 
 def flat(setting: Setting) -> list[float]:
-    """Return the term of the mean alone."""
+    """Return the one term of a mean."""
     return [1.0]
 
 
 def joint(setting: Setting) -> list[float]:
-    """Return the terms of the curve above."""
+    """Return the terms of the curve in this module's docstring."""
     return [*plain(setting), math.log2(setting.records) * math.log2(setting.noise)]
 
 
 @dataclass(frozen=True)
 class Runs:
-    """A setting's runs.
+    """Hold a setting's runs.
 
     Attributes:
-        gains: for each seed, those of its sites.
+        gains: for each seed, the gains of its sites.
     """
 
     setting: Setting
@@ -76,18 +76,18 @@ class Runs:
 
     @property
     def means(self) -> list[float]:
-        """Of each seed."""
+        """Return the mean gain of each seed."""
         return [float(np.mean(sites)) for sites in self.gains]
 
     @property
     def mean(self) -> float:
-        """Over seeds and sites."""
+        """Return the mean gain over seeds and sites."""
         return float(np.mean(self.means))
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A gain, and between which two it is in 90% of cases."""
+    """Hold a gain, and the two bounds between which it is in 90% of cases."""
 
     gain: float
     low: float
@@ -116,15 +116,15 @@ def runs_of(
 
 @dataclass(frozen=True)
 class Curve:
-    """A fitted curve; `fit_curve` makes one.
+    """Hold a fitted curve, as `fit_curve` makes it.
 
     Attributes:
-        runs: that it goes through.
+        runs: the runs that the curve is fitted to.
         inverse: (XᵀX)⁻¹.
         moves: covariance of the coefficients, by the jackknife over groups.
-        scatter: v, of settings around the curve.
+        scatter: v, the variance of settings around the curve.
         between_seeds, between_sites: variances of gains within a setting, and within a run.
-        freedom: degrees of it.
+        freedom: degrees of freedom of the scatter.
     """
 
     runs: tuple[Runs, ...]
@@ -147,25 +147,25 @@ class Curve:
         return float(row @ self.inverse @ row)
 
     def gain(self, setting: Setting, *, one_site: bool = False) -> tuple[float, float]:
-        """Return the gain there and its variance, as the mean over sites or of one of them."""
+        """Return a setting's gain and its variance, for the mean over sites or for one site."""
         variance = self.scatter * (1 + self.leverage(setting)) + self.between_seeds
         variance += self.between_sites if one_site else 0.0
         return float(self.row(setting) @ self.coefficients), variance
 
     def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
-        """Return the gain there, and its bounds."""
+        """Return a setting's gain with its bounds."""
         return interval(*self.gain(setting, one_site=one_site), self.freedom)
 
     def more(self, setting: Setting, other: Setting) -> tuple[float, float]:
-        """Return how much more the gain is at the other, and the variance of the curve alone.
+        """Return how much more the gain is at the other setting, and the curve's variance alone.
 
-        The scatter of single federations is not in it.
+        The variance leaves out the scatter of single federations.
         """
         step = self.row(other) - self.row(setting)
         return float(step @ self.coefficients), float(step @ self.moves @ step)
 
     def outside(self, setting: Setting) -> list[str]:
-        """Say in which figures a setting is outside what was measured; none if in none."""
+        """Say in which figures a setting is outside what was measured. The list may be empty."""
         found = self.out_of_range(setting) or far_from(self._known, setting)
         longest = max(self.leverage(one.setting) for one in self.runs)
         if not found and self.leverage(setting) > longest * (1 + 1e-9):
@@ -182,7 +182,7 @@ class Curve:
 
 
 def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
-    """Say in which figures, each by itself, a setting is outside of these."""
+    """Say in which figures, each by itself, a setting is outside the known settings."""
     return [
         f"{name}: {value:.3g}, and {measured_range(values)}"
         for name, value, values in (
@@ -195,7 +195,7 @@ def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
 
 
 def far_from(known: Sequence[Setting], setting: Setting) -> list[str]:
-    """Say so if none of these is near in records and noise together."""
+    """Say so if none of the known settings is near in records and noise together."""
     nearest = min(setting.distance(one) for one in known)
     # The longest way from a measured setting to its nearest neighbour elsewhere.
     ways = [[way for other in known if (way := one.distance(other)) > 0] for one in known]
@@ -208,7 +208,7 @@ def far_from(known: Sequence[Setting], setting: Setting) -> list[str]:
 
 
 def measured_range(values: Sequence[float]) -> str:
-    """Say from where to where values go."""
+    """Say from where to where the measured values go."""
     least, most = min(values), max(values)
     if least == most:
         return f"measured was {least:.3g}"
@@ -216,19 +216,21 @@ def measured_range(values: Sequence[float]) -> str:
 
 
 def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
-    """Fit the curve through runs; None if there are too few runs for an uncertainty.
+    """Fit the curve through runs. None if there are too few runs for an uncertainty.
 
     Args:
-        terms: the curve's terms; by default those above, or fewer where they can't be told.
+        terms: the curve's terms. By default they are those above, or fewer where the runs can't
+            tell them.
     """
     fits = (_fit(runs, one) for one in ((joint, plain, flat) if terms is None else (terms,)))
     return next((curve for curve in fits if curve is not None), None)
 
 
 def level_of(runs: Sequence[Runs]) -> Curve | None:
-    """Return the mean of groups that may be too few for a curve; None without any group.
+    """Return the mean of groups that may be too few for a curve. None without any group.
 
-    Its variance is that between groups, and 0 for a single group: for use among other kinds.
+    Its variance is the variance between groups, or 0 for a single group. It is for use beside other
+    kinds.
     """
     if not runs:
         return None
@@ -281,7 +283,7 @@ def _fit(runs: Sequence[Runs], terms: Terms) -> Curve | None:
 
 
 def _solve(x: Array, y: Array) -> tuple[Array, Array] | None:
-    """Return coefficients and (XᵀX)⁻¹; None where the rows don't determine them."""
+    """Return coefficients and (XᵀX)⁻¹. None where the rows don't determine them."""
     if np.linalg.matrix_rank(x) < x.shape[1]:
         return None
     inverse: Array = np.linalg.inv(x.T @ x).astype(np.float64)
@@ -289,7 +291,10 @@ def _solve(x: Array, y: Array) -> tuple[Array, Array] | None:
 
 
 def _pooled(samples: Sequence[Sequence[float]]) -> float:
-    """Return the variance within samples, over all of them; 0 where each is a single value."""
+    """Return the variance within samples, over all of them.
+
+    It is 0 where each is a single value.
+    """
     freedom = sum(len(one) - 1 for one in samples)
     squares = sum(float(np.var(one)) * len(one) for one in samples)
     return squares / freedom if freedom else 0.0
@@ -303,14 +308,15 @@ def _hidden(runs: Sequence[Runs]) -> float:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """How well curves predict groups that they have not seen.
+    """Hold how well curves predict groups that they have not seen.
 
     Attributes:
-        groups: of runs with the same sites, or kinds, each predicted from the others.
-        runs: single runs that were predicted.
-        inside: share of them whose gain was in its 90% interval.
-        miss: root of the mean square of what predictions were off by.
-        without: the same if the mean of all other settings is the prediction.
+        groups: number of groups of runs with the same sites, or of kinds. Each is predicted from
+            the others.
+        runs: number of single runs that were predicted.
+        inside: share of the runs whose gain was in its 90% interval.
+        miss: root mean square of how far predictions were off.
+        without: the same if the prediction is the mean of all other settings.
     """
 
     groups: int
@@ -321,7 +327,7 @@ class LeftOut:
 
 
 def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOut | None:
-    """Predict each group from all others; None if there are too few.
+    """Predict each group from all others. None if there are too few.
 
     Args:
         terms: as for `fit_curve`.
@@ -339,7 +345,10 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
 
 
 def left_out_of(groups: int, tried: Sequence[tuple[Interval, float, float]]) -> LeftOut | None:
-    """Compare what was predicted and measured, and the mean of all others; None without any."""
+    """Compare what was predicted with what was measured, and with the mean of all others.
+
+    None without any prediction.
+    """
     if not tried:
         return None
     inside = [found.low <= gain <= found.high for found, gain, _ in tried]

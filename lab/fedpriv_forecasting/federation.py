@@ -1,7 +1,7 @@
-"""The public facts of a federation, its noise, and what it would be with other ones.
+"""Public facts of a federation, its noise, and how both would change with other settings.
 
 Privacy:
-    Of the federation file alone. A size is what a person declared, never counted from records.
+    Uses the federation file alone. A size is what a person declared, never counted from records.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from fedpriv.privacy.accounting.shares import alone, shares_of
 from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv_forecasting.setting import Setting, noise_to_signal
 
-UNEVEN = 4.0  # the largest site over the smallest; those that were measured are all equal
+UNEVEN = 4.0  # ratio of the largest site to the smallest; measured federations have equal sites
 _noise = lru_cache(maxsize=256)(calibrate_noise)
 
 
 @dataclass(frozen=True)
 class Federation:
-    """What is public of a federation and decides about its noise.
+    """Hold what is public about a federation and decides its noise.
 
     Attributes:
         sizes: units of each site to train on, as declared.
-        epsilons: of each site, the smaller of the job's ε and of its own cap.
+        epsilons: ε of each site, the smaller of the job's ε and its own cap.
         rounds: private steps that train.
-        slots: all steps that the noise is paid for, spare ones and those of looks among them.
+        slots: all steps that the noise is paid for, with spare ones and those of looks.
         secure_sum: whether the sites share the noise.
-        stated_colluding: how many may collude then, where the file says it.
-        records_per_unit: at most, where a unit is a patient.
+        stated_colluding: how many sites of a secure sum may collude, where the file says it.
+        records_per_unit: the most records of a unit, where a unit is a patient.
     """
 
     sizes: tuple[int, ...]
@@ -53,22 +53,22 @@ class Federation:
 
     @property
     def uneven(self) -> bool:
-        """Whether the largest site has more than `UNEVEN` times the units of the smallest."""
+        """Tell whether the largest site has more than `UNEVEN` times the units of the smallest."""
         return max(self.sizes) > UNEVEN * min(self.sizes)
 
     @property
     def sites(self) -> int:
-        """How many there are."""
+        """Return the number of sites."""
         return len(self.sizes)
 
     @property
     def records(self) -> float:
-        """Of a typical site: the geometric mean."""
+        """Return the units of a typical site: the geometric mean."""
         return math.exp(sum(map(math.log, self.sizes)) / self.sites)
 
     @property
     def max_colluding(self) -> int | None:
-        """Of a secure sum; None without one."""
+        """Return how many sites of a secure sum may collude. None without a secure sum."""
         if not self.secure_sum:
             return None
         stated = self.stated_colluding
@@ -76,14 +76,20 @@ class Federation:
 
     @cached_property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """σ of each site's claim; of a secure sum it is that of the sum of a set's shares."""
+        """Return σ of each site's claim.
+
+        In a secure sum it is that of the sum of a set's shares.
+        """
         return tuple(
             _noise(epsilon, self.delta, self.sample_rate, self.slots) for epsilon in self.epsilons
         )
 
     @cached_property
     def epsilon_alone(self) -> float | None:
-        """ε if all other sites of a secure sum work with the server; None where none is finite."""
+        """Return ε if all other sites of a secure sum work with the server.
+
+        None where it is not finite.
+        """
         if self.max_colluding is None:
             return max(self.epsilons)
         event = Event(self.sample_rate, self.noise_multipliers[0], self.slots)
@@ -92,11 +98,11 @@ class Federation:
 
     @cached_property
     def noise(self) -> float:
-        """Noise to signal of the whole job, as in `noise_to_signal`.
+        """Return the noise to signal of the whole job, as in `noise_to_signal`.
 
-        Sites that add noise by themselves are weighed by a_i = 1 / σ_i², as the server does, and
-        the noise of Σ a_i S_i over Σ a_i q n_i is √(Σ a_i) / Σ a_i q n_i. Sites of a secure sum
-        add σ / √k each, k the shares that surely are honest.
+        Sites that add noise by themselves are weighed by a_i = 1 / σ_i², as the server does. The
+        noise of Σ a_i S_i over Σ a_i q n_i is then √(Σ a_i) / Σ a_i q n_i. Sites of a secure sum
+        add σ / √k each, where k is the number of shares that are surely honest.
         """
         sigmas = self.noise_multipliers
         if self.max_colluding is not None:
@@ -108,13 +114,13 @@ class Federation:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """Where it is, and its smallest and largest site where it is uneven."""
+        """Return the federation's setting, and those of its smallest and largest site if uneven."""
         sizes = (min(self.sizes), max(self.sizes)) if self.uneven else ()
         return (self.setting, *(replace(self.setting, records=size) for size in sizes))
 
     @property
     def setting(self) -> Setting:
-        """Where it is on the curve: the mean over its sites is at their geometric mean."""
+        """Return where the federation is on the curve: its mean is at the sites' geometric mean."""
         return Setting(self.sites, self.records, self.noise)
 
 
@@ -122,13 +128,13 @@ def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
     """Read the public facts of a federation file.
 
     Args:
-        sizes: sizes of sites for which the file states none, as a file for the network never
-            does: texts such as ``250``, for every such site, and ``surgery=250``.
+        sizes: sizes of sites for which the file states none, as in a file for the network. A text
+            such as ``250`` is for every such site, and ``surgery=250`` for one.
 
     Raises:
         ConfigError: there is only one site; the job begins at public records; a site has no size,
-            or grants less than a secure sum asks of all; or a size is no size, of no site, or of a
-            site with a size in the file.
+            or grants less than a secure sum asks of all; or a given size is not a size, is for no
+            site, or is for a site with a size in the file.
     """
     privacy, made_up = job.privacy, job.synthetic
     if len(job.sites) < 2:
@@ -154,7 +160,7 @@ def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
 
 
 def _stated(sizes: Sequence[str], job: JobConfig) -> dict[str, int]:
-    """Return the stated sizes by the site's name; the empty name is for every other site."""
+    """Return the stated sizes by the site's name. The empty name is for every other site."""
     found = {}
     names = {site.name for site in job.sites} | {""}
     known = {site.name for site in job.sites if site.size is not None}
@@ -199,7 +205,7 @@ def _granted(site: SiteSection, job: JobConfig) -> float:
 
 
 def changes(now: Federation) -> Iterator[tuple[str, Federation]]:
-    """Give each thing that could be changed, by itself, with the words for it."""
+    """Give each possible change by itself, with words for it."""
     for times, words in ((2, "twice the sites"), (4, "four times the sites")):
         if not now.secure_sum or times * now.sites <= MAX_MEMBERS:
             yield words, replace(now, sizes=now.sizes * times, epsilons=now.epsilons * times)

@@ -13,9 +13,10 @@ from fedpriv_forecasting.curve import measured_range
 from fedpriv_forecasting.federation import Federation
 from fedpriv_forecasting.table import Kind, Point, Table, Unit
 
-FAR = 2.0  # a setting that is other than measured by more than this factor
-# Runs had the default of each key of these tables (and own training that is as good), but for keys
-# that decide nothing, are looked at elsewhere, or go with the model: of these a `Kind` tells.
+FAR = 2.0  # the factor beyond which a setting counts as other than measured
+# The measured runs had the default of each key of these tables (and own training that is as good).
+# Excepted are keys that decide nothing, are checked elsewhere, or go with the model, which a `Kind`
+# states.
 NOT_BY_DEFAULT = {
     "job": "name rounds engine ray_address seed data_is_public min_sites round_timeout",
     "model": "name task labels max_length pooling",
@@ -29,7 +30,9 @@ NOT_BY_DEFAULT = {
 
 
 def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str | None) -> str:
-    """Choose the wanted kind, or one of the job's task: of its model, its unit, the nearest run.
+    """Choose the wanted kind, or one of the job's task.
+
+    The choice goes by the model, then by the unit, then by the nearest run.
 
     Raises:
         ConfigError: the table has no such kind, or none of the task.
@@ -60,12 +63,15 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
 
 
 def unit_of(job: JobConfig) -> Unit:
-    """Return whose privacy is protected."""
+    """Return the unit of privacy: a record or a patient."""
     return "record" if job.privacy.unit == "record" else "patient"
 
 
 def same_model(job: JobConfig, kind: Kind) -> bool:
-    """Compare models by name: the last part of a path that names any, with other dashes or not."""
+    """Compare models by name.
+
+    The name is the last part of a path that names any. Dashes and letter case don't count.
+    """
     parts = [part for part in PurePath(job.model.name).parts if part != "model"]
     return _letters(parts[-1] if parts else "").endswith(_letters(kind.model))
 
@@ -79,7 +85,7 @@ def unlike_measured(
 ) -> Iterator[str]:
     """Say what of a job no measured run had, except base model, unit and sizes.
 
-    `fedpriv_forecasting.reading` takes account of these three, with wider ranges.
+    `fedpriv_forecasting.reading` accounts for these three with wider ranges.
     """
     if job.controller is not None:
         yield "controller: one, and measured was none"
@@ -109,7 +115,7 @@ def unlike_measured(
 
 
 def setting_of(job: JobConfig, key: str) -> Any:
-    """Return the value of a federation file at ``table.key``."""
+    """Return a federation file's value for the key ``table.key``."""
     return reduce(getattr, key.split("."), job)
 
 
@@ -119,9 +125,9 @@ def _shown(value: object) -> str:
 
 
 def other_pace(federation: Federation, points: Sequence[Point]) -> Iterator[str]:
-    """Say whether rounds or rate are far from all that was measured.
+    """Say whether rounds or sample rate are far from all that was measured.
 
-    The curve knows both through the noise alone, so they may differ by no more than `FAR`.
+    The curve knows both through the noise alone. So they may differ by at most the factor `FAR`.
     """
     yield from _far("job.rounds", federation.rounds, [point.rounds for point in points])
     rates = [point.sample_rate for point in points]

@@ -1,4 +1,4 @@
-"""A forecast from a federation file: `fedpriv.forecast`, and what `fedpriv forecast` shows."""
+"""Forecast from a federation file: `fedpriv.forecast`, and what `fedpriv forecast` shows."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def forecast(
 
     Args:
         job: a federation file, or a job that `load_job` made of one.
-        overrides: ``a.b=value`` texts for the keys of a file; none beside a job.
+        overrides: ``a.b=value`` texts for the keys of a file. A job takes none.
         sizes: declared units of sites for which the job has none: ``250``, or ``NAME=250``.
-        table: measured runs; by default those that are shipped.
-        kind: the kind of measured records most like yours; by default the nearest of the task.
+        table: measured runs. The default is the shipped table.
+        kind: the kind of measured records most like yours. The default is the nearest of the task.
 
     Raises:
         ConfigError: a setting or a table can't be used.
@@ -52,7 +52,7 @@ def read_and_forecast(
     table: Path | str | None,
     kind: str | None,
 ) -> tuple[JobConfig, Federation, Forecast]:
-    """Forecast as `forecast` does, and return also what was read for it."""
+    """Forecast as `forecast` does, and return also the job and its public facts."""
     if isinstance(job, JobConfig):
         check_no_overrides(overrides)
         config, source = job, Path(job.job.name)

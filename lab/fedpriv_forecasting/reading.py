@@ -1,21 +1,22 @@
-"""How a federation reads the measured curves where it is like none of them in one respect.
+"""How a federation reads the measured curves where it is unlike all of them in one respect.
 
 **Another base model**, or a kind of which too little was measured for a curve. The kinds that were
-measured with its task differ, in records and in models. With K of them, gains g₁ … g_K at a setting
-and variances v_k (of a kind without a curve, the mean of its runs and how they scatter),
+measured with its task differ, in records and in models. There are K of them, with gains g₁ … g_K at
+a setting and variances v_k. (A kind without a curve has the mean of its runs, and their scatter.)
+The answer is
 
     half of a 90% interval = t · √(s² (1 + 1/K) + mean of v_k)
 
-around the mean, s² the variance of the gains between kinds and t Student's with K − 1 degrees of
-freedom: the new one is taken for one more draw of what these were drawn from. Of one kind alone no
-scatter between kinds is known, so there is no verdict.
+around the mean. s² is the variance of the gains between kinds, and t is Student's with K − 1
+degrees of freedom. So the new kind is taken for one more draw of what these were drawn from. With
+one kind alone no scatter between kinds is known, so there is no verdict.
 
-**Patients as units.** Where patients were measured, these runs answer. Where records were, noise
-goes by patients, and a patient's records are as good to a site's own model as one record, or as
-so many as enter a step at most. The range is from the lowest to the highest of both.
+**Patients as units.** Where patients were measured, these runs answer. Where records were, the
+noise goes by patients. Then a patient's records are worth to a site's own model between one record
+and the most records that enter a step. The range is from the lowest to the highest of both.
 
-**Uneven sites** are read at their own sizes, with the federation's noise. The measured ones are
-all equal, so the range of their mean is that of a single site.
+**Uneven sites** are read at their own sizes, with the federation's noise. The measured sites are
+all equal, so the range of the uneven sites' mean is that of a single site.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ from fedpriv_forecasting.table import ALONE, OWN, Point
 
 @dataclass(frozen=True)
 class Reading:
-    """Curves, as one federation reads them.
+    """Hold curves, as one federation reads them.
 
     Attributes:
-        curves: of the kind that it is like; of all of its task where its base model is in none.
-        other_model: what says that it is another one; None where it is the measured one.
-        records_per_unit: by how many times a unit may have more records than a measured one.
+        curves: the curve of the kind that the federation is like. Where no kind has its base model,
+            the curves of all kinds of its task.
+        other_model: words that say that the base model is another one; None where it is the
+            measured one.
+        records_per_unit: how many times the records of a measured unit a unit may have.
     """
 
     curves: tuple[Curve, ...]
@@ -60,7 +63,7 @@ class Reading:
 
     @property
     def widened(self) -> list[str]:
-        """Why ranges are wider than those of the curve, in words."""
+        """Return in words why ranges are wider than those of the curve."""
         found = []
         if len(self.curves) > 1:
             found.append(
@@ -82,11 +85,11 @@ class Reading:
 
     @property
     def sloped(self) -> bool:
-        """Whether it tells what another size or noise would change."""
+        """Tell whether the curves say what another size or noise would change."""
         return all(curve.terms is not flat for curve in self.curves)
 
     def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
-        """Return the gain there, as the mean over sites or of one of them."""
+        """Return a setting's gain, for the mean over sites or for one site."""
         return _hull(
             [
                 self._together([curve.gain(place, one_site=one_site) for curve in self.curves])
@@ -95,7 +98,7 @@ class Reading:
         )
 
     def difference(self, setting: Setting, other: Setting) -> Interval:
-        """Return how much more the gain is at the other."""
+        """Return how much more the gain is at the other setting."""
         pairs = zip(self._places(setting), self._places(other), strict=True)
         return _hull(
             [self._together([curve.more(*pair) for curve in self.curves]) for pair in pairs]
@@ -105,7 +108,7 @@ class Reading:
         """Say in which figures a setting is outside what was measured.
 
         Args:
-            sites: settings of which no figure by itself may be outside, either.
+            sites: settings that must not be outside in any single figure, either.
         """
         places = self._places(setting)
         parts = list(itertools.chain(*map(self._places, sites)))
@@ -120,7 +123,7 @@ class Reading:
         return list(dict.fromkeys(found))
 
     def left_out(self) -> LeftOut | None:
-        """Measure how well it predicts groups of runs, or whole kinds, that it has not seen."""
+        """Measure how well the reading predicts groups of runs, or whole kinds, not seen before."""
         if len(self.curves) == 1:
             return leave_groups_out(self.curves[0].runs)
         return leave_kinds_out(self.curves)
@@ -145,7 +148,7 @@ def _hull(found: Sequence[Interval]) -> Interval:
 
 
 def leave_kinds_out(curves: Sequence[Curve]) -> LeftOut | None:
-    """Predict each kind's runs from all other kinds; None of fewer than three kinds."""
+    """Predict each kind's runs from all other kinds. None with fewer than three kinds."""
     if len(curves) < 3:
         return None
     tried = []
@@ -161,12 +164,13 @@ def leave_kinds_out(curves: Sequence[Curve]) -> LeftOut | None:
 
 @dataclass(frozen=True)
 class Basis:
-    """The measured runs that the forecast of one federation rests on.
+    """Hold the measured runs that the forecast of one federation rests on.
 
     Attributes:
-        of_unit: of each kind of its task, the nearest one first, the runs with its unit.
-        of_records: the same with records as units, where it has another one; else nothing.
-        other_model: as of `Reading`.
+        of_unit: for each kind of the federation's task, the nearest first, the runs with its unit.
+        of_records: the same runs with records as units, if the federation has another unit;
+            otherwise empty.
+        other_model: as in `Reading`.
     """
 
     of_unit: tuple[Sequence[Point], ...]
@@ -174,7 +178,7 @@ class Basis:
     other_model: str | None
 
     def points(self, question: str, way: str, baseline: str) -> list[Point]:
-        """Return the points that measured both: of the nearest kind, or of all if it has none."""
+        """Return points that measured both ways: of the nearest kind, or of all if it has none."""
         both = [
             [point for point in points if point.gains(way, baseline, question) is not None]
             for points in (*self.of_unit, *self.of_records)
@@ -185,7 +189,7 @@ class Basis:
     def reading(
         self, federation: Federation, way: str, baseline: str = ALONE, question: str = OWN
     ) -> Reading | None:
-        """Return the curves for a question; None where too little was measured."""
+        """Return the curves for a question. None where too little was measured."""
         per_unit, several, spread = federation.records_per_unit, [], 1
         alone: Reading | None = None
         for number, points in enumerate(self.of_unit):

@@ -1,4 +1,4 @@
-"""Where a federation is among those that were measured: the figures that the curve goes by."""
+"""The figures by which the curve places a federation among the measured ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Setting:
-    """Where on the curve.
+    """Hold a federation's place on the curve.
 
     Attributes:
-        records: of a site; of sites that differ, their geometric mean.
-        noise: to signal, of the federation, as in `noise_to_signal`.
+        records: records of a site. If sites differ, it is their geometric mean.
+        noise: noise to signal of the federation, as in `noise_to_signal`.
     """
 
     sites: int
@@ -21,7 +21,7 @@ class Setting:
 
     @property
     def group(self) -> tuple[int, float]:
-        """Which runs share sites with it."""
+        """Return what runs have in common that share sites with this setting."""
         return self.sites, self.records
 
     def distance(self, other: Setting) -> float:
@@ -33,14 +33,14 @@ class Setting:
 def noise_to_signal(noise_multiplier: float, batch: float, rounds: int) -> float:
     """Return the noise of the mean of all rounds' gradients, in clip norms, for each trained value.
 
-    The mean gradient of a round has noise of ν·C for each value, C the clip norm, and no vector
-    in it is longer than C. Over T rounds the mean of the noise falls to ν / √T:
+    The mean gradient of a round has noise of ν·C for each value, where C is the clip norm, and no
+    vector in it is longer than C. Over T rounds the noise of the mean falls to ν / √T:
 
         s = σ / (q · N · √T)
 
     Args:
         noise_multiplier: σ of the sum of all sites' noise together.
-        batch: q · N, the units of all sites in a round, as expected.
+        batch: q · N, the expected units of all sites in a round.
         rounds: T.
     """
     return noise_multiplier / (batch * math.sqrt(rounds))

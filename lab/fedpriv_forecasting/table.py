@@ -1,6 +1,6 @@
 """The table of measured runs that a forecast rests on: who gained what in which federation.
 
-It is written by `benchmarks/joining.py DATA --tables`, of public records: the points of
+`benchmarks/joining.py DATA --tables` writes it from public records: from the points of
 `docs/results/border.json` and of `docs/results/joining`.
 """
 
@@ -32,32 +32,32 @@ WAYS = {  # what a site can do with a federation's adapter
     "federated+averaged": "the same, with the weight that own validation records choose",
 }
 BASE, FEDERATED, SINGLE = "base", "federated", "single"
-OWN, OUTSIDE = "own", "outside"  # whose patients are asked about: of a site, of one that is not in
-OWN_RECORDS = ("0", "4", "16", "64")  # of a new site that begins with an adapter
+OWN, OUTSIDE = "own", "outside"  # patients asked about: a site's own, or an outside site's
+OWN_RECORDS = ("0", "4", "16", "64")  # own records of a new site that begins with an adapter
 Unit = Literal["record", "patient"]
-# What an outside site may have: the base model, the federation's adapter, the one that the best
-# single hospital can hand on at the same ε, public text alone, or what joining is without noise.
+# What an outside site may have: the base model, the federation's adapter, the adapter that the best
+# single hospital can hand on at the same ε, public text alone, or what joining gives without noise.
 Start = Literal["base", "federated", "single", "warm-start", "lora"]
-Losses = Annotated[tuple[float, ...], Field(min_length=1)]  # one of each site
+Losses = Annotated[tuple[float, ...], Field(min_length=1)]  # one for each site
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 
 class Entry(BaseModel):
-    """A part of the table. What it holds besides is for other readers."""
+    """Hold a part of the table. Fields that it does not name are for other readers."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class Kind(Entry):
-    """A kind of records, with the model that was trained on them.
+    """Describe a kind of records, with the model that was trained on them.
 
     Attributes:
-        says: of the records, in words.
+        says: the records in words.
         model: the base model's name.
-        trained: how many values are trained.
-        tokens: of a window.
-        settings: what all runs had, by the keys of a federation file.
+        trained: number of trained values.
+        tokens: tokens of a window.
+        settings: settings of all runs, by the keys of a federation file.
     """
 
     says: str
@@ -69,15 +69,15 @@ class Kind(Entry):
 
 
 class Point(Entry):
-    """One measured run of a federation, with one seed.
+    """Hold one measured run of a federation, with one seed.
 
     Attributes:
-        records: of each site; patients where these are the unit.
+        records: records of each site, or patients where these are the unit.
         warm_start: whether public text was trained on first.
-        own: of each row, the loss of each scored site's model on further records of that site.
-        outside: of each start, its loss at each site outside the federation.
-        new: the same after such a site trained on with so many own records.
-        unit: whose privacy was protected; by default as the kind's settings say.
+        own: for each row, the loss of each scored site's model on further records of that site.
+        outside: for each start, its loss at each site outside the federation.
+        new: the same losses after such a site trained on a number of own records.
+        unit: whose privacy was protected. The default is what the kind's settings say.
     """
 
     kind: str
@@ -100,7 +100,7 @@ class Point(Entry):
 
     @property
     def noise(self) -> float:
-        """Noise to signal of the whole run, as in `noise_to_signal`."""
+        """Return the noise to signal of the whole run, as in `noise_to_signal`."""
         shares = 1
         if self.trust == "secure-sum":
             shares = shares_of(self.sites, self.max_colluding or 0)
@@ -112,16 +112,16 @@ class Point(Entry):
 
     @property
     def setting(self) -> Setting:
-        """Where it is on the curve."""
+        """Return where the run is on the curve."""
         return Setting(self.sites, self.records, self.noise)
 
     def gains(
         self, way: str, baseline: str = ALONE, question: str = OWN
     ) -> tuple[float, ...] | None:
-        """Return how much lower the loss at each site is; None where either was not run.
+        """Return how much lower the loss at each site is. None where either was not run.
 
         Args:
-            question: `OWN`, `OUTSIDE`, or one of `OWN_RECORDS`, of a new site.
+            question: `OWN`, `OUTSIDE`, or one of `OWN_RECORDS` for a new site.
         """
         new: Mapping[Any, Mapping[Any, Losses]] = self.new
         rows: Mapping[Any, Losses] = {at: of[question] for at, of in new.items() if question in of}
@@ -157,7 +157,7 @@ class Point(Entry):
 
 
 class Table(Entry):
-    """Measured runs, of one or several kinds of records."""
+    """Hold measured runs, of one or several kinds of records."""
 
     format: Literal[1]
     kinds: dict[str, Kind]
@@ -171,7 +171,7 @@ class Table(Entry):
         return self
 
     def of(self, kind: str, unit: Unit | None = None) -> list[Point]:
-        """Return the runs of a kind that began at the base model, of all units or of one."""
+        """Return the runs of a kind that began at the base model, for all units or for one."""
         points = [one for one in self.points if one.kind == kind and not one.warm_start]
         if unit is None or not points:
             return points
@@ -181,13 +181,14 @@ class Table(Entry):
 
 
 def read_table(path: Path | None = None) -> Table:
-    """Read the table in a file, or the one that is shipped.
+    """Read the table in a file, or the shipped one.
 
     Raises:
-        ConfigError: there is none, or it is not such a table; names the file and the key.
+        ConfigError: there is no table, or the file is not such a table. The message names the file
+            and the key.
 
     Privacy:
-        Holds figures of public records alone.
+        The table holds figures of public records alone.
     """
     file = SHIPPED if path is None else path
     try:

@@ -1,4 +1,4 @@
-"""A whole federation of one owner: the same client and server code, without a network."""
+"""Run a whole federation of one owner: the same client and server code, without a network."""
 
 from fedpriv.environment import set_environment
 

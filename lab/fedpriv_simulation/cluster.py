@@ -1,7 +1,8 @@
-"""Ray on this machine, or a cluster that is there already: its machines, and how it is reached.
+"""Ray on this machine, or on a cluster that is there already: its machines, and how to reach it.
 
-Nothing of a cluster is started or stopped here. It does whatever it is told by anybody who can
-reach it, so it has to be of people who trust each other with the sites' records: a simulation's.
+Nothing of a cluster is started or stopped here. A cluster does whatever anybody tells it who can
+reach it. So all its users have to trust each other with the sites' records, which are a
+simulation's.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 from fedpriv.errors import ConfigError, UnreachableError
 
 KEY = "job.ray_address"
-KNOCK = 10.0  # seconds in which somebody has to listen at the address
-REACH = 60.0  # seconds in which it has to be a cluster that takes us
+KNOCK = 10.0  # seconds in which the address has to accept a connection
+REACH = 60.0  # seconds in which a cluster has to accept us
 _TRY = """
 import json, sys
 import ray
@@ -39,12 +40,12 @@ _HELP = (
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of a cluster, or what Ray takes for one.
+    """A machine of a cluster, or what Ray takes for a machine.
 
     Attributes:
-        id: Ray's.
-        name: for people: its host, its address and the beginning of its id.
-        cpus, gpus: that Ray may give away there.
+        id: Ray's id of it.
+        name: a name for people: host, address and the beginning of the id.
+        cpus, gpus: CPUs and GPUs that Ray may give away there.
     """
 
     id: str
@@ -55,12 +56,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that this process is connected to.
+    """Hold a cluster that this process is connected to.
 
     Attributes:
         ray: the library.
         here: the id of the node that this process is on.
-        nodes: those with a CPU to give away, in a fixed order.
+        nodes: the nodes with a CPU to give away, in a fixed order.
     """
 
     ray: Any
@@ -68,25 +69,25 @@ class Cluster:
     nodes: tuple[Node, ...]
 
     def pinned(self, node: str) -> Any:
-        """Return the scheduling strategy for what is to be on that node and on no other."""
+        """Return the scheduling strategy that puts work on that node and on no other."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
     def is_alive(self, node: str) -> bool:
-        """Tell whether the cluster still has that node."""
+        """Tell whether the cluster still has a node."""
         return any(found["NodeID"] == node and found["Alive"] for found in self.ray.nodes())
 
     def ask_each(
         self, function: Callable[..., Any], *given: Any, within: float
     ) -> Iterator[tuple[Node, Any]]:
-        """Give the result of a function on each of the nodes; all compute it at once.
+        """Give the result of a function on each of the nodes. All nodes compute it at once.
 
         Args:
             within: seconds that the nodes have.
 
         Raises:
-            UnreachableError: a node does not answer; the message names it.
+            UnreachableError: a node does not answer. The message names it.
         """
         task = self.ray.remote(num_cpus=0, max_retries=0)(function)
         asked = [
@@ -108,14 +109,15 @@ class Cluster:
 
 @contextmanager
 def connected(address: str) -> Iterator[Cluster]:
-    """Be connected to a cluster for the time of a `with` block.
+    """Connect to a cluster for the time of a `with` block.
 
     Args:
         address: host:port, or auto.
 
     Raises:
-        UnreachableError: nobody there answers, or they don't take us, within `REACH` seconds.
-        ConfigError: it has another Ray or Python; or Ray is not installed, or no CPU is free.
+        UnreachableError: nobody there answers, or nobody accepts us, within `REACH` seconds.
+        ConfigError: the cluster has another Ray or Python; or Ray is not installed, or no CPU is
+            free.
     """
     import_ray()
     reach(address)
@@ -131,10 +133,10 @@ def connected(address: str) -> Iterator[Cluster]:
 
 @contextmanager
 def started(count: int) -> Iterator[Cluster]:
-    """Have Ray on this machine for so many processes, and for nobody else, in a `with` block.
+    """Run Ray on this machine for `count` processes, and for nobody else, in a `with` block.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: Ray is not installed.
     """
     guard_ray()
     with _initialised(address="local", num_cpus=count, include_dashboard=False) as cluster:
@@ -152,11 +154,13 @@ def _initialised(**options: Any) -> Iterator[Cluster]:
 
 
 def reach(address: str, within: float = REACH) -> None:
-    """Try a cluster from a process of its own: Ray itself waits for minutes, and then ends us.
+    """Try a cluster from a separate process.
+
+    Ray itself waits for minutes, and then ends its process.
 
     Raises:
-        UnreachableError: nobody there answers, or they don't take us.
-        ConfigError: it has another Ray or Python.
+        UnreachableError: nobody there answers, or nobody accepts us.
+        ConfigError: the cluster has another Ray or Python.
     """
     if address != "auto":
         host, _, port = address.rpartition(":")
@@ -198,9 +202,9 @@ def _node(found: dict[str, Any]) -> Node:
 
 
 def guard_ray() -> None:
-    """Let Ray answer nobody but us: it listens on ports, and does what it is told there.
+    """Let Ray answer nobody but us, because it listens on ports and does what it is told there.
 
-    To be called before Ray is started.
+    Call it before Ray is started.
     """
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -210,7 +214,7 @@ def import_ray() -> Any:
     """Import Ray, which is installed with an extra.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: Ray is not installed.
     """
     try:
         import ray

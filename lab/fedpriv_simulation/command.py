@@ -106,8 +106,8 @@ def _check_personal(config: JobConfig, source: Path) -> None:
     """Check, before anything is computed, that sites may train by themselves here.
 
     Raises:
-        ConfigError: the records are private: whoever sees what each site alone may see could choose
-            settings by it, which nobody paid for (law 15). Or no site keeps any apart.
+        ConfigError: the records are private. A person who sees what each site alone may see could
+            choose settings by it, which nobody paid for (law 15). Or no site keeps records apart.
     """
     if not config.job.data_is_public:
         problem = "--personal would show to one person what each site alone may see"
@@ -125,7 +125,7 @@ def _check_personal(config: JobConfig, source: Path) -> None:
 def _personalise(
     config: JobConfig, outcome: Outcome, source: Path, console: Console, count: int | None
 ) -> None:
-    """Print what each site would see on a screen of its own; the records are public."""
+    """Print what each site would see on a screen of its own. The records are public."""
     from fedpriv_server.number_format import settled
     from fedpriv_simulation.own_models import own_models, spread
 
@@ -158,7 +158,7 @@ def _personalise(
 def _in_words(
     config: JobConfig, losses: Mapping[str, Mapping[str, float]], means: Mapping[str, float]
 ) -> Iterator[str]:
-    """Say how rate and passes were found, and what the table says of joining."""
+    """Say how rate and passes were found, and what the table says about joining."""
     if config.personal.validation:
         yield (
             "Each site chose rate × passes by cross-validation on its own records, alone and from"
@@ -247,13 +247,16 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def _seconds(rounds: Sequence[Mapping[str, Any]]) -> float | None:
-    """Add up the seconds of all rounds; None for private records, as that tells who was sampled."""
+    """Add up the seconds of all rounds.
+
+    None for private records, because time tells who was sampled.
+    """
     found = [row["seconds"] for row in rounds]
     return None if None in found else round(sum(found), 2)
 
 
 def _spent(report: BudgetReport) -> dict[str, float]:
-    """Return what a site has spent; in a secure sum, also ε alone and `max_colluding`."""
+    """Return what a site has spent. In a secure sum, also return ε alone and `max_colluding`."""
     keys = ["epsilon_spent", "epsilon_committed", "budget", "delta"]
     if report.max_colluding is not None and report.epsilon_alone_committed is not None:
         keys += ["epsilon_alone_committed", "max_colluding"]
@@ -318,7 +321,7 @@ def show(outcome: Outcome, console: Console) -> None:
 
 
 def _trust(sites: dict[str, dict[str, Any]]) -> str:
-    """Say on whom the two figures of a secure sum rest."""
+    """Say whom the two figures of a secure sum depend on."""
     most = min(site["max_colluding"] for site in sites.values() if "max_colluding" in site)
     return (
         f"ε holds while at most {most} other sites work with the server against one: each site adds"

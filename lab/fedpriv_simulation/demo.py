@@ -1,4 +1,4 @@
-"""`fedpriv consortium demo`: a coordinator and three hospitals as processes of this machine."""
+"""`fedpriv consortium demo`: run a coordinator and three hospitals as processes of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedpriv.recipes import write_recipe
 
 app = typer.Typer(help="A coordinator and its hospitals.", no_args_is_help=True)
 SITES = {"surgery": 250, "radiology": 208, "general-medicine": 250}  # units, as they declare
-LOOK = 0.2  # seconds between two looks at who runs
+LOOK = 0.2  # seconds between two looks at which processes run
 FEDERATION = """\
 [job]
 name = "demo"
@@ -71,7 +71,8 @@ def demo(
     for name, size in SITES.items():
         shutil.copytree(coordinator / "pki" / "enrolments" / name, folder / name)
         shutil.copyfile(folder / "notes" / f"{name}.jsonl.gz", folder / name / "notes.jsonl.gz")
-        # The authority is the coordinator's; the rest in the order of `fedpriv-client setup`.
+        # The first answer trusts the coordinator's authority. The others are in the order of
+        # `fedpriv-client setup`.
         answers = ["y", "notes.jsonl.gz", str(size), "12", "", f"../{name}.witness", "", ""]
         _type(folder / name, "fedpriv-client", "setup", answers=answers)
     with ExitStack() as stack:
@@ -94,7 +95,7 @@ def _type(where: Path, *command: str, answers: Sequence[str] = ()) -> None:
     """Run a command in a folder, and show it as a person would have typed it.
 
     Raises:
-        RunError: it did not end well.
+        RunError: the command failed.
     """
     typer.secho(f"\n{where.name}$ {' '.join(command)}", bold=True)
     said = "\n".join(answers) + "\n" if answers else None
@@ -104,7 +105,7 @@ def _type(where: Path, *command: str, answers: Sequence[str] = ()) -> None:
 
 @contextmanager
 def _running(where: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
-    """Let a command run in a folder, name its lines, and stop it at the end."""
+    """Run a command in a folder, put its name before each line, and stop it at the end."""
     typer.secho(f"{where.name}$ {' '.join(command)}", bold=True)
     pipe, out = subprocess.PIPE, subprocess.STDOUT
     # Four processes share this machine's cores.
@@ -129,7 +130,7 @@ def _running(where: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _installed(command: Sequence[str]) -> list[str]:
-    """Return the command as it is installed in the environment of this process."""
+    """Return the command with its path in the environment of this process."""
     return [str(Path(sys.executable).with_name(command[0])), *command[1:]]
 
 

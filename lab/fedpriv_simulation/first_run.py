@@ -1,6 +1,6 @@
-"""What `fedpriv simulate` without a file changes in the embedded example, so that it takes minutes.
+"""What `fedpriv simulate` without a file changes in the embedded example, to run in minutes.
 
-The embedded example as it is (`--full`) is what the results were measured with.
+The results were measured with the embedded example as it is (`--full`).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ SHORTER = (
     "optimizer.lr=1.5e-2",  # chosen for 25 to 30 rounds
     "privacy.max_colluding=31",  # fewer than half of the other clinics
     "evaluation.every=2",
-    # To choose at each clinic takes eleven times as long. Cross-validation took this rate at all
-    # four clinics, with 12 to 20 passes from the adapter and 20 to 29 alone.
+    # If each clinic chose them, it would take eleven times as long. Cross-validation chose this
+    # rate at all four clinics, with 12 to 20 passes from the adapter and 20 to 29 alone.
     "personal.validation=0",
     "personal.rates=[3e-3]",
     "personal.epochs=16",
     "personal.epochs_alone=25",
 )
-MEMORY = 1_900_000_000  # bytes that it takes at its peak
+MEMORY = 1_900_000_000  # bytes of memory at its peak
 
 
 def load(file: Path | None, overrides: Sequence[str], *, full: bool = False) -> JobConfig:
-    """Load a federation file, or without one the embedded example, made shorter unless `full`.
+    """Load a federation file. Without one, load the embedded example, made shorter unless `full`.
 
     Raises:
-        ConfigError: as `load_job`.
+        ConfigError: as for `load_job`.
     """
     return load_job(file, [*(() if file or full else SHORTER), *overrides])

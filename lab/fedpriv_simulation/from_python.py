@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a simulation came to.
+    """Hold the result of a simulation.
 
     Attributes:
         folder: the run directory; see docs/tutorials/first-steps.md.
-        metrics: a row for each round, of figures only, as `pandas.DataFrame` takes them; those of
-            a site are in columns such as ``sites.surgery.epsilon_spent``.
+        metrics: a row for each round, of figures only, as `pandas.DataFrame` takes them. Those of a
+            site are in columns such as ``sites.surgery.epsilon_spent``.
         before: the scores of the base model.
-        worse: the model ends with a higher loss than it began with.
-        adapter: folder that peft loads.
+        worse: whether the model ends with a higher loss than it began with.
+        adapter: a folder that peft loads.
         budget: site → its signed budget report.
         report: the page report.html.
 
@@ -71,23 +71,25 @@ def simulate(
     """Fine-tune a model across the sites of a federation, all here or on a Ray cluster.
 
     Shows a bar on a terminal and in a notebook, and nothing where nobody watches. An interrupt
-    leaves a run that goes on with `resume`, of the same job in the same folder, at no further cost.
+    leaves a run that can go on: call it with `resume`, the same job and the same folder. That costs
+    no more.
 
     Args:
         job: a federation file, a job that `load_job` made, or None for the embedded federation.
         overrides: ``a.b=value`` texts for the keys of a file, as ``--set`` takes them.
-        out: run directory, which has to be new; by default one of the job's name in ``runs``.
+        out: run directory, which has to be new. The default is a directory in ``runs`` with the
+            job's name.
         resume: go on with the run in `out`.
-        insecure_seed: repeatable noise, for public data alone; the result is NOT PRIVATE.
+        insecure_seed: seed of repeatable noise, for public data alone. The result is NOT PRIVATE.
         quiet: show nothing.
 
     Raises:
-        FedprivError: something is wrong. Before the first round nothing was spent.
-        KeyboardInterrupt: with a note that says how to go on.
+        FedprivError: something is wrong. Nothing is spent before the first round.
+        KeyboardInterrupt: somebody stops it. A note says how to go on.
 
     Privacy:
-        As of `fedpriv simulate`: each site pays from its ledger before it computes, and adds its
-        own noise. Whoever runs it on one machine has the records of all sites before their eyes.
+        As for `fedpriv simulate`: each site pays from its ledger before it computes, and adds its
+        own noise. A person who runs it on one machine sees the records of all sites.
     """
     set_environment()
     if resume and out is None:

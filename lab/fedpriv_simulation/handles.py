@@ -1,18 +1,18 @@
-"""How many sites may be open in one process at once: each holds a few files."""
+"""How many sites may be open in one process at once. Each holds a few files."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
 
-EACH = 8  # of a site: its ledger twice and the journal, and the tokens of two populations, twice
-OTHERS = 200  # of the process itself, at most
+EACH = 8  # files of a site: its ledger twice, the journal, and the tokens of two populations, twice
+OTHERS = 200  # files of the process itself, at most
 
 
 def open_at_once(sites: int) -> int:
-    """Return how many of so many sites this process has files for, at least one.
+    """Return for how many of `sites` sites this process has files, at least one.
 
-    If the system lets a process have more files than it begins with, this asks for as many as are
+    If the system lets a process have more files than it starts with, this asks for as many as are
     needed.
     """
     needed = OTHERS + sites * EACH

@@ -1,7 +1,7 @@
-"""Sites in processes of their own, several to a process, by Ray.
+"""Sites in processes of their own, several to a process, with Ray.
 
-A process loads the model once and keeps some of its sites open. The others are opened when they
-are asked: what a simulation holds in memory does not grow with its sites.
+A process loads the model once and keeps some of its sites open. The others are opened when they are
+asked. So a simulation's memory does not grow with the number of its sites.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from fedpriv_simulation.whole_set import make_whole
 
 log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to close its sites
-BACK, PAUSE = 60.0, 0.5  # seconds that a process has to come back, and between two looks
-AT_ONCE = 2  # messages that a process has at once: the next one is there when one is answered
+BACK, PAUSE = 60.0, 0.5  # seconds that a process has to come back, and between two tries
+AT_ONCE = 2  # messages of a process at once: the next is there when one is answered
 NOWHERE = -1  # the process of a site that has none yet
-OPEN = 128  # sites that a process keeps open; all of its own where they hold shares of a sum
+OPEN = 128  # sites that a process keeps open; all its sites where they hold shares of a sum
 Answer = Callable[[Message, Context], Message]
 
 
@@ -45,10 +45,10 @@ class Host:
     """A process that answers for its sites, one message after the other.
 
     Args:
-        proposal: what a site that is opened makes an offer for.
-        threads: of torch.
-        most: sites that are open at once.
-        lending: who has the ledgers, where that is another process.
+        proposal: the proposal that a newly opened site answers with an offer.
+        threads: torch's threads.
+        most: how many sites are open at once.
+        lending: lends the ledgers, where another process has them.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Host:
         self._pool = WorkerPool(1, many_sites=True)
         self._most = open_at_once(most)
         self._open: OrderedDict[int, Site] = OrderedDict()
-        self._turns: dict[int, int] = {}  # the newest of each site, in which it is open if it is
+        self._turns: dict[int, int] = {}  # the newest turn of each site; an open site is open in it
         self._states: defaultdict[int, RecordDict] = defaultdict(RecordDict)
         self._closed = False
 
@@ -80,7 +80,7 @@ class Host:
             turn: this process's turn with the site's ledger, where ledgers are lent.
 
         Raises:
-            BusyError: it was closed.
+            BusyError: this process was closed.
         """
         if self._closed:
             raise BusyError("The simulation has ended.")
@@ -92,7 +92,7 @@ class Host:
             return refusal(message, error)
 
     def close(self) -> None:
-        """Give the ledgers back, for good."""
+        """Give the ledgers back for good."""
         self._closed = True
         while self._open:
             self._open.popitem()[1].close()
@@ -120,17 +120,17 @@ class Host:
 
 
 class Hosts:
-    """A process at each place, and on several machines one more that has the ledgers.
+    """Run a process at each place, and on several machines one more that has the ledgers.
 
-    Every site has its process, so that none is open in two; the processes get about the same
-    number of records each. A process that ends on a machine that is there is started again by
-    Ray; the sites of a machine that is lost go to the processes that are left. Each time a site's
-    process may be another one, it is given its ledger in a newer turn, so that the earlier one can
-    no longer pay or release, should it still be there. Whoever makes them closes them.
+    Every site has one process, so that none is open in two. The processes get about the same number
+    of records each. Ray restarts a process that ends on a machine that is still there. If a machine
+    is lost, its sites go to the processes that are left. Whenever a site's process may be another
+    one, the site gets its ledger in a newer turn. The earlier process, should it still be there,
+    can then no longer pay or release. The caller has to close the object.
 
     Args:
-        claimed: of each site, as for `Site`, where one process has all ledgers; None where each
-            opens those of its own sites, as on one machine.
+        claimed: `claimed` of each site, as for `Site`, where one process has all ledgers. None
+            where each process opens the ledgers of its own sites, as on one machine.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Hosts:
         self._ray, self._cluster = ray, cluster
         self._errors = ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError
         self._closing = False
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # guards the attributes below
         self._sizes = [section.size or 0 for section in sites.config.sites]
         self._turns = [1 for _ in self._sizes]
         self._places = places
@@ -167,7 +167,10 @@ class Hosts:
         ]
 
     def close(self) -> None:
-        """Give the sites' ledgers back. A process amid a step is killed, as a power cut would."""
+        """Give the sites' ledgers back.
+
+        A process in the middle of a step is killed, as by a power cut.
+        """
         if self._closing:
             return
         self._closing = True
@@ -186,16 +189,19 @@ class Hosts:
         self._ray.kill(actor, no_restart=True)
 
     def answers(self, first: int) -> dict[int, Answer]:
-        """Return how each site is asked, by node id, from `first` on."""
+        """Return the function that asks each site, by node id. Ids count from `first`."""
         return {first + n: partial(self._answer, n) for n in range(len(self._of))}
 
     def queue_of(self, first: int) -> Callable[[int], int]:
-        """Return what gives a node's process, as a queue's number; nodes count from `first`."""
+        """Return a function that gives a node's process as a queue's number.
+
+        Nodes count from `first`.
+        """
         return lambda node: self._of[node - first]
 
     def _answer(self, number: int, message: Message, context: Context) -> Message:
-        """Have a site answer a message; one that is asked twice is paid once."""
-        until: float | None = None  # it has to be back, once it is known to be away
+        """Let a site answer a message. A message that is asked twice is paid once."""
+        until: float | None = None  # when the process has to be back, once it is known to be away
         while True:
             with self._lock:
                 host, turn = self._of[number], self._turns[number]
@@ -215,11 +221,11 @@ class Hosts:
         """Give a site's ledger a new turn, and move the sites of a machine that is lost.
 
         Args:
-            host: that did not answer.
-            late: it had its time to come back.
+            host: the process that did not answer.
+            late: whether it had its time to come back.
 
         Returns:
-            Whether there is anybody left to ask.
+            Whether any process is left to ask.
         """
         with self._lock:
             self._turns[number] += 1
@@ -239,7 +245,10 @@ class Hosts:
 
 
 def shared_out(sizes: list[int], count: int) -> list[int]:
-    """Return each site's process among `count`: the largest sites first, each to the emptiest."""
+    """Return each site's process among `count`.
+
+    The largest sites go first, each to the emptiest.
+    """
     held, of = dict.fromkeys(range(count), 0), [NOWHERE] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda n: (-sizes[n], n)):
         of[number] = _given(sizes[number], held)
@@ -247,7 +256,7 @@ def shared_out(sizes: list[int], count: int) -> list[int]:
 
 
 def _given(size: int, held: dict[int, int]) -> int:
-    """Give a site to the emptiest of some processes, and return which one it is."""
+    """Give a site to the process with the least, and return which one it is."""
     emptiest = min(held, key=lambda host: (held[host], host))
     held[emptiest] += size
     return emptiest

@@ -1,4 +1,4 @@
-"""A Flower grid inside one process: every node is a ClientApp, every message a thread's work."""
+"""A Flower grid in one process: every node is a ClientApp, and threads do the messages' work."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ RUN = 1
 
 
 def set_identity() -> None:
-    """Make this process the server of an inline run, for the messages that it makes."""
+    """Make this process the server of an inline run, for the messages that it creates."""
     flower.set_identity(RUN, RUN)
 
 
 def context_of(node: int, state: RecordDict) -> Context:
-    """Return what Flower hands to an app of a node."""
+    """Return the context that Flower hands to a node's app."""
     return Context(run_id=RUN, node_id=node, node_config={}, state=state, run_config={})
 
 
 class InlineGrid:
-    """Runs the apps of `apps` (node id → ClientApp, or what answers like one) on `threads` threads.
+    """Run `apps` (node id → ClientApp, or a function that answers like one) on `threads` threads.
 
-    Contents are copied on both ways, so that no party can change another's arrays. Use it as a
-    context manager: leaving it waits for what is running.
+    Contents are copied both ways, so that no party can change another's arrays. Use it as a context
+    manager. At its end it waits for what is running.
 
     Args:
         begin: what each of the threads calls first.
-        queue_of: node → which of several queues it waits in, each with as many threads; by default
-            there is one. So whoever does the work elsewhere has work, whatever the others do, and
-            there is no thread for each node.
+        queue_of: node → the queue that it waits in. Each queue has `threads` threads; by default
+            there is one queue. So a process that does the work elsewhere always has work, whatever
+            the others do, and no thread is needed for each node.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class InlineGrid:
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        """Send messages, and give the replies in the messages' order, each when it is there.
+        """Send messages, and give the replies in the messages' order, each as soon as it is there.
 
-        What was given is not kept, so that a server that adds replies up holds a few at a time,
-        however many nodes there are. After `timeout` seconds, or when nobody asks for more, what is
-        running is of no use any more, and what waits is not begun.
+        Replies that were given are not kept. So a server that adds replies up holds a few at a
+        time, however many nodes there are. After `timeout` seconds, or when nobody asks for more,
+        results of running work are no longer used, and waiting work is not begun.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         return _in_order(deque(map(self._begin, messages)), deadline)
@@ -90,12 +90,15 @@ class InlineGrid:
         node = message.metadata.dst_node_id
         try:
             return copy.deepcopy(self._apps[node](message, self._contexts[node]))
-        except Exception:  # its text stays with the node
+        except Exception:  # the error's text stays with the node
             return Message(Error(code=APP_FAILED), reply_to=message)
 
 
 def _in_order(futures: deque[Future[Message]], deadline: float | None) -> Iterator[Message]:
-    """Give the replies in order until the deadline; what is left then is not begun."""
+    """Give the replies in order until the deadline.
+
+    Work that has not begun by then is cancelled.
+    """
     try:
         while futures:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())

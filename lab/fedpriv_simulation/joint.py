@@ -1,9 +1,9 @@
 """Compute the sampled records of several simulated sites in one batch.
 
 A small clinic samples one or two notes a round, and products of one note at a time leave a
-processor half idle. Batch invariance makes a note's gradient the same bits in a batch with notes of
+processor half idle. Batch invariance gives a note's gradient the same bits in a batch with notes of
 other sites. Each site still samples, clips and adds noise by itself. Only a simulation of public
-records shares batches, and no module that a site imports knows of it.
+records shares batches, and no module that a site imports knows about it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fedpriv.private_training.microbatch import public_microbatch
 from fedpriv.private_training.pool import Inspect, WorkerPool
 from fedpriv.private_training.worker import ModelRecipe, Worker
 
-MOST_RECORDS = 8  # in a batch; more are hardly faster, and to try them takes longer
-MOST_SITES = 24  # at once; more have no more to compute, and disturb each other
+MOST_RECORDS = 8  # records in a batch; more are hardly faster, and take longer to try
+MOST_SITES = 24  # sites at once; more have no more to compute, and disturb each other
 HELD = 2**31  # bytes of sums and noise that these threads may hold together
 EACH = 32  # bytes of a thread for each trained value
 
 
 def sites_at_once(config: JobConfig, trained: int, workers: int) -> int:
-    """Return how many sites of a simulation share batches; `workers` where none do.
+    """Return how many sites of a simulation share batches, or `workers` where none do.
 
     Batches are shared where a round asks every site for the gradients of a sample at the same
     values, and the job's records are public.
@@ -50,11 +50,11 @@ def sites_at_once(config: JobConfig, trained: int, workers: int) -> int:
 
 
 class JointPool(WorkerPool):
-    """Lends places in joint batches, which the workers of another pool compute.
+    """Lend places in joint batches, which the workers of another pool compute.
 
     Args:
-        pool: of the real workers.
-        places: sites that may borrow at once.
+        pool: the pool of the real workers.
+        places: how many sites may borrow at once.
     """
 
     def __init__(self, pool: WorkerPool, places: int) -> None:
@@ -68,7 +68,7 @@ class JointPool(WorkerPool):
 
     @contextmanager
     def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
-        """Lend a worker as `WorkerPool.borrow` does; nobody waits for another."""
+        """Lend a worker as `WorkerPool.borrow` does. Nobody waits for another."""
         with self._changed:
             if recipe not in self._first:
                 with self._pool.borrow(recipe, look) as worker:
@@ -78,8 +78,8 @@ class JointPool(WorkerPool):
     def _rows(self, recipe: ModelRecipe, values: Vector, batch: Batch) -> Tensor:
         """Return the gradients of a site's records, (B, P), computed beside those of others.
 
-        The thread of a site that finds a worker idle computes for whoever waits, until its own
-        records are done.
+        If a site's thread finds a worker idle, it computes for all that wait, until its own records
+        are done.
         """
         own = _Asked(recipe, values, batch)
         with self._changed:
@@ -102,7 +102,7 @@ class JointPool(WorkerPool):
         return own.found
 
     def _next(self) -> list[_Asked]:
-        """Take from those that wait what can be computed with the first, for one batch."""
+        """Take from the waiting records those that fit into one batch with the first."""
         part: list[_Asked] = []
         first, records = self._waiting[0], 0
         most = self._most(first.recipe)
@@ -117,7 +117,7 @@ class JointPool(WorkerPool):
         return self._first[recipe].microbatches["private"]
 
     def _compute(self, part: list[_Asked]) -> None:
-        """Fill in what was found, or the error of each one's own records."""
+        """Fill in the gradients, or for each site the error of its own records."""
         first = part[0]
         try:
             with self._pool.borrow(first.recipe) as worker:
@@ -147,7 +147,7 @@ class JointPool(WorkerPool):
         return torch.cat(found)
 
     def _sizes_of(self, worker: Worker, length: int) -> Sequence[int]:
-        """Return sizes of batches that give the bits that a record has alone, on a CPU."""
+        """Return batch sizes that give a record the bits that it has alone, on a CPU."""
         key = (worker.recipe, length, torch.get_num_threads())
         if key in self._sizes:  # nobody waits while another length is tried
             return self._sizes[key]
@@ -161,14 +161,14 @@ class JointPool(WorkerPool):
 
 
 class _Asked:
-    """The records of one site that wait for their gradients."""
+    """Hold the records of one site that wait for their gradients."""
 
     def __init__(self, recipe: ModelRecipe, values: Vector, batch: Batch) -> None:
         self.recipe, self.values, self.batch = recipe, values, batch
         self.found: Tensor | Exception | None = None
 
     def fits(self, other: _Asked) -> bool:
-        """Tell whether both can be in one batch: of one length, at the same values."""
+        """Tell whether both fit into one batch: the same length, at the same values."""
         return (
             self.recipe == other.recipe
             and self.batch.input_ids.shape[1] == other.batch.input_ids.shape[1]
@@ -177,13 +177,13 @@ class _Asked:
 
 
 class _Place(Worker):
-    """What a site borrows: all that is public of a worker, and gradients from joint batches."""
+    """A worker as a site borrows it: all that is public, and gradients from joint batches."""
 
     def __init__(
         self, worker: Worker, rows: Callable[[ModelRecipe, Vector, Batch], Tensor]
     ) -> None:
         vars(self).update(vars(worker))
-        vars(self).pop("model", None)  # it has other values than a site has written
+        vars(self).pop("model", None)  # the model has other values than a site has written
         self._rows = rows
         self.vector = self._written = _Values(worker.vector, worker.initial)
         most = min(MOST_RECORDS, public_microbatch(worker))
@@ -196,12 +196,12 @@ class _Place(Worker):
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """Do nothing: the worker that computes sees to it."""
+        """Do nothing. The worker that computes takes care of it."""
         yield
 
 
 class _AnySize(dict[tuple[int, int, int], Sequence[int]]):
-    """A site hands over as many records as it has; which sizes are computed is decided later."""
+    """Allow any number of records. Which batch sizes are computed is decided later."""
 
     def __contains__(self, key: object) -> bool:
         return True
@@ -211,7 +211,10 @@ class _AnySize(dict[tuple[int, int, int], Sequence[int]]):
 
 
 class _Values(TrainableVector):
-    """The values that a site writes, which reach a model when its records are computed."""
+    """Hold the values that a site writes.
+
+    They reach a model when the site's records are computed.
+    """
 
     def __init__(self, vector: TrainableVector, value: Vector) -> None:
         vars(self).update(vars(vector))

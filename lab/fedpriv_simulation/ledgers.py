@@ -1,16 +1,17 @@
 """One process, on one machine, writes all ledgers of a run whose sites are on several machines.
 
-Where sites are on several machines, their ledgers are in a folder that the machines share, and a
-lock on such a file is as good as the file system's word: some keep it on one machine only, and
-whether a machine that is not heard of any more still writes, nobody can tell. So no machine that
-computes opens a ledger. A `LedgerKeeper` beside the driver does, and lends each to one holder at a
-time: whoever asks names the *turn* in which the ledger was given to it, and once a newer turn has
-been given out, every older one is refused, whether its holder is gone or only cut off. Nothing here
-rests on clocks or on another machine's locks.
+Where sites are on several machines, their ledgers are in a folder that the machines share. A lock
+on such a file is worth what the file system promises: some keep it on one machine only. And if a
+machine is no longer heard of, nobody can tell whether it still writes. So no machine that computes
+opens a ledger. A `LedgerKeeper` beside the driver does, and lends each ledger to one holder at a
+time. A holder names the *turn* in which it was given the ledger. Once a newer turn is given out,
+every older one is refused, whether its holder is gone or only cut off. Nothing here rests on clocks
+or on another machine's locks.
 
-What is assumed: the machine of the driver is the only one that works in the run directory. It is
-locked there as on any machine, and that lock is the one that a shared folder may not keep: whoever
-resumes a run on another machine makes sure first that the earlier driver has ended.
+One thing is assumed: the driver's machine is the only one that works in the run directory. The
+directory is locked there as on any machine, and that lock is the one that a shared folder may not
+keep. So a person who resumes a run on another machine first makes sure that the earlier driver has
+ended.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_simulation.sites import Sites
 
 NEVER = 2**62  # a turn that no holder gets
-AT_ONCE = 16  # ledgers that are written at the same time: each waits for its disk
-Ask = Callable[..., Any]  # the name of a method of `LedgerKeeper`, and what it is given
+AT_ONCE = 16  # ledgers that are written at the same time; each waits for its disk
+Ask = Callable[..., Any]  # takes the name of a method of `LedgerKeeper`, and its arguments
 
 
 class LedgerKeeper:
-    """Opens the ledgers of a run's sites, and does with them what their holders ask.
+    """Open the ledgers of a run's sites, and do with them what their holders ask.
 
     Methods may be called from any thread.
     """
@@ -48,11 +49,11 @@ class LedgerKeeper:
         self._open: dict[int, Ledger] = {}
 
     def take(self, number: int, turn: int) -> None:
-        """Lend a site's ledger to whoever has that turn; an earlier holder has it no more.
+        """Lend a site's ledger to the holder of a turn. An earlier holder no longer has it.
 
         Raises:
             LedgerInUseError: a newer turn was given out, or this one has the ledger already.
-            FedprivError: as `open_or_create_ledger`.
+            FedprivError: as for `open_or_create_ledger`.
         """
         with self._locks[number]:
             held = number in self._open
@@ -72,10 +73,10 @@ class LedgerKeeper:
     def call(self, number: int, turn: int, name: str, *given: Any, **named: Any) -> Any:
         """Return the value of a ledger's property, or what its method of that name returns.
 
-        `OpenSlots`, which belong to the ledger, come back as None.
+        `OpenSlots` belong to the ledger, so None is returned in their place.
 
         Raises:
-            LedgerInUseError: another process's turn came; nothing was done.
+            LedgerInUseError: another process's turn came. Nothing was done.
             FedprivError: any error of the ledger.
         """
         with self._locks[number]:
@@ -88,7 +89,7 @@ class LedgerKeeper:
             return None if isinstance(found, OpenSlots) else found
 
     def close(self) -> None:
-        """Give all ledgers back, for good: no turn is left."""
+        """Give all ledgers back for good. No turn is left."""
         for number, lock in enumerate(self._locks):
             with lock:
                 self._turns[number] = NEVER
@@ -101,14 +102,15 @@ class LedgerKeeper:
 
 
 class LentLedger(Ledger):
-    """A ledger that a `LedgerKeeper` has open: whatever is asked of it, is asked there.
+    """A ledger that a `LedgerKeeper` holds open. The keeper answers whatever it is asked.
 
     Args:
-        ask: calls a method of the keeper, and raises what that raises.
-        turn: in which the ledger is held.
+        ask: calls a method of the keeper, and raises what that method raises.
+        turn: the turn in which the ledger is held.
 
     Raises:
-        LedgerInUseError, FedprivError: as `LedgerKeeper.take`; later, as `LedgerKeeper.call`.
+        LedgerInUseError, FedprivError: as for `LedgerKeeper.take`, and later as for
+            `LedgerKeeper.call`.
     """
 
     def __init__(self, ask: Ask, number: int, turn: int) -> None:
@@ -119,30 +121,30 @@ class LentLedger(Ledger):
         return self._ask("call", *self._which, name, *given, **named)
 
     def close(self) -> None:
-        """Give it back."""
+        """Give the ledger back."""
         self._ask("give_back", *self._which)
 
     def ask(self, plan: Plan, slots: range, request_digest: str) -> StoredReply | OpenSlots:
-        """Ask as `Ledger.ask` does; the slots that it opens are paid for through this one."""
+        """Ask as `Ledger.ask` does. The slots that it opens are paid for through this object."""
         stored: StoredReply | None = self._call("ask", plan, slots, request_digest)
         return stored or OpenSlots(self, plan, slots, request_digest)
 
 
 @dataclass(frozen=True)
 class Lending:
-    """How a process of Ray gets the ledgers of its sites.
+    """Give a process of Ray the ledgers of its sites.
 
     Attributes:
         keeper: the actor of a `LedgerKeeper`.
-        claimed: of each site, as for `Site`: whose units are whose is settled once, where the
-            ledgers are.
+        claimed: `claimed` of each site, as for `Site`. Which units belong to whom is settled once,
+            where the ledgers are.
     """
 
     keeper: Any
     claimed: Sequence[list[tuple[str, str]]]
 
     def of(self, number: int, turn: int) -> dict[str, Any]:
-        """Return the arguments of `Sites.open` with which a site has its ledger for one turn."""
+        """Return the arguments of `Sites.open` that give a site its ledger for one turn."""
         return {
             "open_ledger": lambda settings: LentLedger(self._ask, number, turn),
             "claimed": self.claimed[number],
@@ -163,7 +165,7 @@ class Lending:
 
 
 def _asked_of_the_keeper(name: str, of: Any) -> Any:
-    """Make the property or method of `LentLedger` that stands for that of `Ledger`."""
+    """Make the property or method of `LentLedger` that stands for the same one of `Ledger`."""
 
     def method(self: LentLedger, *given: Any, **named: Any) -> Any:
         return self._call(name, *given, **named)
@@ -174,5 +176,5 @@ def _asked_of_the_keeper(name: str, of: Any) -> Any:
 for _name in dir(Ledger):
     _member = getattr(Ledger, _name)
     if _name.startswith("_") or _name in vars(LentLedger) or hasattr(_member, "__self__"):
-        continue  # what is its own, and what makes a ledger
+        continue  # members that `LentLedger` has itself, and those that make a ledger
     setattr(LentLedger, _name, _asked_of_the_keeper(_name, _member))

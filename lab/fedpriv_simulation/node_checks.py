@@ -1,7 +1,7 @@
-"""That every machine of a cluster has what the driver has, before anything is spent.
+"""Check that every machine of a cluster has what the driver has, before anything is spent.
 
-Nothing is shipped to them: model and records are found on each, in a folder that they share or in
-copies at the same place. A copy that is not the same would make another run without a word.
+Nothing is sent to the machines. Model and records are found on each, in a folder that they share or
+in copies at the same place. A copy that differs would make another run without a warning.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fedpriv_simulation.cluster import KEY, Cluster, Node
 
 SEEN = 20.0  # seconds in which a shared folder shows on one machine what another wrote
 ANSWER, PAUSE = 300.0, 0.2  # seconds to start a process on a node, and between two looks
-READING = 3600.0  # seconds for a model and all records to be read there
+READING = 3600.0  # seconds to read a model and all records there
 SAME_SOFTWARE = "Install the same there, and start its Ray from that environment."
 PACKAGES = ("ray", "torch", "transformers", "peft", "flwr", "numpy")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a node is asked to look for.
+    """Name what a node is asked to look for.
 
     Attributes:
         marker: a file that the driver has just written into the run directory.
-        model: as the federation file names it.
-        files: of the sites' records, and ledgers that outlive the run, by key.
+        model: the model as the federation file names it.
+        files: files of the sites' records, and ledgers that outlive the run, by key.
         transforms: functions of the sites, by key.
     """
 
@@ -45,16 +45,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Found:
-    """What is there, or of a node, why it is not.
+    """Hold what a node has, or why it has not.
 
     Attributes:
         marker: SHA-256 of the marker, or None if it did not appear.
-        answer: the name of a file that the node has written beside it, of what the marker holds; or
-            else why it could not.
+        answer: the name of a file that the node has written beside the marker, with what it read;
+            or why it could not.
         ours: digest of fedpriv's own source.
         base: digest of the base model, or what is wrong with it.
         files: SHA-256 of each file, or of all files of a folder; None where there is none.
-        transforms: what is wrong with each function; those that are found are not in it.
+        transforms: what is wrong with each function. Functions that are found are left out.
     """
 
     marker: str | None
@@ -74,7 +74,7 @@ def check_nodes(cluster: Cluster, config: JobConfig, run: Path, base: str) -> No
 
     Raises:
         ConfigError: a node has other software, another base, other records, or no access to the run
-            directory. Names the node.
+            directory. The message names the node.
         UnreachableError: a node does not answer.
     """
     check_versions(cluster)
@@ -94,14 +94,14 @@ def check_nodes(cluster: Cluster, config: JobConfig, run: Path, base: str) -> No
 
 
 def check_versions(cluster: Cluster) -> None:
-    """Check that every node has this fedpriv, and the versions of what it needs that are here.
+    """Check that every node has this fedpriv, and the driver's versions of what it needs.
 
     Raises:
-        ConfigError: it has not.
+        ConfigError: a node has other versions.
         UnreachableError: a node does not answer.
     """
 
-    def versions(packages: tuple[str, ...]) -> dict[str, str]:  # travels whole: needs no fedpriv
+    def versions(packages: tuple[str, ...]) -> dict[str, str]:  # sent whole: needs no fedpriv there
         import platform
         from importlib.metadata import PackageNotFoundError, version
 
@@ -114,7 +114,7 @@ def check_versions(cluster: Cluster) -> None:
             found["fedpriv"] = f"none ({type(error).__name__})"
         for package in packages:
             try:
-                found[package] = version(package).partition("+")[0]  # of whatever build
+                found[package] = version(package).partition("+")[0]  # of any build
             except PackageNotFoundError:
                 found[package] = "none"
         return found
@@ -129,7 +129,7 @@ def check_versions(cluster: Cluster) -> None:
 
 
 def look(wanted: Wanted) -> Found:
-    """Look for all of it, on the machine that this is called on."""
+    """Look for all that is wanted, on the machine that this is called on."""
     from fedpriv.data.transform import find_transform
     from fedpriv.models.stored import digest_of
 
@@ -161,7 +161,10 @@ def look(wanted: Wanted) -> Found:
 
 
 def content_digest(path: Path) -> str | None:
-    """Return SHA-256 of a file, or of all names and contents in a folder; None: not there."""
+    """Return the SHA-256 of a file, or of all names and contents in a folder.
+
+    None if it is missing.
+    """
     try:
         if not path.is_dir():
             return file_digest(path)
@@ -202,7 +205,10 @@ def _compare(node: Node, wanted: Wanted, mine: Found, found: Found) -> None:
 
 @contextmanager
 def _marker(run: Path) -> Iterator[Path]:
-    """Make a file of new content in the run directory; at the end remove it and its neighbours."""
+    """Make a file of new content in the run directory.
+
+    Remove it and the answers to it at the end.
+    """
     marker = private_folder(run / PRIVATE) / f"seen-{secrets.token_hex(8)}"
     try:
         write_atomic(marker, secrets.token_bytes(32))
@@ -215,7 +221,7 @@ def _marker(run: Path) -> Iterator[Path]:
 
 
 def _appeared(path: Path) -> str | None:
-    """Return SHA-256 of a file that another machine wrote; it may take a moment to be seen."""
+    """Return the SHA-256 of a file that another machine wrote. It may take a moment to be seen."""
     until = time.monotonic() + SEEN
     while True:
         try:

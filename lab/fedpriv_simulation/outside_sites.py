@@ -1,7 +1,7 @@
-"""Sites that take no part: none of their units may be inside, and what the adapter is worth there.
+"""Sites that take no part: check that their units are not inside, and score the adapter there.
 
 A site's scores are on a page in its own private folder, as at a real site. Where all records are
-public they are in run.json and the report, too.
+public, they are also in run.json and the report.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fedpriv_simulation.own_models import PAGE
 
 @dataclass(frozen=True)
 class Tested:
-    """What an outside site tests on: examples, the unit of each, and the number of records."""
+    """Hold what an outside site tests on: examples, the unit of each, and the number of records."""
 
     examples: Sequence[Example]
     units: Sequence[int]
@@ -43,14 +43,15 @@ class Tested:
 def check_apart(config: JobConfig, cache: Path) -> None:
     """Refuse units that are both at an outside site and at one that takes part.
 
-    Where all data is public, a unit is a record, and short texts repeat: up to a tenth of an
+    Where all data is public, a unit is a record, and short texts repeat. Then up to a tenth of an
     outside site's records may be elsewhere, too.
 
     Args:
-        cache: where clear text may be written; only its owner may read it.
+        cache: folder where clear text may be written. Only its owner may read it.
 
     Raises:
-        ConfigError: some are; says how many, to whoever runs the simulation, and never which.
+        ConfigError: some units are at both. The person who runs the simulation is told how many,
+            never which.
         DataError: records can't be read.
     """
     if not config.outside:
@@ -79,7 +80,7 @@ def read_outside(config: JobConfig, run: RunDirectory, pool: WorkerPool) -> dict
     """Read what each outside site tests on, before anything is spent.
 
     Raises:
-        ConfigError: as `check_apart`.
+        ConfigError: as for `check_apart`.
         DataError: a site has nothing to test on.
 
     Privacy:
@@ -110,8 +111,8 @@ def score_outside(
     """Test the base model and a finished run's adapter at each outside site.
 
     Privacy:
-        None: computed on raw records. Each site's page is in its private folder. Only where all
-        data is public does the run tell its coordinator, too (law 16).
+        None: computed on raw records. Each site's page is in its private folder. The run tells its
+        coordinator, too, but only where all data is public (law 16).
     """
     found = {}
     for name, tested in outside.items():

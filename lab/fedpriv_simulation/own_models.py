@@ -1,6 +1,6 @@
-"""After the last round, what each site would make of the adapter for itself, as at a real site.
+"""What each site would make of the adapter for itself after the last round, as at a real site.
 
-All of it goes where a simulation keeps what would be on a site's own machine.
+All of it goes to the place where a simulation keeps what would be on a site's own machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PAGE = "evaluation.html"
 
 
 def spread(config: JobConfig, count: int | None = None) -> tuple[SiteSection, ...]:
-    """Choose all or so many of the sites that hold records out, evenly from first to last."""
+    """Choose `count` or all of the sites that hold records out, evenly from first to last."""
     able = [site for site in config.sites if site.held_out is not None]
     if count is None or count >= len(able):
         return tuple(able)
@@ -50,22 +50,22 @@ def own_models(
     sites: Sequence[SiteSection],
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Evaluation]:
-    """Train, at each of these sites, from the run's adapter and from the base model, and compare.
+    """Train at each of these sites from the run's adapter and from the base model, and compare.
 
-    As many sites at once as in a round of threads.
+    As many sites train at once as in a round with threads.
 
     Args:
         run: directory of a run that has finished.
-        sites: those of the job that hold records out, or some of them.
-        say: told what is done.
+        sites: the sites of the job that hold records out, or some of them.
+        say: called with a text about what is being done.
 
     Raises:
         ConfigError: the adapter was changed meanwhile.
         DataError: a site has too few records for what `personal.validation` asks.
 
     Privacy:
-        None: trained and computed on raw records. Written to the site's private folder alone; what
-        is returned is for whoever holds the records of all sites.
+        None: trained and computed on raw records. Written to the site's private folder alone. What
+        is returned is for a person who holds the records of all sites.
     """
     at_once = min(len(sites), workers_of(config)) if config.job.engine == "inline" else 1
     recipe, stopping = job_recipe(config), threading.Event()
@@ -85,7 +85,7 @@ def own_models(
         futures = [threads.submit(made_at, site) for site in sites]
         try:
             found = [future.result() for future in futures]
-        finally:  # after a failure, or Ctrl-C, what is running ends with its pass
+        finally:  # after a failure, or Ctrl-C, running work ends with its pass
             stopping.set()
             threads.shutdown(cancel_futures=True)
     return dict(zip((site.name for site in sites), found, strict=True))
@@ -93,10 +93,10 @@ def own_models(
 
 @dataclass(frozen=True)
 class _Training:
-    """What each site trains from, beside the run's adapter.
+    """Hold what each site trains from, besides the run's adapter.
 
     Attributes:
-        another: initial values (P,) of another seed.
+        another: initial values (P,) made from another seed.
         stopping: set when no more is to be trained.
     """
 
@@ -107,7 +107,7 @@ class _Training:
     stopping: threading.Event
 
     def at(self, worker: Worker, site: SiteSection) -> Evaluation:
-        """Train and score there, and write the own adapters and the page."""
+        """Train and score at a site, and write its own adapters and the page."""
         config, run = self.config, self.run
         folder = private_folder(private_site_folder(run, site.name))
         facts, spec, tokenizer = read_facts(run / "adapter"), spec_of(config), worker.base.tokenizer

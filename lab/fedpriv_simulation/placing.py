@@ -1,4 +1,4 @@
-"""On which machines of a cluster the processes of a simulation are, and what each gets there."""
+"""On which machines of a cluster a simulation's processes are, and what each process gets there."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fedpriv_simulation.workers import copies_that_fit, hosts_that_fit
 
 @dataclass(frozen=True)
 class Place:
-    """Room for a process of several sites.
+    """Room for a process that holds several sites.
 
     Attributes:
         node: Ray's id of the machine.
-        threads: of torch.
-        gpus: GPUs, or the share of one.
+        threads: threads of torch.
+        gpus: number of GPUs, or the share of one.
     """
 
     node: str
@@ -32,15 +32,15 @@ class Place:
 def places(compute: ComputeSection, model: str, sites: int, nodes: Sequence[Node]) -> list[Place]:
     """Place as many processes as `compute.workers` says, or as fit, each on the emptiest node.
 
-    A process takes a CPU that Ray may give away. If any node has a GPU, and the file does not
-    say cpu, only nodes with a GPU get sites.
+    A process takes a CPU that Ray may give away. If any node has a GPU, and the file does not say
+    cpu, only nodes with a GPU get sites.
 
     Args:
-        model: the base, by name.
-        sites: how many there are.
+        model: name of the base model.
+        sites: number of sites.
 
     Raises:
-        ConfigError: `compute.workers` are more than there is room for, or there is no room.
+        ConfigError: there is no room, or not for as many processes as `compute.workers` asks for.
     """
     on_gpus = compute.device != "cpu" and any(node.gpus for node in nodes)
     usable = [node for node in nodes if node.gpus or not on_gpus]
@@ -64,7 +64,7 @@ def places(compute: ComputeSection, model: str, sites: int, nodes: Sequence[Node
 
 
 def _room(compute: ComputeSection, model: str, node: Node, on_gpus: bool) -> int:
-    """Return the most processes that a node may have; with a stated number, they share GPUs."""
+    """Return the most processes that a node may have. With a stated number, they share GPUs."""
     stated = compute.workers is not None
     if on_gpus and (compute.gpus_per_site is not None or not stated):
         return min(node.cpus, hosts_that_fit(node.gpus, compute.gpus_per_site or 1.0))
@@ -72,10 +72,10 @@ def _room(compute: ComputeSection, model: str, node: Node, on_gpus: bool) -> int
 
 
 def places_here(compute: ComputeSection, node: str, count: int) -> list[Place]:
-    """So many on this machine, which is that node.
+    """Place `count` processes on this machine, which is the node `node`.
 
     Raises:
-        ConfigError: it has too few GPUs.
+        ConfigError: this machine has too few GPUs.
     """
     gpus = gpus_of_a_host(compute, torch.cuda.device_count(), count)
     return [Place(node, max(1, torch.get_num_threads() // count), gpus)] * count

@@ -1,4 +1,4 @@
-"""That what is called public is none of the sites' records, before a loss is computed on it."""
+"""Check that what is called public is no record of a site, before a loss is computed on it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from fedpriv_server.run_directory import private_site_folder
 
 
 def check_public(config: JobConfig, run: Path, source: Path) -> None:
-    """Refuse public records that are a site's, in whatever file and format they come again.
+    """Refuse public records that are also a site's, in whatever file and format they are.
 
-    Paths and links were compared when the file was read; this compares what the records hold,
-    white space and labels apart. Only a simulation can: it has the records of all sites. Where all
-    data is public, evaluation records are refused that are copies of those that train.
+    Paths and links were compared when the file was read. This compares what the records hold, apart
+    from white space and labels. Only a simulation can do that, because it has the records of all
+    sites. Where all data is public, it refuses evaluation records that are copies of training
+    records.
 
     Args:
-        run: run directory; records are read in a site's own folder there, and nothing is left.
-        source: the federation file, for messages.
+        run: run directory. Records are read in a site's own folder there, and nothing is left.
+        source: the federation file, named in messages.
 
     Raises:
-        ConfigError: some are; says how many, to whoever runs the simulation.
-        DataError: records can't be read, or where all are public, too many are copies.
+        ConfigError: some records are a site's. The person who runs the simulation is told how many.
+        DataError: records can't be read; or all are public, and too many are copies.
 
     Privacy:
         A loss on private records would be a release that nobody paid for.
@@ -54,7 +55,7 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
         if not key.startswith(OF_SITES):
             cache = cache_folder(private_site_folder(run, config.sites[0].name))
             public[key] = list(_digests(config, path, cache, key))
-    # Digest of one of these → the site that has it, too.
+    # Digest of a public record → the site that has it, too.
     held = {digest: "" for found in public.values() for digest in found}
     for site in config.everybody:
         assert site.records is not None

@@ -1,4 +1,4 @@
-"""Several workers on the same frozen weights: what is trained is each one's own."""
+"""Run several workers on the same frozen weights. Each has its own trained values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from fedpriv.private_training.worker import ModelRecipe, Worker
 class SharedBasePool(WorkerPool):
     """A pool for several threads. All workers of a recipe compute with one base.
 
-    Each has what is trained, and what a step holds, for itself. The base goes with its workers.
+    Each has for itself what is trained, and what a step holds. The base is dropped with its
+    workers.
     """
 
     def __init__(self, size: int, *, many_sites: bool = False) -> None:
@@ -37,7 +38,7 @@ class SharedBasePool(WorkerPool):
             raise
 
     def _load(self, recipe: ModelRecipe) -> tuple[Base, Any]:
-        """Copy one that is kept and never trained, before any function of it is replaced."""
+        """Copy a model that is kept and never trained, before any function of it is replaced."""
         if self.size == 1:
             return load_model(recipe)
         if recipe not in self._loaded:
@@ -60,12 +61,12 @@ def twin(base: Base, model: Any) -> tuple[Base, Any]:
     """Make a second copy of a base and its model with an adapter, for another thread.
 
     Frozen parameters, and the codes of frozen weights in fewer bits, are the same tensors, so
-    nobody may write to them. Trained values, every other buffer and the tokenizer, which keeps
-    settings of its last call, are copies.
+    nobody may write to them. Trained values, every other buffer and the tokenizer are copies. (The
+    tokenizer keeps settings of its last call.)
 
     Args:
-        model: as `fedpriv.models.lora.attach_lora` made it of `base`, with no engine attached,
-            whose functions would go on computing with the first model.
+        model: the model as `fedpriv.models.lora.attach_lora` made it from `base`. No engine may be
+            attached, because its functions would go on computing with the first model.
     """
     frozen: dict[int, Any] = {id(p): p for p in model.parameters() if not p.requires_grad}
     packed = (module for module in model.modules() if isinstance(module, Packed))

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a simulation came to.
+    """Hold the result of a simulation.
 
     Attributes:
         rounds: the metrics of every round.
@@ -65,7 +65,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the caller wants to hear of the run; every part may be left as it is."""
+    """Hold the functions that are told of the run. Any of them may keep its default."""
 
     preparing: Callable[[str], None] = lambda text: None
     started: Callable[[Job], None] = lambda job: None
@@ -86,18 +86,18 @@ def simulate(
     """Run a federation on this machine, or from it on a cluster, each site with its own ledger.
 
     Args:
-        out: run directory; must be new, or a stopped run when `resume` is set.
-        source: the federation file, for messages.
-        insecure_seed: draw sampling and noise from a seed. Public data only; every output is
+        out: run directory. It has to be new, or a stopped run when `resume` is set.
+        source: the federation file, named in messages.
+        insecure_seed: draw sampling and noise from this seed. Public data only. Every output is
             stamped NOT PRIVATE.
-        pool: of models that were loaded before, for one run after the other.
-        grid: of a runtime that is there already, where `Visits` answer for the sites; by default
-            there is one for the time of the run, as `job.engine` says.
+        pool: a pool of models that were loaded before, for one run after the other.
+        grid: grid of a runtime that is there already, where `Visits` answer for the sites. By
+            default one is made for the time of the run, as `job.engine` says.
 
     Raises:
-        FedprivError: something is wrong; before the first round nothing is left behind and
-            nothing was spent, later the run can be resumed.
-        KeyboardInterrupt: after the run was left in a state that can be resumed.
+        FedprivError: something is wrong. Before the first round nothing is left behind and nothing
+            was spent. Later the run can be resumed.
+        KeyboardInterrupt: somebody stops it. The run is left so that it can be resumed.
     """
     _check(config, source, insecure_seed, grid)
     check_installed(config.tracking, source)
@@ -135,7 +135,7 @@ def simulate(
                 try:
                     report_on()
                     write_report(run.path, alive=False)
-                except Exception as error:  # it must not hide what ended the job
+                except Exception as error:  # this must not hide what ended the job
                     log.error("The reports were not written: %s", error)
             raise
         budgets = report_on()
@@ -146,7 +146,7 @@ def simulate(
 
 
 def _check(config: JobConfig, source: Path, insecure_seed: int | None, grid: Nodes | None) -> None:
-    """Refuse what is no simulation, or misses files, before a model is loaded."""
+    """Refuse a file that is no simulation or names missing files, before a model is loaded."""
     if insecure_seed is not None and not config.job.data_is_public:
         problem = "--insecure-seed makes noise that anyone can subtract"
         fix = "Leave the option out, or set data_is_public = true if the data really is."
@@ -174,11 +174,11 @@ def _meeting(
     there: Nodes | None,
     cluster: Cluster | None,
 ) -> tuple[Nodes, Callable[[], dict[str, BudgetReport]]]:
-    """Return where client and server meet, and what writes the sites' budget reports afterwards.
+    """Return where client and server meet, and a function that writes the sites' budget reports.
 
-    Every site is opened here at least once, so that any refusal can be told in full. Sites of this
-    process that it has files for stay open; others are visited. A secure sum has few sites, and
-    all of them stay open.
+    Every site is opened here at least once, so that any refusal can be told in full. As many sites
+    of this process stay open as it has files for. The others are visited. A secure sum has few
+    sites, and all of them stay open.
     """
     config, job_id = sites.config, job.proposal.job_id
     inline = there is None and config.job.engine == "inline"
@@ -189,7 +189,7 @@ def _meeting(
     if inline and config.max_colluding is None:
         most = open_at_once(most)
     alone = there is None and cluster is None
-    patience = 0.0 if alone else PATIENCE  # its processes end when they like
+    patience = 0.0 if alone else PATIENCE  # the processes of another runtime end when they like
     opened: list[Site] = []
     claimed, cut = [], 0
     for section in config.sites:
@@ -226,7 +226,7 @@ def _meeting(
         apps = hosts.answers(FIRST_SITE)
         if cluster is None:
             grid = InlineGrid(apps, AT_ONCE, queue_of=hosts.queue_of(FIRST_SITE))
-        else:  # a thread each, as sites whose process is away wait for it
+        else:  # a thread for each site, because sites whose process is away wait for it
             grid = InlineGrid(apps, len(config.sites))
         there = stack.enter_context(grid)
 
@@ -238,7 +238,7 @@ def _meeting(
             try:
                 with contextlib.closing(sites.open(section, pool, patience=patience)) as site:
                     found[section.name] = write_budget_report(site, job_id)
-            except LedgerInUseError as error:  # a late process of a runtime that is not ours
+            except LedgerInUseError as error:  # a late process of another runtime
                 log.error("%s: its budget report was not written anew. %s", section.name, error)
         return found
 
@@ -248,7 +248,7 @@ def _meeting(
 def _answers(
     sites: Sites, opened: Sequence[Site], pool: WorkerPool
 ) -> dict[int, Callable[[Message, Context], Message]]:
-    """Return how each site is asked in this process, by node id: the first ones are open."""
+    """Return how each site is asked in this process, by node id. The first sites are open."""
     visits = Visits(sites.config, sites.run, sites.insecure_seed, pool)
     others = range(len(opened), len(sites.config.sites))
     visited = (partial(visits.answer, number) for number in others)

@@ -28,19 +28,19 @@ from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings
 from fedpriv_server.run_directory import private_site_folder, site_folder
 
-PAUSE = 0.05  # seconds between two looks at a ledger that another process has
+PAUSE = 0.05  # seconds between two tries to open a ledger that another process has
 
 
 @dataclass(frozen=True)
 class Sites:
-    """Opens them, one by one, in whatever process they are to be.
+    """Open the sites one by one, in whatever process they are to be.
 
     Attributes:
-        run: run directory.
-        insecure_seed: of sampling and noise; None draws them from the operating system.
-        base_digest: of the model that they train.
-        trained: parameters of it that are trained.
-        begin_digest: of the adapter that they begin at.
+        run: the run directory.
+        insecure_seed: seed of sampling and noise. None draws them from the operating system.
+        base_digest: digest of the model that the sites train.
+        trained: number of the model's trained parameters.
+        begin_digest: digest of the adapter that the sites begin at.
     """
 
     config: JobConfig
@@ -52,7 +52,7 @@ class Sites:
 
     @cached_property
     def roster(self) -> Roster | None:
-        """Of those who are added up together, in a job with a secure sum."""
+        """Return the roster of the sites that are added up together, in a job with a secure sum."""
         return simulated_roster(self.config, self.run)
 
     def open(
@@ -71,8 +71,8 @@ class Sites:
             open_ledger, claimed: as for `Site`.
 
         Raises:
-            LedgerInUseError: another process still has it.
-            FedprivError: as `Site`.
+            LedgerInUseError: another process still has the ledger.
+            FedprivError: as for `Site`.
         """
         seed, until = self.insecure_seed, time.monotonic() + patience
 
@@ -91,9 +91,9 @@ class Sites:
                 time.sleep(PAUSE)
 
     def settings(self, section: SiteSection) -> SiteSettings:
-        """Return what the administrator of a site would have set; a data set's id is a new one."""
+        """Return what a site's administrator would have set. The data set's id is a new one."""
         config, seed = self.config, self.insecure_seed
-        assert section.records is not None and section.size is not None  # checked when it was read
+        assert section.records is not None and section.size is not None  # checked when read
         cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon
         folder = site_folder(self.run, section.name)
         return SiteSettings(
@@ -135,7 +135,7 @@ class Sites:
         )
 
     def _budget_alone(self, section: SiteSection, cap: float) -> float | None:
-        """Return ε of a new ledger's claim alone: as stated, or what the job costs."""
+        """Return ε alone of a new ledger's claim: as stated, or what the job costs."""
         if self.roster is None:
             return None
         if section.epsilon_alone is not None:
@@ -150,7 +150,7 @@ class Sites:
 def simulated_roster(config: JobConfig, run: Path) -> Roster | None:
     """Make the roster of all sites of a federation file, and keys where there are none yet.
 
-    None where each site adds all of its noise itself.
+    None where each site adds all of its noise by itself.
 
     Raises:
         LedgerError: a key can't be used.

@@ -1,10 +1,10 @@
-"""Sites that are opened for one message and closed after it, in whatever process it comes to.
+"""Sites that are opened for one message and closed after it, in any process that gets the message.
 
-For a runtime that gives a message to the next process that is idle, as Flower's own simulation
-does. A site's ledger is open in one process at a time, because whoever opens it locks it; what a
-process keeps is the model. What a site has to know of earlier messages, the job and where there is
-one the synthetic set, is in the context that Flower keeps for its node: all of it came from the
-server, and no ledger is in there.
+This is for a runtime that gives a message to the next idle process, as Flower's own simulation
+does. A site's ledger is open in one process at a time, because the process that opens it locks it.
+A process keeps only the model. What a site has to know from earlier messages is the job and, where
+there is one, the synthetic set. They are in the context that Flower keeps for the site's node. All
+of it came from the server, and no ledger is in there.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from fedpriv_client.site import Site
 from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.whole_set import make_whole
 
-PATIENCE = 60.0  # seconds that a message waits for another one that its site is at
+PATIENCE = 60.0  # seconds that a message waits while its site answers another one
 
 
 class Visits:
-    """Answers for any site of a simulation, one message after the other.
+    """Answer for any site of a simulation, one message after the other.
 
     Args:
         run: run directory.
         insecure_seed: as for `Sites`.
-        pool: where a site borrows the model; by default there is one copy, for one site at a time.
+        pool: the pool from which a site borrows the model. By default there is one copy, for one
+            site at a time.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Visits:
         """Return the reply of the site with that number, in the order of the file.
 
         Args:
-            context: context of the site's node; holds what the next message needs.
+            context: context of the site's node. It holds what the next message needs.
         """
         try:
             with contextlib.closing(self._open(number)) as site:

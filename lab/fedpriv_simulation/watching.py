@@ -1,4 +1,4 @@
-"""A run as somebody sees it who waits for it: on a terminal, in a notebook, or line by line."""
+"""Show a run to the person who waits for it: on a terminal, in a notebook, or line by line."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def new_run(job: str) -> Path:
-    """Return the run directory of a job of this name, if none was named for it."""
+    """Return the run directory for a job of this name, if the user names none."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return Path("runs") / f"{job}-{stamp}"
 
 
 def bar_on(console: Console, *beside: TextColumn) -> Progress:
-    """Make a bar that is seen where somebody watches, and leaves nothing behind."""
+    """Make a bar that is shown where somebody watches, and leaves nothing behind."""
     done = TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn()
     hidden = not is_watched(console)
     columns = *done, *beside, TimeRemainingColumn()
@@ -36,13 +36,13 @@ def bar_on(console: Console, *beside: TextColumn) -> Progress:
 
 @contextmanager
 def watching(rounds: int, opening: str, console: Console) -> Iterator[partial[simulation.Outcome]]:
-    """Lend `simulate` for a `with` block, which shows on a console what it tells of itself.
+    """Lend `simulate` for a `with` block, with its progress shown on a console.
 
-    A bar on a terminal and in a notebook; elsewhere a plain line for each evaluation.
+    It shows a bar on a terminal and in a notebook, and elsewhere a plain line for each evaluation.
 
     Args:
-        rounds: of the job.
-        opening: what is said at once, before anything is imported or loaded.
+        rounds: rounds of the job.
+        opening: text to show at once, before anything is imported or loaded.
     """
     console.print(opening, soft_wrap=True)
     from fedpriv_simulation import simulate as simulation

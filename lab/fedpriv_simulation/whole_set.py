@@ -1,4 +1,7 @@
-"""The synthetic set of a site that is not always open: a server sends it once, then changes."""
+"""The synthetic set of a site that is not always open.
+
+A server sends it once, then sends changes.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ def make_whole(message: Message, state: RecordDict) -> None:
     """Put the whole set in place of a change, so that a site need not have kept it.
 
     Args:
-        state: of the site's node; keeps the set for the next change.
+        state: state of the site's node. It keeps the set for the next change.
 
     Raises:
-        SyntheticSetError: the change is of another set than the one that is kept.
-        ProtocolError: it is none.
+        SyntheticSetError: the change is for another set than the one that is kept.
+        ProtocolError: the content is no change of a set.
     """
     sent = message.content.array_records.get(SYNTHETIC)
     if sent is not None:

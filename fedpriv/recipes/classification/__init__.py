@@ -13,7 +13,7 @@ DEPARTMENTS = {
     "General Medicine": "general",
     "Office Notes": "general",
     "SOAP / Chart / Progress Notes": "general",
-}  # and all others are a specialist's
+}  # all others are a specialist's
 
 
 def write_records(folder: Path) -> None:

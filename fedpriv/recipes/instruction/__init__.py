@@ -1,4 +1,4 @@
-"""Made-up prescriptions, and what a patient is told of each: nobody's data."""
+"""Made-up prescriptions, with what a patient is told about each: nobody's data."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ DAYS = (3, 5, 7, 10, 14, 30)
 
 
 def write_records(folder: Path) -> None:
-    """Write prescriptions of which no two are the same, the same ones whenever this is called."""
+    """Write prescriptions of which no two are the same. Every call writes the same ones."""
     kinds = ((name, dose) for name, doses in MEDICINES.items() for dose in doses)
     every = [(*kind, *others) for kind, *others in itertools.product(kinds, TIMES, HOW, DAYS)]
-    random.Random(0).shuffle(every)  # public, as all of it is made up
+    random.Random(0).shuffle(every)  # a public seed, because all of it is made up
     rest = iter(every)
     for name, count in {**SITES, HELD_OUT: HELD_OUT_ROWS}.items():
         write_rows(folder / f"{name}.jsonl", itertools.starmap(_row, itertools.islice(rest, count)))

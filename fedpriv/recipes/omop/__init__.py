@@ -12,7 +12,7 @@ from typing import Any
 from fedpriv.recipes.notes import HELD_OUT, embedded_notes, write_rows
 
 SITES = {"clinic": ("general-medicine", "specialist-clinic"), "theatre": ("surgery", "radiology")}
-EACH = 2  # notes of a person; whose notes they are is made up
+EACH = 2  # notes of a person; which person has them is made up
 TYPE, ENGLISH = 32817, 4180186  # OMOP's concepts of an EHR, and of English
 NOTE = """CREATE TABLE note (
     note_id INTEGER PRIMARY KEY,
@@ -33,7 +33,7 @@ NOTE = """CREATE TABLE note (
 
 
 def write_records(folder: Path) -> None:
-    """Write a database for each site, of the embedded notes, and the notes that are held out."""
+    """Write a database of embedded notes for each site, and the notes that are held out."""
     for site, departments in SITES.items():
         notes = [note for name in departments for note in embedded_notes(name)]
         _write(folder / f"{site}.db", notes)
