@@ -254,7 +254,7 @@ class PrivateStep:
         Raises:
             SlotError: all steps of the plan were taken.
             LedgerError: the step can't be paid for; nothing was sampled.
-            ProtocolError: what is trained is not finite; nothing was paid.
+            ProtocolError: a trained parameter is not finite; nothing was paid.
             ModelError: the model would compute in other numbers than when it was tried, as under
                 autocast; nothing was paid.
             NotPrivateError: more is trained than when this was made, or a hook, a mode or a

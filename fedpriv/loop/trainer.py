@@ -151,7 +151,7 @@ class PrivateTrainer(Trainer):
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Count the steps; records are sampled within them."""
+        """Return a loader that only counts steps. Records are sampled within the steps."""
         steps: Any = self._epoch
         return DataLoader(steps, batch_size=1, collate_fn=lambda _: {})
 
@@ -229,7 +229,7 @@ class PrivateTrainer(Trainer):
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what is public, with ε of the steps so far and that of the plan, the claim."""
+        """Log the public figures, with ε of the steps so far and the plan's, which is the claim."""
         spent, planned = self.private.epsilon, self.private.epsilon_planned
         super().log({**_shown(logs), "epsilon": spent, "epsilon_planned": planned})
 

@@ -28,8 +28,8 @@ def add_digests(known: dict[str, str], config: JobConfig) -> None:
         if str(path) in known:
             continue
         try:
-            beside = key.endswith("fhir") and path.is_file()  # are attachments
-            known[str(path)] = _digest(path.parent if beside else path)
+            attached = key.endswith("fhir") and path.is_file()  # what lies beside the file
+            known[str(path)] = _digest(path.parent if attached else path)
         except OSError as error:
             problem = f"can't be read: {error.strerror}"
             raise ConfigError(problem, key=key, value=str(path)) from None
