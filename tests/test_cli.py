@@ -66,6 +66,7 @@ def test_the_network_commands_want_their_file(program: str, wanted: str) -> None
     assert wanted in shown.stderr
 
 
+@pytest.mark.slow
 def test_simulate_prints_json_and_the_other_commands_read_its_run(
     federation: Make, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ def add_digests(known: dict[str, str], config: JobConfig) -> None:
             problem = f"can't be read: {error.strerror}"
             raise ConfigError(problem, key=key, value=str(path)) from None
     for site in config.everybody:
-        if (name := site.transform) is not None:
+        if (name := site.transform) is not None and name not in known:
             module = getmodule(find_transform(name, f"{site.table}.{site.name}.transform"))
             file = Path(getattr(module, "__file__", __file__))
             beside = sorted(file.parent.glob("*.py"))  # which it may import
@@ -44,7 +44,7 @@ def add_digests(known: dict[str, str], config: JobConfig) -> None:
     for name in (config.model.name, local):
         if name and name not in known:
             known[name] = digest_of(name)
-    if config.model.begin is not None:
+    if config.model.begin is not None and config.model.begin not in known:
         known[config.model.begin] = find_adapter(config.model.begin).digest
 
 

@@ -32,6 +32,7 @@ def test_it_prints_and_keeps_what_it_found(
     assert "Many canaries" not in done.stderr
 
 
+@pytest.mark.slow
 def test_what_cannot_be_asked_leaves_nothing_behind(tmp_path: Path) -> None:
     for options, said in (
         (("--parts", "pipelines"), "'pipelines'"),

@@ -88,6 +88,7 @@ def test_it_catches_a_site_that_does_less(
     assert found > plan.epsilon
 
 
+@pytest.mark.slow
 def test_a_site_that_adds_a_tenth_of_the_noise_is_caught_and_named(
     place: Path, model_folder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

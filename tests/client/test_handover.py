@@ -247,6 +247,7 @@ def test_the_answer_is_the_same_whatever_became_of_the_writing(
     assert kept(setting) == ["job-1"]
 
 
+@pytest.mark.slow
 def test_an_answer_to_a_handover_leaves_at_a_tick_with_room_or_without(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,9 +11,12 @@ import torch
 from huggingface_hub import constants, is_offline_mode
 
 from fedpriv.config.load import load_site
-from fedpriv.errors import CertificateError, DataError
+from fedpriv.errors import CertificateError, DataError, RunningError
+from fedpriv.files import private_folder
+from fedpriv.process import only_process
 from fedpriv_client.connection import ServerConnection
 from fedpriv_client.serve import serve
+from fedpriv_client.site_settings import work_folder
 
 
 class ConnectedError(Exception):
@@ -26,6 +29,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectedError
 
     monkeypatch.setattr(ServerConnection, "connect", connect)
+
+
+def test_no_client_starts_beside_what_the_site_computes_for_itself(file: Path, told: None) -> None:
+    site = load_site(file)
+    folder = private_folder(work_folder(private_folder(site.site.state_dir)))
+    with only_process(folder), pytest.raises(RunningError, match="another process works in it"):
+        serve(site, file)
 
 
 @pytest.mark.slow

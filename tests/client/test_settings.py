@@ -110,6 +110,7 @@ def admin(tmp_path: Path, model_folder: Make) -> Administrator:
     return Administrator(tmp_path, model_folder("llama"))
 
 
+@pytest.mark.slow
 def test_a_file_becomes_a_site_that_answers_by_it(admin: Administrator) -> None:
     dataset_id = admin.init()
     site = admin.start()

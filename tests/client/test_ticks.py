@@ -333,6 +333,7 @@ def test_a_report_says_that_timing_is_covered_only_if_it_is(setting: Setting) ->
         site.close()
 
 
+@pytest.mark.slow
 def test_a_job_that_began_with_ticks_goes_on_with_one_device_alone(setting: Setting) -> None:
     site = opened(setting, NOTES[0])
     site.consider(setting.proposal)

@@ -154,6 +154,7 @@ def test_a_new_site_of_too_few_units_to_choose_by_makes_few_passes(file: Path) -
         made(1)
 
 
+@pytest.mark.slow
 def test_each_site_in_turn_takes_no_part(federation: Make, tmp_path: Path) -> None:
     """And what was run is not run again."""
     file, done = federation(rounds=1, sites=3), list[str]()

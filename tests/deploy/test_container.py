@@ -153,6 +153,7 @@ def test_everything_is_installed_by_hash(target: str) -> None:
     assert installs[2].endswith(f" ./{target}")
 
 
+@pytest.mark.slow
 def test_nothing_but_the_product_goes_into_an_image(tmp_path: Path) -> None:
     """What the build copies is what the ignore file lets through, and makes the wheels alone."""
     lines = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()

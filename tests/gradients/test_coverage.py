@@ -16,6 +16,7 @@ from tests.small_models import ENCODERS, TARGETS
 KINDS = sorted(set(TARGETS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", ["attention", "all-linear"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_equal_a_loop_over_single_records(

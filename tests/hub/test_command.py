@@ -14,6 +14,7 @@ from tests.forked_commands import command
 Make = Callable[..., Any]
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_in_both_forms(federation: Make, tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = command("fedpriv", "simulate", str(federation(rounds=1)), "--out", str(run))

@@ -103,6 +103,7 @@ def test_a_chat_model_is_asked_through_its_template(
         writer.write([json.dumps(talk)])
 
 
+@pytest.mark.slow
 def test_the_command_writes_and_scores(make_run: MakeRun, tmp_path: Path) -> None:
     from tests.forked_commands import command
 

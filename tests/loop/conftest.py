@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -63,3 +63,13 @@ def lora(model_folder: Callable[..., Any]) -> Callable[..., Any]:
         return model
 
     return make
+
+
+@pytest.fixture
+def new_accelerator() -> Iterator[None]:
+    """A process in which nobody has used accelerate yet, and which it leaves so."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(True)
+    yield
+    AcceleratorState._reset_state(True)

@@ -395,6 +395,7 @@ def test_what_is_trained_has_to_be_finite_and_costs_nothing_else(private_step: M
     assert step.taken == 0
 
 
+@pytest.mark.usefixtures("new_accelerator")
 @pytest.mark.parametrize("engine", ["fedpriv", "opacus"])
 def test_in_other_numbers_than_were_tried_no_step_is_taken(
     private_step: Make, lora: Make, engine: str

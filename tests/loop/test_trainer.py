@@ -14,7 +14,6 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
 from transformers import (
@@ -249,6 +248,7 @@ def test_steps_are_those_of_the_epochs_in_expectation(trainer: Make) -> None:
     assert (made.private.plan.sample_rate, made.private.plan.steps) == (0.2, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [2, 2.3])
 def test_an_epoch_is_as_many_steps_as_draw_each_unit_once(
     trainer: Make, notes: Any, tmp_path: Path, epochs: float
@@ -390,17 +390,14 @@ def test_a_head_that_was_drawn_is_in_the_adapter(
             assert torch.allclose(again, found, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.usefixtures("new_accelerator")
 def test_mixed_precision_of_the_environment_is_refused(
     trainer: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `accelerate launch --mixed_precision bf16` sets it; a Trainer's own accelerator obeys."""
-    AcceleratorState._reset_state(True)  # one of a process before
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    try:
-        with pytest.raises(ConfigError, match=r"mixed_precision: is not used \(got 'bf16'\)"):
-            trainer()
-    finally:
-        AcceleratorState._reset_state(True)
+    with pytest.raises(ConfigError, match=r"mixed_precision: is not used \(got 'bf16'\)"):
+        trainer()
 
 
 def test_a_second_adapter_is_refused(trainer: Make, lora: Make) -> None:

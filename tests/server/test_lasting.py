@@ -75,6 +75,7 @@ def raising(error: BaseException) -> Work:
     return work
 
 
+@pytest.mark.slow
 def test_one_after_the_other_and_a_failure_holds_up_none(place: Place) -> None:
     place.submit("x", raising(RoundError("too few")))
     place.submit("y", raising(ValueError("a secret")))

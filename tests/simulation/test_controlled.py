@@ -47,6 +47,7 @@ def paid(out: Path) -> list[int]:
         return [row.body["slot"] for row in ledger.rows() if row.kind == "reserve"]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_decides_and_spends_the_same(
     federation: Make, tmp_path: Path
 ) -> None:

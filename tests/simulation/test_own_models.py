@@ -124,6 +124,7 @@ def test_without_anything_kept_apart_nothing_runs(federation: Make, tmp_path: Pa
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_sites_that_keep_nothing_apart_only_take_part(federation: Make, tmp_path: Path) -> None:
     file, out = federation(rounds=1, extra=PERSONAL), tmp_path / "run"
     command = [str(file), "--out", str(out), "--personal", "--set", HELD_OUT[1]]
@@ -133,6 +134,7 @@ def test_sites_that_keep_nothing_apart_only_take_part(federation: Make, tmp_path
     assert (out / "private" / "site-1" / "evaluation.html").exists()
 
 
+@pytest.mark.slow
 def test_so_many_sites_train_by_themselves_as_are_asked_for(
     federation: Make, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_a_text_is_as_long_as_it_is_by_itself(kind: str, make_worker: Make) -> N
             assert len(found) == max(1, min(most, 128 - len(start))) or found[-1] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
