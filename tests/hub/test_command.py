@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from huggingface_hub import ModelCard
 
 from tests.forked_commands import command
