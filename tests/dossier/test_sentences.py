@@ -260,7 +260,7 @@ LOOK = {
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [
-        ({"rounds": 7}, "counts 7 rounds, and there can be 4"),
+        ({"rounds": 7}, "counts 7 rounds, but there can be at most 4"),
         ({"task": "classification"}, "its task is classification, and its proposal's causal-lm"),
         ({"looks": [LOOK, LOOK, LOOK]}, "counts 3 looks, and there can be 2"),
         ({"counted": 9}, "is said to be of 9 sites"),

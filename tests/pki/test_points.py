@@ -158,9 +158,9 @@ def test_a_key_that_signs_anything_is_refused_wherever_it_enters(key: str, tmp_p
     signature = Signature.model_construct(public_key=key, value=ANY_TEXT)
     with pytest.raises(LedgerCorruptError, match="does not match its signature"):
         received.verify(REPORT.model_copy(update={"signature": signature}))
-    with pytest.raises(ConfigError, match="--signer: is no Ed25519 public key"):
+    with pytest.raises(ConfigError, match="--signer: is not an Ed25519 public key"):
         fedpriv.verify(tmp_path / "run.zip", signer=key)
-    with pytest.raises(ConfigError, match="--site north: is no Ed25519 public key"):
+    with pytest.raises(ConfigError, match="--site north: is not an Ed25519 public key"):
         fedpriv.verify(tmp_path / "run.zip", sites={"north": key})
 
 
