@@ -179,7 +179,9 @@ def test_a_key_has_one_form_and_is_taken_with_spaces_in_capitals_and_only_whole(
     for said in (key, shown, shown.upper(), f" {shown} \n"):
         assert given_key(said, "--site north") == key
     for part in (shown[:19], shown[:39], key[:-1]):
-        with pytest.raises(ConfigError, match=r"--site north: is not an .* but \d+ of them.*all of it"):
+        with pytest.raises(
+            ConfigError, match=r"--site north: is not an .* but \d+ of them.*all of it"
+        ):
             given_key(part, "--site north")
 
 
