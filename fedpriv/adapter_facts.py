@@ -14,7 +14,7 @@ from fedpriv.names import Digest, OwnKind
 from fedpriv.protocol import Body, Proposal
 
 Kind = Literal["federated"] | OwnKind
-AGAIN = "Get the folder again from whom it came, whole and as it was."
+AGAIN = "Get the whole folder again, unchanged, from whoever sent it."
 
 
 class AdapterFacts(Body):
@@ -64,6 +64,6 @@ def read_facts(folder: Path) -> AdapterFacts:
     except (OSError, UnicodeDecodeError, ProtocolError) as error:
         raise ConfigError(f"can't be read ({error})", file=path, fix=AGAIN) from None
     if found != facts.weights_digest:
-        problem = f"is not the file that {FACTS} speaks of, {facts.weights_digest}"
+        problem = f"is not the file that {FACTS} names, {facts.weights_digest}"
         raise ConfigError(problem, file=folder / WEIGHTS, value=found, fix=AGAIN)
     return facts

@@ -29,7 +29,7 @@ def _names_a_file(path: Path | str) -> Path | str:
     if not str(path):
         raise ValueError("It is empty: name a file or a folder")
     if "\0" in str(path):
-        raise ValueError("It holds a NUL character, which no name of a file does")
+        raise ValueError("It holds a NUL character, which no file name can")
     os.fsencode(path)  # raises a ValueError for what this system can't write
     return path
 
@@ -111,7 +111,7 @@ def _in_our_names(given: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping
     for name, value in given.items():
         told = name if name in known else NAMES_OF_OPACUS.get(name, name)
         if not told.isidentifier():
-            raise ConfigError("is a setting of opacus, and none here", key=name, fix=told)
+            raise ConfigError("is a setting of opacus, and not of fedpriv", key=name, fix=told)
         ours = told if told in known else name
         if ours != name and ours in given:
             both = f"is given twice, also as {name}, which is opacus' name for it"

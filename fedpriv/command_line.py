@@ -43,7 +43,7 @@ def run(app: typer.Typer) -> NoReturn:
         if error.errno in _DISK:
             advice = "Make room and start again."
         elif error.errno in _NAMED and error.filename:
-            advice = "Name another, or mend it."
+            advice = "Name another path, or repair this one."
         else:
             _fault(error)
         where = error.filename or "A file"

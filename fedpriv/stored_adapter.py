@@ -57,7 +57,9 @@ def find_adapter(name: str) -> StoredAdapter:
     config, weights = _files(name)
     refuse_own(weights.parent)
     if _OWN_FOLDERS.intersection(weights.resolve().parts):
-        raise _refused(name, "is among the models that a site trained for itself (law 16)")
+        raise _refused(
+            name, "is among the models that a site trained for itself, which never leave it"
+        )
     lora = _settings(name, _read(config), weights)
     told = canonical_json([lora.model_dump(mode="json"), file_digest(weights)])
     return StoredAdapter(weights, lora, sha256(told))
@@ -83,8 +85,8 @@ def refuse_own(folder: Path) -> None:
             file=facts,
             key="kind",
             value=own[0],
-            fix="What may be handed on, or begun at, is the adapter of a run itself. How good this"
-            " one is, fedpriv-client evaluate says at the site.",
+            fix="What may be handed on, or begun at, is the adapter of a run itself. At the site,"
+            " fedpriv-client evaluate says how good this one is.",
         )
 
 
@@ -132,7 +134,7 @@ def _settings(name: str, said: Mapping[str, Any], weights: Path) -> LoraSection:
         )
     except (ValidationError, TypeError) as error:
         first = error.errors()[0]["loc"][0] if isinstance(error, ValidationError) else "a name"
-        raise _refused(name, f"has a {CONFIG} in which {first} is no such thing") from None
+        raise _refused(name, f"has a {CONFIG} in which {first} is not valid") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

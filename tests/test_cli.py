@@ -170,7 +170,8 @@ def test_a_full_disk_is_one_message_and_any_other_fault_is_not_hidden(
     with pytest.raises(SystemExit):
         run(app)
     assert (
-        capsys.readouterr().err == "error: run.json: Permission denied. Name another, or mend it.\n"
+        capsys.readouterr().err
+        == "error: run.json: Permission denied. Name another path, or repair this one.\n"
     )
     monkeypatch.setattr(sys, "argv", ["write", "0"])
     with pytest.raises(SystemExit):
@@ -311,7 +312,7 @@ def test_plan_that_another_accountant_contradicts_exits_with_one(
     real = planning.epsilon_upper
     monkeypatch.setattr(planning, "epsilon_upper", lambda *given: factor * real(*given))
     result = CliRunner().invoke(app, list(PLANNED))
-    assert (result.exit_code, "which ours is not" in result.output) == (1, True)
+    assert (result.exit_code, "ours is outside" in result.output) == (1, True)
 
 
 @pytest.mark.parametrize("columns", ["80", "12"])

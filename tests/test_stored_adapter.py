@@ -104,12 +104,12 @@ def test_one_at_a_hub_is_of_one_commit(
         ({"bias": "lora_only"}, "its bias is 'lora_only'"),
         ({"init_lora_weights": "pissa"}, "its init_lora_weights is 'pissa'"),
         ({"a_key_of_a_later_peft": 1}, "its a_key_of_a_later_peft is 1"),
-        ({"r": "many"}, "in which r is no such thing"),
-        ({"r": None}, "in which r is no such thing"),
-        ({"lora_alpha": -1}, "in which alpha is no such thing"),
-        ({"target_modules": [1]}, "in which target_modules is no such thing"),
-        ({"target_modules": [1, "a"]}, "in which a name is no such thing"),
-        ({"modules_to_save": 3}, "in which a name is no such thing"),
+        ({"r": "many"}, "in which r is not valid"),
+        ({"r": None}, "in which r is not valid"),
+        ({"lora_alpha": -1}, "in which alpha is not valid"),
+        ({"target_modules": [1]}, "in which target_modules is not valid"),
+        ({"target_modules": [1, "a"]}, "in which a name is not valid"),
+        ({"modules_to_save": 3}, "in which a name is not valid"),
     ],
 )
 def test_what_is_no_plain_lora_is_refused_by_name(

@@ -216,5 +216,7 @@ def conclusion(audit: Audit) -> str:
         missed = ", ".join(
             f"{part.name}, {WORLDS[world.name]}" for part in audit.parts for world in part.missed
         )
-        return f"Nothing broke the claim, but that says little: not caught was {missed}."
+        return (
+            f"Nothing broke the claim, but that says little: some twins were not caught ({missed})."
+        )
     return "No attack broke the claim, and every twin was caught that had to be."

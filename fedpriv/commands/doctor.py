@@ -30,7 +30,7 @@ DOCTORS = "fedpriv.doctors"
 def doctor(
     file: Annotated[Path, typer.Argument(help="A site's own file, or a federation file.")],
     job: Annotated[
-        Path | None, typer.Option(help="For a site: a federation file to try, dry.")
+        Path | None, typer.Option(help="For a site: a federation file to try without a run.")
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Dial nobody.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
@@ -67,6 +67,6 @@ def examine(file: Path, job: Path | None = None, *, offline: bool = False) -> It
     for point in entry_points(group=DOCTORS, name=role):
         findings: Iterable[Finding] = point.load()(file, job, offline=offline)
         return findings
-    problem = f"is the file of a {role}, and what is installed here has no such part"
-    fix = "Install the part that it is of, in an environment of its own, or all of fedpriv."
+    problem = f"is the file of a {role}, and the package for that role is not installed here"
+    fix = "Install that package in an environment of its own, or all of fedpriv."
     raise ConfigError(problem, file=file, fix=fix)

@@ -78,7 +78,7 @@ def _check_reports(run: Path) -> None:
     if missing := took_part - {report.site for report in directory.reports} | late:
         raise RunError(
             f"{run}: the budget report of {', '.join(sorted(missing))} is missing, and the dossier"
-            " would leave out what it spent. Start the server again when it is back, which fetches"
+            " would leave out what it spent. When the site is back, start the server again to fetch"
             " it; or give --without-reports."
         )
 
@@ -104,11 +104,13 @@ def _signing_key(run: Path, path: Path | None) -> Ed25519PrivateKey:
 def verify(
     path: Annotated[Path, typer.Argument(help="The dossier.")],
     signer: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Who has to have signed it.")
+        str | None, typer.Option(metavar="KEY", help="Public key that must have signed it.")
     ] = None,
     site: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=KEY: who has to have signed a site's report. May repeat."),
+        typer.Option(
+            help="NAME=KEY: public key that must have signed a site's report. May repeat."
+        ),
     ] = None,
     roster: Annotated[
         Path | None, typer.Option(help="The roster of a secure sum, which names the sites' keys.")
@@ -117,11 +119,11 @@ def verify(
         Path | None, typer.Option(help="Folder of the adapter that it should be about.")
     ] = None,
     earlier: Annotated[
-        Path | None, typer.Option(help="An older dossier, whose ledgers go on in this one.")
+        Path | None, typer.Option(help="An older dossier, whose ledgers continue in this one.")
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(help="File to write: its page, as this fedpriv makes it, once all holds."),
+        typer.Option(help="File to write the page to, as this fedpriv makes it, if all holds."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:

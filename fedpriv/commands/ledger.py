@@ -29,7 +29,7 @@ WitnessPath = Annotated[
 SeenHead = Annotated[str, typer.Option("--head", help="A head seen before, as ROWS:HASH.")]
 ElsewhereReport = Annotated[
     Path | None,
-    typer.Option("--report", help="The newest budget.json of it that somebody else keeps."),
+    typer.Option("--report", help="Newest budget.json of this ledger that somebody else keeps."),
 ]
 
 
@@ -48,7 +48,7 @@ def init(
     delta: Annotated[float, typer.Option(help="δ of the claim, below 1 / size.")] = usual.DELTA,
     unit: Annotated[str, typer.Option(help="record, or the id column of a person.")] = usual.UNIT,
     max_records_per_unit: Annotated[
-        int, typer.Option(help="Of a unit in a step.", min=1)
+        int, typer.Option(help="Records of a unit in a step, at most.", min=1)
     ] = usual.MAX_RECORDS_PER_UNIT,
     rule: Annotated[
         str,
@@ -324,13 +324,13 @@ def recover(
     seen = _heads(path, head, report)
     with administration.recover(path, witness, seen) as ledger:
         print(
-            "Every open job is closed and spent in full, and so is what the witness had seen taken."
+            "Every open job is closed and counted in full, and so is what the witness saw taken."
             f"\n{_allocated(ledger)}."
         )
     if not seen:
         print(
-            "No report was compared with. If the coordinator has a newer one of this site than the"
-            " witness saw, lines are missing, and this ledger has to rest."
+            "No report was given to compare with. If the coordinator has one that is newer than the"
+            " witness, the witness lacks lines, and this ledger must not be used."
         )
 
 
@@ -352,13 +352,13 @@ def witness(
     from fedpriv.privacy.ledger import administration
 
     if not never_restored:
-        fix = "Of a ledger from a backup, what was spent since would be forgotten."
+        fix = "If this ledger is from a backup, what was spent since would be forgotten."
         raise ConfigError("has to be said", key="--never-restored", fix=fix)
     with administration.witness_anew(path, file, _heads(path, head, report)) as ledger:
         newest = ledger.head
     print(
-        f"{file} is told of every row after {newest.rows} from here on. Name it as `witness` in the"
-        " site's file. Should the old one turn up, destroy it: it has not seen what follows."
+        f"From here on, {file} is told of every row after {newest.rows}. Name it as `witness` in"
+        " the site's file. Should the old one turn up, destroy it: it has not seen what follows."
     )
 
 

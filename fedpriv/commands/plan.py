@@ -40,7 +40,7 @@ def plan(
     epsilon: Annotated[float | None, typer.Option(help="ε that the plan may cost at most.")] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="δ of every ε.", show_default="1e-5, unless it is all that is missing"),
+        typer.Option(help="δ of every ε.", show_default="1e-5, unless only δ is missing"),
     ] = None,
     sample_rate: Annotated[
         float | None, typer.Option(help="Chance of a unit to be in a step.")
@@ -58,14 +58,15 @@ def plan(
     budget: Annotated[
         float | None,
         typer.Option(
-            help="ε that a site's people have for life, by the rule rdp: what the job, and choosing"
-            " its settings, take of it."
+            help="ε that a site's people have for life, by the rule rdp. Shows how much of it the"
+            " job, and choosing its settings, take."
         ),
     ] = None,
     methods: Annotated[
         bool,
         typer.Option(
-            "--methods", help="Also what denoising and PE-SGD can do at this noise; takes a FILE."
+            "--methods",
+            help="Also say what denoising and PE-SGD can do at this noise; needs a FILE.",
         ),
     ] = False,
     check: Annotated[
@@ -77,7 +78,10 @@ def plan(
     ] = False,
     records: Annotated[
         list[int] | None,
-        typer.Option(help="Records of one person; may be repeated.", show_default="2, 3, 5"),
+        typer.Option(
+            help="Also give ε for a person with so many records; may be repeated.",
+            show_default="2, 3, 5",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
@@ -215,7 +219,7 @@ def _opinion(second: dict[str, Any]) -> str:
     if "problem" in second:
         return f"{'':16}  {second['problem']}"
     bounds = f"{second['lower']:.4g} to {second['upper']:.4g}, about {second['estimate']:.4g}"
-    but = "" if second["agrees"] else "  [bold red]which ours is not[/]"
+    but = "" if second["agrees"] else "  [bold red]ours is outside[/]"
     return f"{'':16}  {second['accountant']}: {bounds}{but}"
 
 

@@ -336,7 +336,7 @@ def with_defaults(job: JobConfig) -> JobConfig:
     if not missing:
         return job
     if "lr" in missing and job.optimizer.name == "sgd":
-        fix = "The table of defaults has rates of adamw only: write one down."
+        fix = "The table of defaults has rates for adamw only: write a rate down."
         raise ConfigError("is missing", key="optimizer.lr", fix=fix)
     parameters = parameters_of(job.model.name)
     if parameters is None:
@@ -442,7 +442,7 @@ def allowed_model(path: Path, key: str = "model") -> str | None:
     allow = tree.get("allow", {})
     name = allow.get(key, "embedded" if key == "model" else None) if isinstance(allow, dict) else 0
     if name is not None and not isinstance(name, str):
-        raise ConfigError("is no name of a model", file=path, key=f"allow.{key}", value=name)
+        raise ConfigError("is not the name of a model", file=path, key=f"allow.{key}", value=name)
     return name and _model(path, f"allow.{key}", name)
 
 

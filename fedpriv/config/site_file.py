@@ -325,7 +325,7 @@ class SiteFile(Section):
             belongs = "it belongs to allow.approve = 'ask'"
             raise ValueError(f"notify: nobody's yes is waited for; {belongs}")
         if allow.approvers and allow.approve != "ask":
-            raise ValueError("allow.approvers: are asked with allow.approve = 'ask' alone")
+            raise ValueError("allow.approvers: are asked only with allow.approve = 'ask'")
         if len(set(allow.approvers)) < allow.approvals > 1:
             raise ValueError(f"allow.approvers: expected {allow.approvals} names or more")
         if allow.statement and self.server.plain:

@@ -81,7 +81,7 @@ def check_shared_noise(*, sync: int, denoise: str, wire: str, looks: bool) -> No
         )
     if looks:
         raise ValueError(
-            "evaluation.sites: a look is released by each site with noise of its own, at the noise"
-            " multiplier of the plan, which with trust = 'secure-sum' is that of all sites"
-            " together; look in a job of its own with trust = 'local'"
+            "evaluation.sites: each site releases a look with its own noise, but with trust ="
+            " 'secure-sum' the plan's noise multiplier is that of all sites together; look in a"
+            " separate job with trust = 'local'"
         )

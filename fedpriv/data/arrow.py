@@ -111,7 +111,7 @@ def load_dataset_of(source: Path | str, wanted: Sequence[str], cache_dir: Path) 
     if isinstance(found, Mapping):
         if "train" not in found and len(found) != 1:
             problem = "holds several splits and none is called train"
-            fix = "Save the one that is meant by itself."
+            fix = "Save the split that you mean by itself."
             raise DataError(problem, value=list(found), fix=fix)
         found = found["train"] if "train" in found else next(iter(found.values()))
     return opening_of(found, wanted)

@@ -78,7 +78,7 @@ def encode_record(
     if fields == {"messages"}:
         return encode_messages(record["messages"], tokenizer, spec.max_length)
     if fields != {"text", "label"}:
-        raise ValueError(f"Expected a shape of columns that is known, got {sorted(fields)}.")
+        raise ValueError(f"Expected known columns, got {sorted(fields)}.")
     check_label(record, spec.labels, row=row, source=source)
     label = spec.labels.index(str(record["label"]))
     return encode_labelled(record["text"], label, tokenizer, spec.max_length)
@@ -211,7 +211,7 @@ def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
         raise DataError("the tokenizer has no chat template", key=key, value=name, fix=fix)
     rendered = _render(PROBE, tokenizer)
     if rendered is None or not any(rendered[1]):
-        problem = "the assistant's tokens can't be told by the tokenizer's chat template"
+        problem = "the tokenizer's chat template does not mark the assistant's tokens"
         fix = "Put {% generation %} … {% endgeneration %} around them in the template,"
         fix += " use a fast tokenizer, and put a date where the template asks strftime_now for one."
         raise DataError(problem, key=key, value=name, fix=fix)
@@ -275,20 +275,20 @@ class Cause(Enum):
     SHORT = "the text has no token that could be predicted", "Take such records out."
     LABEL = "the label is missing or not declared", "Declare it in labels."
     TURNS = (
-        "the messages are no list in which each has a role and a content",
+        "the messages are not a list in which each has a role and a content",
         "Call the keys role and content, and the speakers user and assistant.",
     )
     PARTS = "a message holds no text, such as a tool call or an image", "Leave such records out."
     SILENT = "the assistant says nothing", "Call its role assistant, after a message of the user."
     REFUSED = (
         "the tokenizer's chat template refuses the messages",
-        "Use roles in the order that it knows (many know no system), or another chat_template.",
+        "Use roles in the order that it knows (many know no system role) or another chat_template.",
     )
     HIDDEN = (
         "the tokenizer's chat template does not show what the assistant says",
         "Use another chat_template.",
     )
-    FAILED = "the tokenizer fails on it", "Use another model, or take what it fails on out."
+    FAILED = "the tokenizer fails on it", "Use another model, or take out what it fails on."
     DISK = "there was no room on the disk", "Free some of it."
 
     def __init__(self, said: str, fix: str) -> None:

@@ -91,7 +91,7 @@ def write_federation(
     ):
         if key in table:
             fix = f"Give {argument}."
-            raise ConfigError("is an argument of its own", key=f"{where}.{key}", fix=fix)
+            raise ConfigError("is a separate argument", key=f"{where}.{key}", fix=fix)
     if public is None:
         raise ConfigError("is missing", key="public", fix="Give records to measure models by.")
     parts: Any = records if isinstance(records, Mapping) else None

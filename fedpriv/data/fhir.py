@@ -105,7 +105,7 @@ class _Document:
         person = _patient(resource.get("subject"))
         if person is None and needs_patient:
             raise self._error(
-                "is of no patient",
+                "belongs to no patient",
                 "subject.reference",
                 "Leave documents of groups and devices out of the file, or take each record as a"
                 " unit.",
@@ -126,7 +126,7 @@ class _Document:
             return True
         value = self.resource.get("date")
         with self._refusing(
-            "has a date without a day that can be told", "date", "Expected YYYY-MM-DDThh:mm:ssZ."
+            "has a date whose day is missing or unclear", "date", "Expected YYYY-MM-DDThh:mm:ssZ."
         ):
             if value is not None and not isinstance(value, str):
                 raise ValueError("no instant")
@@ -167,7 +167,8 @@ class _Document:
         file = _beside(self.folder.resolve(), str(attachment["url"]))
         if file is None:
             raise self._error(
-                "has its text at an address, and a site fetches nothing, or in a file of resources",
+                "has its text at an address, from which a site fetches nothing, or in a"
+                " resource file",
                 "content.attachment.url",
                 "Export the text with it, or into a file of its own beside it, named by a relative"
                 " path.",

@@ -123,7 +123,9 @@ def read_own(
         known = {mark for record in records if (mark := unit_mark(record, unit)) in tested}
         both = [n for n, record in enumerate(further, 1) if unit_mark(record, unit) in known]
         if both:
-            problem = f"{len(both)} rows are of units that train, too, row {both[0]} the first"
+            problem = (
+                f"{len(both)} rows belong to units that also train, the first is row {both[0]}"
+            )
             fix = "Take them out of one of the two files."
             raise DataError(problem, file=held_out, key=asked, fix=fix)
         further_rows = range(1, len(further) + 1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import datasets
 
 IN_MEMORY = "the records in memory"
-OF_COLUMNS = "Of a dictionary of columns, make datasets.Dataset.from_dict(…)."
+OF_COLUMNS = "Turn a dictionary of columns into a data set with datasets.Dataset.from_dict(…)."
 
 
 class Records(Protocol):
@@ -153,7 +153,7 @@ def _check_dataset(records: Any, key: str) -> None:
         fix = "Give one split of it, not as a stream: records are read more than once."
         raise _no_rows(records, key, fix)
     if records.format["type"] == "custom":
-        how = "made of several rows at once whenever some are looked at"
+        how = "computed from several rows at once each time rows are read"
         fix = "Apply it to each record by itself first, with map, or leave it out."
         raise DataError(f"has a transform, which is {how}", file=IN_MEMORY, key=key, fix=fix)
 
@@ -182,14 +182,12 @@ def columns_of(records: Records) -> dict[str, str]:
         fields = next((fields for fields in _FIELDS if fields <= set(row)), None)
         if fields == {"messages"} and (more := {"tools", "chat_template_kwargs"} & set(row)):
             fix = 'Leave them out, or say columns={"messages": "messages"} to read no tools.'
-            problem = (
-                f"has {' and '.join(sorted(more))} beside messages, which no template is given"
-            )
+            problem = f"has {' and '.join(sorted(more))} beside messages, and no template gets them"
             raise DataError(problem, key=KEY, fix=fix)
         if fields is None:
             fix = "Columns are text; prompt and completion; messages; or text and label. Name"
             fix += ' yours with columns, such as columns={"text": "note"}.'
-            held, problem = sorted(map(str, row)), "are in no format that is known"
+            held, problem = sorted(map(str, row)), "are in no known format"
             raise DataError(problem, key=KEY, value=held, fix=fix)
         if found not in (None, fields):
             problem = f"row {number} is in another format than those before it"

@@ -97,7 +97,7 @@ class Tally:
             return
         fixes = [cause.fix for cause, _ in self._by()]
         if are_left:
-            fixes.append(f"If it is meant so, allow more by {limit} (now {most:g}).")
+            fixes.append(f"If this is intended, allow more with {limit} (now {most:g}).")
         raise DataError(self.told, file=file, key=key, fix=" ".join(fixes))
 
 

@@ -106,13 +106,13 @@ def clock() -> str:
     except (OSError, AttributeError):
         state = -1
     if state == -1:
-        raise DoubtError("the system does not say whether anything keeps it")
+        raise DoubtError("the system does not say whether anything synchronises it")
     if state == _UNSYNCHRONISED:
         raise DoubtError(
-            "nothing keeps it, as far as the system knows; requests are refused when it is 5 s"
-            " fast or 300 s slow. Turn on NTP: timedatectl set-ntp true"
+            "nothing synchronises it, as far as the system knows; requests are refused when it is 5"
+            " s fast or 300 s slow. Turn on NTP: timedatectl set-ntp true"
         )
-    return "kept by the system"
+    return "synchronised by the system"
 
 
 def port(address: str, key: str) -> str:

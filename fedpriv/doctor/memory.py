@@ -38,7 +38,7 @@ def available(device: str = "cpu") -> int:
     try:
         free = _bytes_of(Path("/proc/meminfo"))["MemAvailable"]
     except (OSError, KeyError, ValueError):
-        raise ConfigError("can't be told on this system", key="memory") from None
+        raise ConfigError("is unknown on this system", key="memory") from None
     left = memory.left()
     return free if left is None else min(free, left)
 
@@ -164,7 +164,7 @@ def scarcity(needed: int) -> str | None:
             " so the system may end it"
         )
     if cores.usable() == 1:
-        found.append("it has one core to give, and the run takes about twice as long as on two")
+        found.append("it can use only one core, and the run takes about twice as long as on two")
     if not _has_avx2():
         found.append("its processor has no AVX2, which fast arithmetic needs")
     return f"This machine is small for it: {'; '.join(found)}." if found else None

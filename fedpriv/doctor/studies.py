@@ -14,12 +14,12 @@ DENOISING = (
     " both on public records."
 )
 PE_SGD = (
-    "job.method: pe-sgd pays where traffic is short: few hundred records at one site, ε = 1."
+    "job.method: pe-sgd pays where traffic is scarce: a few hundred records at one site, ε = 1."
     " Elsewhere dp-lora, or training on the public set alone, had the lower loss"
     " (docs/results/pe-sgd.md)."
 )
 CONTROLLER = (
-    "controller: in short jobs none was clearly better than a small clip norm that stays; over"
+    "controller: in short jobs none was clearly better than a small, constant clip norm; over"
     " 2,000 steps normalise was (docs/results/controllers.md). Compare both on public records."
 )
 

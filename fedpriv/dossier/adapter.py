@@ -90,8 +90,8 @@ def check_adapter(facts: Facts, path: Path, folder: Path | None) -> Iterator[Fin
         if found.get(name) != digest and not _is_of_an_older_version(folder / name, digest):
             raise OtherAdapterError(
                 f"{folder / name}: is not the file that {path} is about. It has"
-                f" {found.get(name, 'no such file')}, and the dossier {digest}. Of this adapter the"
-                " dossier says nothing."
+                f" {found.get(name, 'no such file')}, and the dossier {digest}. The dossier says"
+                " nothing about this adapter."
             )
     yield holds(f"{folder} is the adapter that it is about, by the digests of {', '.join(stated)}")
     if others := sorted(found.keys() - stated.keys()):

@@ -30,7 +30,7 @@ def check_audit(audit: Audit, job: str, base: str, path: Path) -> Iterator[Findi
             raise UnderstatedError(
                 f"{path}: the attack {part.name!r} of its audit proves that ε is at least"
                 f" {part.proven:.4g}, with confidence {part.confidence:g}, and {part.epsilon:.4g}"
-                " was claimed. Don't rely on any figure of it."
+                " was claimed. Don't rely on any of its figures."
             )
     proven = [
         f"{part.name} {part.proven:.3g} of {part.epsilon:.3g}"

@@ -63,7 +63,10 @@ def export_run(
     page = out.with_suffix(".html")
     if page == out:
         raise ConfigError(
-            "is where its page goes", key="--out", value=str(out), fix="Name it *.zip, say."
+            "is the name that its page gets",
+            key="--out",
+            value=str(out),
+            fix="Name it *.zip, for example.",
         )
     content = pack(files_of(run, ledgers), key)
     package = unpack(content, out)
@@ -131,12 +134,12 @@ def _adapter_facts(folder: Path) -> AdapterFacts:
         ConfigError: there is no adapter that a dossier can be about, or it was changed.
     """
     if not folder.is_dir():
-        fix = "A dossier is about an adapter; the job has to have come to one."
+        fix = "A dossier is about an adapter, so the job must have made one."
         raise ConfigError("no such folder", file=folder, fix=fix)
     facts = read_facts(folder)
     if facts.kind != "federated":
         problem = "is made of one site's own records, without noise"
-        fix = "It is not to be handed on, and no dossier makes it so."
+        fix = "It must not be handed on, and a dossier does not change that."
         raise ConfigError(
             problem, file=folder / ADAPTER_FACTS, key="kind", value=facts.kind, fix=fix
         )

@@ -211,7 +211,7 @@ def _report(files: Mapping[str, bytes], name: str, path: Path) -> BudgetReport:
     report = _parse(BudgetReport, files, name, path)
     stated = [value for claim in claims_of(report) for value in claim[1:]]
     if not all(value <= MAX_EPSILON for value in stated):
-        raise DossierError(f"{path}: {name} states an ε that nobody has.")
+        raise DossierError(f"{path}: {name} states an impossible ε.")
     return report
 
 

@@ -35,7 +35,7 @@ MANIFEST, SIGNATURE = "manifest.json", "signature.json"
 MAX_BYTES = 256 << 20  # bytes of a dossier; a thousand sites with a thousand steps each have less
 MAX_FILES = 10_000
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip archive can have
-_FIX = "Get it again from whom it came, whole and as it was."
+_FIX = "Get it again, whole and unchanged, from whoever sent it."
 # What `zipfile` raises for bytes that are no archive, or only nearly one.
 _DAMAGED = (
     *(zipfile.BadZipFile, struct.error, RuntimeError, ValueError, OSError, EOFError),
@@ -187,7 +187,7 @@ def _check_files(signed: bytes, files: list[tuple[str, bytes]], path: Path) -> N
             raise AlteredError(f"{path}: its manifest is written in another way. {_FIX}")
     except ValidationError:
         raise AlteredError(
-            f"{path}: its manifest is none that this fedpriv reads. Install the version that wrote"
+            f"{path}: this fedpriv can't read its manifest. Install the version that wrote"
             " it, or a newer one."
         ) from None
     if [one.name for one in manifest.files] != [name for name, _ in files]:

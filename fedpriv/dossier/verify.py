@@ -56,8 +56,8 @@ def given_key(text: str, option: str) -> str:
         verifying_key(key)
     except ValueError:
         part = f", but {len(key)} of them" if 0 < len(key) < 64 else ""
-        problem = f"is no Ed25519 public key in 64 hex digits{part}, or one that signs anything"
-        fix = "Ask whose key it is for all of it."
+        problem = f"is not an Ed25519 public key in 64 hex digits{part}, or accepts any signature"
+        fix = "Ask the key's owner for all of it."
         raise ConfigError(problem, key=option, value=text, fix=fix) from None
     return key
 
@@ -200,7 +200,7 @@ def _check_counts(facts: Facts, path: Path) -> None:
         ("looks of a site", max((one.looks for one in facts.sites), default=0), len(listed)),
     ):
         if stated > most:
-            raise DossierError(f"{path}: counts {stated} {what}, and there can be {most}.")
+            raise DossierError(f"{path}: counts {stated} {what}, but there can be at most {most}.")
     for one in listed:
         found = one.found
         answered = sum(site.status == "ok" for site in found.sites.values())

@@ -87,7 +87,7 @@ def _onlookers(model: nn.Module, own: Collection[Any]) -> Iterator[tuple[str, st
         if hook not in own and getattr(code, "__module__", None) not in _OF_THE_MODEL:
             name = getattr(code, "__qualname__", type(code).__qualname__)
             what = f" ({getattr(code, '__module__', '?')}.{name})"
-            yield where, what, "Take it off, as by remove() of the handle that was given for it."
+            yield where, what, "Take it off, for example with remove() of its handle."
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         yield "Hooks on saved tensors are active", "", "Leave their `with` block first."
     for mode in _modes():

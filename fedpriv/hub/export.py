@@ -80,7 +80,7 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
     check_whole(run)
     directory = read_run(run)
     if directory.run.status == "running":
-        raise RunError(f"{run}: the job is at work. Wait until it has ended, or stop it.")
+        raise RunError(f"{run}: the job is still running. Wait until it has ended, or stop it.")
     facts = read_facts(run / "adapter")
     if facts.job != directory.run.job_id:
         problem = f"is of another job than the run, {directory.run.job_id!r}"

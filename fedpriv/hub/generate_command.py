@@ -17,7 +17,9 @@ def generate(
     prompt: Annotated[list[str] | None, typer.Argument(help="What to go on from.")] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(help="File of prompts: a .txt with one a line, or records as the job's."),
+        typer.Option(
+            help="File of prompts: a .txt with one a line, or records in the job's format."
+        ),
     ] = None,
     score: Annotated[
         Path | None,
@@ -35,7 +37,7 @@ def generate(
     temperature: Annotated[
         float, typer.Option(min=0, max=100, help="0 takes the likeliest token each time.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn at a temperature.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn at a temperature.")] = 0,
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="BLEU without regard to case.")
     ] = False,

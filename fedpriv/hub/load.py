@@ -61,8 +61,8 @@ def check_whole(run: Path) -> None:
     missing = [name for name in names if not (run / name).exists()]
     if missing and len(missing) < len(names):
         raise RunError(
-            f"{run / missing[0]}: is missing. Copy the whole run directory again (of its folder"
-            " `private` nothing is needed). A job that has not ended has no adapter yet."
+            f"{run / missing[0]}: is missing. Copy the whole run directory again (its folder"
+            " `private` is not needed). A job that has not ended has no adapter yet."
         )
 
 

@@ -70,7 +70,7 @@ def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]
         As in `read_prompts`.
     """
     if set(columns) != PAIR:
-        of = "a job of prompts and completions, which can be held against what people wrote"
+        of = "a job of prompts and completions, which can be compared with what people wrote"
         fix = "Give prompts alone with --prompts."
         raise ConfigError(f"is for {of}", key=key, value=str(path), fix=fix)
     found: dict[str, list[str]] = {}

@@ -47,7 +47,7 @@ class Writer:
         model = proposal.model
         if model.task != "causal-lm":
             problem = "is a classifier's, which writes no text"
-            fix = "What it is worth is in the run's report."
+            fix = "The run's report says how good it is."
             raise ConfigError(problem, file=folder, key="model.task", value=model.task, fix=fix)
         self.job = facts.job
         self.columns: Mapping[str, str] = {field: field for field in proposal.fields}

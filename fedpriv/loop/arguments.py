@@ -245,7 +245,7 @@ class PrivateConfig(TrainingArguments):
                 raise ConfigError(f"a private run {why}", key=name, value=value, fix=fix)
         if "layerwise" in str(self.optim):
             raise ConfigError(
-                "steps by hooks while a backward pass runs, and a private run has none",
+                "steps by hooks while a backward pass runs, and a private run has no such hooks",
                 key="optim",
                 value=self.optim,
                 fix="Take the one of that name without layerwise.",
@@ -292,10 +292,10 @@ class PrivateConfig(TrainingArguments):
         for name, value in given.items() if isinstance(given, dict) else [("", given)]:
             if name not in LOADED_WITH and value not in LOADED_ONLY_WITH.get(name, ()):
                 raise ConfigError(
-                    "is no option with which a model is loaded here",
+                    "is not an option for loading a model here",
                     key=f"model_init_kwargs.{name}".rstrip("."),
                     value=value,
-                    fix="Leave it out, or load the model yourself and give it for its name.",
+                    fix="Leave it out, or load the model yourself and give it instead of its name.",
                 )
             if value is not None:
                 options["dtype" if name == "torch_dtype" else name] = value

@@ -176,8 +176,8 @@ def held(model: Any) -> Iterator[None]:
     modules = WeakSet(model.modules() if isinstance(model, nn.Module) else ())
     if not _lent.isdisjoint(modules):
         raise NotPrivateError(
-            "The model makes the gradients of other private steps already, which would come to"
-            " nothing. Use a model for one PrivateStep at a time: close() lets go of it."
+            "The model already makes the gradients of other private steps, which would be lost."
+            " Use a model for one PrivateStep at a time: close() lets go of it."
         )
     _lent.update(modules)
     try:
@@ -209,8 +209,8 @@ def computing(model: nn.Module) -> Iterator[None]:
 
 def _refuse_mode(mode: bool = True) -> None:
     raise NotPrivateError(
-        "A private step is computed with this model, and somebody asked for train() or eval()."
-        " With dropout, one record would move the gradients of others. Wait until it is taken."
+        "A private step is being computed with this model, and train() or eval() was called."
+        " With dropout, one record would move the gradients of others. Wait until the step is done."
     )
 
 

@@ -170,7 +170,7 @@ class PrivateTrainer(Trainer):
         """
         if resume_from_checkpoint and self.args.ledger is None:
             raise ConfigError(
-                "goes on with a run of which no account is left",
+                "continues a run whose privacy account was not kept",
                 key="resume_from_checkpoint",
                 value=resume_from_checkpoint,
                 fix="Train with a ledger (fedpriv ledger init) and a name for the plan (job).",

@@ -169,7 +169,7 @@ def _refuse_drawn(model: Any, new: Collection[str], settings: ModelSection) -> N
     lost = [name for name in names if name.startswith(within) and "pooler" not in name.split(".")]
     if lost:
         raise ModelError(
-            f"model.name: files of {settings.name!r} lack weights, or have other shapes of them:"
+            f"model.name: files of {settings.name!r} lack weights, or have them in other shapes:"
             f" {', '.join(lost[:3])}. Name the files of a whole model for {settings.task}."
         )
 
@@ -246,12 +246,12 @@ def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str
     other = "Use another architecture: docs/reference/models.md has a table."
     if not trial.means_something:
         raise NotPrivateError(
-            f"{name} ({kind}): whether it reads padding can't be told, as no token changes what it"
-            f" makes of a later one. {other}"
+            f"{name} ({kind}): it is unclear whether it reads padding, as no token changes its"
+            f" output for a later one. {other}"
         )
     if off > 1:
         raise NotPrivateError(
-            f"{name} ({kind}) makes something else of a text that is padded: its logits move by"
+            f"{name} ({kind}) gives other results for a padded text: its logits move by"
             f" {off:.0f} times what rounding explains. {other}"
         )
     if trial.sees_later_tokens():

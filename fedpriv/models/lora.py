@@ -121,7 +121,7 @@ def _all_linear(base: Base, settings: LoraSection) -> list[str]:
     if not found:
         raise ModelError(
             f"lora.target_modules: this {model.config.model_type} has none of torch's own linear"
-            " layers, which alone can have an adapter. Take another architecture."
+            " layers, and only those can have an adapter. Take another architecture."
         )
     return found
 

@@ -157,7 +157,7 @@ def read_as_numbers(model: Any) -> Iterator[torch.dtype]:
         for parent, name, layer in kept:
             if getattr(getattr(layer.weight, "quant_state", None), "packing_format_for_cpu", False):
                 problem = "has generated on this CPU, which put its codes into another order"
-                fix = "Load it again, and generate when the steps have ended."
+                fix = "Load it again, and generate only after the steps."
                 raise ConfigError(problem, key="model", fix=fix)
             plain: Any = nn.Linear(layer.in_features, layer.out_features, device="meta")
             del plain.weight

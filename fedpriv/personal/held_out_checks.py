@@ -84,7 +84,9 @@ def check_copies(training: Iterable[str], held_out: Sequence[str], *, key: str) 
         problem = f"{copies} of {len(held_out)} held-out records are copies of records that train,"
         fix = "Take them out of one of the two"
         fix += ", or hold out by a column that copies share." if "held_out" in key else "."
-        raise DataError(f"{problem} so they say nothing of how good a model is", key=key, fix=fix)
+        raise DataError(
+            f"{problem} so they say nothing about how good a model is", key=key, fix=fix
+        )
 
 
 def _sample(examples: Sequence[Example]) -> list[set[int]]:

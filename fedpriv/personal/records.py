@@ -58,7 +58,7 @@ def to_train_on(
     parts = own_examples(own.training, spec, tokenizer, parts=count)
     filled = tuple(part for part in parts if part)
     if len(filled) < min(count, 2):
-        left = f"{len(filled)} of {count} parts, where choosing settings takes two"
+        left = f"{len(filled)} of {count} parts, and choosing settings takes two"
         problem = f"leaves records with a token to predict in {left}"
         fix = "Such a site needs more units. Or set validation = 0, with one rate and epochs."
         key, value = "personal.validation", settings.validation

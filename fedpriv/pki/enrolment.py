@@ -125,5 +125,5 @@ def read_enrolment(
         own, authority, use="site", path=paths["site.crt"], key=private.public_key(), now=now
     )
     if checked.name != manifest.site or manifest.expires < (now or datetime.now(UTC)):
-        raise EnrolmentError(f"{path}: is not of its certificate, or expired. {AGAIN}")
+        raise EnrolmentError(f"{path}: does not belong to its certificate, or has expired. {AGAIN}")
     return Enrolment(manifest, content["ca.crt"], content["site.crt"], private)

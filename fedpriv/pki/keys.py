@@ -80,7 +80,9 @@ def load_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Priva
     encrypted, secret = is_encrypted(pem), None
     if encrypted:
         if passphrase is None:
-            raise EnrolmentError(f"{path}: is encrypted, and nobody here has its passphrase.")
+            raise EnrolmentError(
+                f"{path}: is encrypted, and this program has no passphrase for it."
+            )
         secret = passphrase()
     try:
         key = load_pem_private_key(pem, password=secret)

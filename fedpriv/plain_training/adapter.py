@@ -70,8 +70,8 @@ def check_saved(model: Any, drawn: Collection[str], source: str, fix: str) -> No
     held = get_peft_model_state_dict(model, save_embedding_layers=False)
     lost = sorted(name for name in drawn if f"base_model.model.{name}" not in held)
     if lost:
-        said = f"{', '.join(lost)} was in no file of {source!r}, so it was drawn"
-        raise ModelError(f"{said}, and others would draw something else. {fix}")
+        said = f"{', '.join(lost)} was in no file of {source!r}, so it was drawn at random"
+        raise ModelError(f"{said}, and others would draw other values. {fix}")
 
 
 def saved_bytes(worker: Worker) -> int:
@@ -120,7 +120,7 @@ def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
         put_tensors(model, path)
         vector = TrainableVector(model)
         if vector.digest != facts.proposal.vector_digest:
-            raise ProtocolError("what it keeps as it was drawn is not the job's")
+            raise ProtocolError("what it holds beside the trained values is not the job's")
     except FedprivError as error:
         raise ConfigError(f"can't be used ({error})", file=path, fix=AGAIN) from None
     return vector.read()

@@ -85,7 +85,7 @@ def try_lengths(worker: Worker, records: float, steps: int, *, ticks: bool = Fal
             found = kept(_tried_on(worker, most), partial(_all_tried, worker, most, lengths))
         except (RuntimeError, MemoryError) as error:
             why, most = type(error).__name__, most // 2 if is_out_of_memory(error) else 1
-            log.warning("%s with several records at once; %d instead.", why, most)
+            log.warning("%s with several records at once; at most %d instead.", why, most)
         else:
             sizes = zip(lengths, map(tuple, found), strict=True)
             worker.invariant_sizes |= {(most, one, threads): size for one, size in sizes}

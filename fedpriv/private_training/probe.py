@@ -64,9 +64,9 @@ def probe_gradients(worker: Worker) -> None:
     kind = worker.model.config.model_type
     for name in before.changed():
         raise NotPrivateError(
-            f"{name}: keeps something of what this {kind} computes. Of private records it would be"
-            " shown without noise, in a checkpoint or in the next evaluation. Switch off what"
-            " counts or caches there, or use another architecture."
+            f"{name}: keeps something of what this {kind} computes. With private records, that"
+            " would be shown without noise, in a checkpoint or in the next evaluation. Switch off"
+            " what counts or caches there, or use another architecture."
         )
     if not stays:
         raise NotPrivateError(

@@ -118,8 +118,8 @@ class Team:
         except (OSError, EOFError):
             self.close()
             raise FedprivError(
-                "A process of compute.devices ended as it began. A script of your own has to keep"
-                " what it does under: if __name__ == '__main__'"
+                "A process of compute.devices ended as it began. Your own script must keep what it"
+                " does under: if __name__ == '__main__'"
             ) from None
         except BaseException:
             self.close()

@@ -95,7 +95,7 @@ def check_within(history: History, path: Path) -> None:
     """
     if history.is_over and not history.lost:
         raise LedgerCorruptError(
-            f"{path}: its plans have taken more than its rule {history.terms.rule.name!r} has:"
+            f"{path}: its plans have taken more than its rule {history.terms.rule.name!r} allows:"
             f" {history.used} of {history.limit}. No fedpriv accepts that; it was edited."
         )
 

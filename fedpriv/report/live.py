@@ -42,7 +42,7 @@ class LiveReport:
             write_report(self._run_dir)
         except Exception as error:
             if not self._failed:
-                log.warning("%s: no page of how far the job is: %s", self._run_dir, error)
+                log.warning("%s: the page of progress was not written: %s", self._run_dir, error)
             self._failed = True
         ended = self._clock()
         self._next = ended + max(PAUSE, TIMES * (ended - begun))

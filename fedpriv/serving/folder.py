@@ -113,7 +113,7 @@ def digests(folder: Path) -> dict[str, str]:
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
-            raise ConfigError("is a link, which a site model has none of", file=path, fix=AGAIN)
+            raise ConfigError("is a link, and a site model has no links", file=path, fix=AGAIN)
         if path.is_file() and not path.name.startswith(".") and name != FACTS:
             found[name] = file_digest(path)
     return found

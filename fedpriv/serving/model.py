@@ -98,7 +98,9 @@ class SiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         if options.get("dtype", "auto") == "auto":  # the base's file may have a halved type
             options["dtype"] = config.dtype
         if options.get("quantization_config") is not None:
-            raise ConfigError("a site model has whole weights", key="quantization_config")
+            raise ConfigError(
+                "a site model's weights can't be quantised; leave it out", key="quantization_config"
+            )
         base = cls._load_base(folder / BASE, config, options)
         first, *others = config.weights
         model = PeftModel.from_pretrained(base, folder / first, adapter_name=first)

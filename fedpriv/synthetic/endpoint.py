@@ -97,7 +97,9 @@ def _answer(client: httpx.Client, url: str, body: dict[str, Any], cache: Path, p
             problem = f"HTTP {response.status_code}"
             continue
         if response.is_error:
-            raise RoundError(f"{url} refuses (HTTP {response.status_code}); see [synthetic].")
+            raise RoundError(
+                f"{url} refuses the request (HTTP {response.status_code}); see [synthetic]."
+            )
         try:
             found = response.json()
         except (ValueError, RecursionError):

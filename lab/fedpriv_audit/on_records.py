@@ -44,7 +44,7 @@ from fedpriv_server.run_directory import RunDirectory
 
 RUN = "audit-run"  # the folder of the one run on private records
 AWAY = "The records are at the sites, and no file of them is named."
-NO_TEXT = "A classifier tells no text, so it can tell no secret."
+NO_TEXT = "A classifier writes no text, so it can't give away a secret."
 NOT_PUBLIC = (
     "The records are not marked as public (job.data_is_public), and what this would compute from"
     " them is no release that a ledger paid for."

@@ -213,12 +213,12 @@ def _counts(
     """
     if in_turn and (job.outside or len(job.sites) < 2):
         has = f"names {len(job.outside)}" if job.outside else "has one site"
-        problem = f"has each site be an outside site in turn, and the file {has}"
+        problem = f"makes each site an outside site in turn, and the file {has}"
         fix = "Leave the option out, or give a file of two sites or more and no [[outside]]."
         raise ConfigError(problem, key="--leave-one-site-out", value=True, fix=fix)
     if not (in_turn or job.outside):
         if new_sites:
-            problem = "is missing, and a new site begins at one"
+            problem = "is missing, and new sites start as outside sites"
             fix = "Name outside sites, or give --leave-one-site-out."
             raise ConfigError(problem, file=source, key="outside", fix=fix)
         return ()

@@ -140,6 +140,6 @@ def _folder(out: Path) -> Path:
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
     others = any(not name.startswith(".") for name in names - known)
     if out.exists() and (not out.is_dir() or others):
-        raise RunError(f"{out}: holds something that is no comparison. Give another --out.")
+        raise RunError(f"{out}: holds something other than a comparison. Give another --out.")
     out.mkdir(parents=True, exist_ok=True)
     return out

@@ -123,8 +123,11 @@ def _parse_name(name: str) -> tuple[str, Place, bool, Settings]:
         method = f"{BASE}+{PERSONAL}"
     method, _, way = method.partition("+")
     if way not in ("", PERSONAL):
-        several = "What several models are worth together, fedpriv simulate --personal says."
-        problem, fix = "is no way for a site to go on by itself", f"Use +{PERSONAL}. {several}"
+        several = "fedpriv simulate --personal says what several models are worth together."
+        problem, fix = (
+            "is not a way for a site to train further by itself",
+            f"Use +{PERSONAL}. {several}",
+        )
         raise ConfigError(problem, key="--methods", value=name, fix=fix)
     if method.endswith("-pooled"):
         method, place = method.removesuffix("-pooled"), "pooled"
@@ -133,7 +136,9 @@ def _parse_name(name: str) -> tuple[str, Place, bool, Settings]:
     if method not in _known() or (place != "federated" and (method in PUBLIC or way)):
         ways = "each also with +personal, a private one with -pooled or -local."
         fix = f"Use {ALONE}, {', '.join(_known())}; {ways}"
-        raise ConfigError("is no method that can be compared", key="--methods", value=name, fix=fix)
+        raise ConfigError(
+            "is not a method that can be compared", key="--methods", value=name, fix=fix
+        )
     for setting in settings:
         if "=" not in setting:
             raise ConfigError("expected KEY=VALUE", key=f"--methods {name}", value=setting)

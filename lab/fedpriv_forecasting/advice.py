@@ -186,7 +186,7 @@ def _basis_of(job: JobConfig, table: Table, name: str) -> Basis:
     """Return the runs of the task: those of one kind, and those of the other kinds."""
     kind, words = table.kinds[name], None
     if not same_model(job, kind):
-        words = f"model.name: {job.model.name}, and measured was {kind.model}"
+        words = f"model.name: {job.model.name}, but {kind.model} was measured"
     others = (one for one, other in table.kinds.items() if other.task == kind.task and one != name)
     kinds, unit = (name, *others), unit_of(job)
     own = tuple(table.of(one, unit) for one in kinds)

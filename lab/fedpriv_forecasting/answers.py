@@ -15,7 +15,7 @@ PAYS, PAYS_NOT, UNKNOWN = "is expected to pay", "is expected not to pay", "can't
 LEVEL = "is expected to change next to nothing"
 EVEN = 0.02  # nats: a change of the perplexity by two per cent
 UNEVENLY = (
-    "The sites are uneven, and measured were equal ones: each is told by its own size, and the"
+    "The sites are uneven, but equal ones were measured: each is forecast by its own size, and the"
     " brackets of a mean are those of a single site."
 )
 STARTS = {  # what an adapter of a federation is compared with at a site outside of it

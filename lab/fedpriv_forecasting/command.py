@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from fedpriv_forecasting.federation import Federation
 
 BASIS = (
-    "What this assumes: your records and your model behave as those that were measured. Nobody"
-    " knows that before; it is another question than how far a curve is off, which the brackets"
-    " answer."
+    "What this assumes: your records and your model behave like those that were measured. Nobody"
+    " knows that beforehand. The brackets answer another question: how far a curve is off."
 )
 ALL_SITES = 4  # of more sites, the smallest, the median and the largest are shown
 
@@ -170,7 +169,7 @@ def _told(what: str, found: Mapping[str, Answer]) -> str:
     said = "; ".join(f"{begins}{_answer(one)}" for begins, one in found.items())
     known = [one.left_out for one in found.values() if one.left_out is not None]
     runs, inside = sum(one.runs for one in known), sum(one.inside * one.runs for one in known)
-    tested = "Too little was measured to test that on what it left out."
+    tested = "Too little was measured to test that on runs left out."
     if known:
         tested = f"Of {runs} measured runs that no curve had seen, {inside:.0f} were in brackets."
     return f"{what}: {said}. {tested}"
@@ -258,8 +257,8 @@ def _remarks(found: Forecast) -> Iterator[str]:
             yield f"* {one.what}: outside what was measured; {'; '.join(own)}."
     yield (
         "What public records of the same kind would change (synthetic.warm_start) can't be told by"
-        " this table. Where it was measured, they were worth more than joining, and joining next to"
-        " nothing after them (documentation, 'Beginning with public notes')."
+        " this table. Where it was measured, they were worth more than joining, and after them"
+        " joining was worth next to nothing (documentation, 'Beginning with public notes')."
     )
 
 

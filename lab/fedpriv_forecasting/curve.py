@@ -169,7 +169,7 @@ class Curve:
         found = self.out_of_range(setting) or far_from(self._known, setting)
         longest = max(self.leverage(one.setting) for one in self.runs)
         if not found and self.leverage(setting) > longest * (1 + 1e-9):
-            return ["records and noise together: each was measured, but not so at the same time"]
+            return ["records and noise together: each was measured, but not both at the same time"]
         return found
 
     def out_of_range(self, setting: Setting) -> list[str]:
@@ -184,7 +184,7 @@ class Curve:
 def out_of_range(known: Sequence[Setting], setting: Setting) -> list[str]:
     """Say in which figures, each by itself, a setting is outside the known settings."""
     return [
-        f"{name}: {value:.3g}, and {measured_range(values)}"
+        f"{name}: {value:.3g}, but {measured_range(values)}"
         for name, value, values in (
             ("sites", setting.sites, [one.sites for one in known]),
             ("records at a site", setting.records, [one.records for one in known]),
@@ -202,8 +202,8 @@ def far_from(known: Sequence[Setting], setting: Setting) -> list[str]:
     if nearest <= max(1.0, *(min(to_others, default=0.0) for to_others in ways)):
         return []
     return [
-        f"records and noise together: the nearest federation that was measured has them"
-        f" by a factor of {2**nearest:.2g} otherwise"
+        f"records and noise together: the nearest federation that was measured differs by a factor"
+        f" of {2**nearest:.2g}"
     ]
 
 
@@ -211,8 +211,8 @@ def measured_range(values: Sequence[float]) -> str:
     """Say from where to where the measured values go."""
     least, most = min(values), max(values)
     if least == most:
-        return f"measured was {least:.3g}"
-    return f"measured were {least:.3g} to {most:.3g}"
+        return f"{least:.3g} was measured"
+    return f"{least:.3g} to {most:.3g} were measured"
 
 
 def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:

@@ -142,7 +142,7 @@ def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
         raise ConfigError(problem, key="sites", fix="Name all sites.")
     if made_up is not None and made_up.warm_start > 0:
         key, value = "synthetic.warm_start", made_up.warm_start
-        problem = "begins at public records, of which too few federations were measured for a"
+        problem = "begins at public records, and too few such federations were measured for a"
         fix = f"Forecast it without them, with --set {key}=0."
         raise ConfigError(f"{problem} forecast", key=key, value=value, fix=fix)
     stated = _stated(sizes, job)

@@ -40,7 +40,9 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
     measured = [name for name in table.kinds if table.of(name)]
     if wanted is not None and wanted not in measured:
         known = ", ".join(measured)
-        raise ConfigError("is no kind in it", key="--kind", value=wanted, fix=f"Use {known}.")
+        raise ConfigError(
+            "is not a kind in the table", key="--kind", value=wanted, fix=f"Use {known}."
+        )
     fitting = [name for name in measured if table.kinds[name].task == job.model.task]
     if not fitting:
         problem = "none has the task of the federation file"
@@ -88,11 +90,11 @@ def unlike_measured(
     `fedpriv_forecasting.reading` accounts for these three with wider ranges.
     """
     if job.controller is not None:
-        yield "controller: one, and measured was none"
+        yield "controller: one, but none was measured"
     if fields := ", ".join(field for field in job.data.columns if field not in ("text", "label")):
-        yield f"data.columns: {fields}, and measured was text"
+        yield f"data.columns: {fields}, but text was measured"
     if job.compute.dtype == "bfloat16":
-        yield "compute.dtype: bfloat16, and measured was float32"
+        yield "compute.dtype: bfloat16, but float32 was measured"
     yield from _far("model.max_length", job.model.max_length, [kind.tokens])
     usual: dict[str, Any] = {
         f"{table}.{key}": field.default
@@ -108,10 +110,10 @@ def unlike_measured(
         if numbers and key in kind.settings:
             yield from _far(key, value, [measured])
         elif key != "privacy.unit" and _shown(value) != _shown(measured):
-            yield f"{key}: {_shown(value)}, and measured was {_shown(measured)}"
+            yield f"{key}: {_shown(value)}, but {_shown(measured)} was measured"
     yield from other_pace(federation, points)
     if len(set(federation.epsilons)) > 1:
-        yield "sites.*.epsilon: several, and measured was one for all sites"
+        yield "sites.*.epsilon: several, but one for all sites was measured"
 
 
 def setting_of(job: JobConfig, key: str) -> Any:
@@ -136,4 +138,4 @@ def other_pace(federation: Federation, points: Sequence[Point]) -> Iterator[str]
 
 def _far(key: str, amount: float, measured: Sequence[float]) -> Iterator[str]:
     if not min(measured) / FAR <= amount <= max(measured) * FAR:
-        yield f"{key}: {amount:g}, and {measured_range(measured)}"
+        yield f"{key}: {amount:g}, but {measured_range(measured)}"

@@ -78,7 +78,7 @@ class Reading:
             )
         if self.records_per_unit > 1:
             found.append(
-                "A unit is a patient, and measured were records: the brackets reach from patients"
+                "A unit is a patient, but records were measured: the brackets reach from patients"
                 f" of one record to patients of {self.records_per_unit}."
             )
         return found

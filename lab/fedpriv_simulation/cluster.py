@@ -172,7 +172,9 @@ def reach(address: str, within: float = REACH) -> None:
     try:
         tried = subprocess.run(command, stdin=quiet, capture_output=True, text=True, timeout=within)
     except subprocess.TimeoutExpired:
-        raise _unreachable(address, f"no Ray cluster took us within {within:g} s") from None
+        raise _unreachable(
+            address, f"no Ray cluster accepted this process within {within:g} s"
+        ) from None
     try:
         problem = json.loads(tried.stdout.splitlines()[-1])
     except (IndexError, ValueError):

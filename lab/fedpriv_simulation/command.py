@@ -175,7 +175,7 @@ def _in_words(
     if harmed:
         yield (
             f"At {harmed} of {len(losses)} sites 'alone' is worse than 'base', no training at all."
-            " What is better than 'alone' there has shown nothing."
+            " There, being better than 'alone' shows nothing."
         )
     best = {name: min(row["two alone"], row["base"]) for name, row in losses.items()}
     gains = [round(best[name], 3) - round(losses[name]["all three"], 3) for name in losses]

@@ -183,7 +183,7 @@ def _compare(node: Node, wanted: Wanted, mine: Found, found: Found) -> None:
         fix = "Put the run directory into a folder that all machines share under the same path."
     elif _appeared(wanted.marker.with_name(found.answer)) is None:
         key, what = "--out", f"can't write into {folder} as the driver sees it ({found.answer})"
-        fix = "Mount the folder for writing there, for the user of its Ray, who is the same."
+        fix = "Mount the folder there so that the user who runs Ray can write to it."
     elif found.ours != mine.ours:
         key, what = KEY, "has another source of the same version of fedpriv"
     elif found.base != mine.base:

@@ -270,7 +270,7 @@ def test_an_adapter_that_was_changed_is_refused(setting: OwnSetting) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"is not the file that fedpriv\.json speaks of"):
+    with pytest.raises(ConfigError, match=r"is not the file that fedpriv\.json names"):
         own_view(setting.file, setting.config)
 
 

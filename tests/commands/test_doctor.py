@@ -16,5 +16,5 @@ def test_a_file_of_a_part_that_is_not_here_is_refused(
 ) -> None:
     monkeypatch.setattr(doctor, "entry_points", lambda **_: ())
     (tmp_path / "file.toml").write_text(text)
-    with pytest.raises(ConfigError, match=rf"file\.toml: .*the file of a {role}, and what is"):
+    with pytest.raises(ConfigError, match=rf"file\.toml: .*the file of a {role}, and the package"):
         doctor.examine(tmp_path / "file.toml")

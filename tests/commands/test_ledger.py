@@ -225,7 +225,7 @@ def test_recover_goes_on_with_what_is_certainly_left(path: Path, tmp_path: Path)
         allocated = opened.epsilon_allocated
     shutil.copy(backup, path)
     said = ledger("recover", path, "--witness", witness).stdout
-    assert "closed and spent in full" in said and "No report was compared with." in said
+    assert "closed and counted in full" in said and "No report was given to compare with." in said
     found = json.loads(ledger("show", path, "--json").stdout)
     assert found["epsilon_allocated"] == pytest.approx(allocated)
     assert [plan["closed"] for plan in found["plans"]] == ["lost"]

@@ -38,7 +38,7 @@ def test_what_is_wrong_is_a_typed_error(federation: Callable[..., Any], tmp_path
         fedpriv.compare(federation(public=False), ["dp-lora"], out=tmp_path / "comparison")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("x")
-    with pytest.raises(RunError, match="no comparison"):
+    with pytest.raises(RunError, match="other than a comparison"):
         fedpriv.compare(federation(), ["dp-lora"], out=tmp_path / "other")
 
 

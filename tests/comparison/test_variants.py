@@ -67,10 +67,10 @@ def test_grids_of_one_key_add_up_and_a_list_is_one_value() -> None:
 @pytest.mark.parametrize(
     ("names", "grids", "words"),
     [
-        (["no-such"], [], "no method"),
-        (["lora-pooled"], [], "no method"),
-        (["dp-lora-local+personal"], [], "no method"),
-        (["dp-lora+personnel"], [], "no way"),
+        (["no-such"], [], "not a method"),
+        (["lora-pooled"], [], "not a method"),
+        (["dp-lora-local+personal"], [], "not a method"),
+        (["dp-lora+personnel"], [], "not a way"),
         (["dp-lora"], ["dp-lora:personal.patience=2"], "changes nothing"),
         (["dp-lora", "dp-lora"], [], "twice"),
         (["dp-lora:lr"], [], "KEY=VALUE"),

@@ -373,7 +373,7 @@ def test_a_secure_sum_needs_several_sites_and_over_the_network_a_roster(tmp_path
     assert job.privacy.roster == tmp_path / "r.json"
     looks = "[evaluation.sites]\nlooks = 1\n"
     error = error_of(file=one_file(tmp_path, 2, looks + secure + 'roster = "r.json"'))
-    assert (error.key, "noise of its own" in str(error)) == ("evaluation.sites", True)
+    assert (error.key, "its own noise" in str(error)) == ("evaluation.sites", True)
 
 
 def test_a_site_that_denoises_is_refused_for_a_reason() -> None:

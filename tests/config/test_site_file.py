@@ -309,7 +309,7 @@ def test_who_approves_is_asked(file: Path) -> None:
     allow = load_site(file, [*PERSONS, "allow.approvals=2"]).allow
     assert (allow.approvers, allow.approvals) == (("Ada", "Bea"), 2)
     for overrides, words in (
-        (PERSONS[1:], "are asked with"),
+        (PERSONS[1:], "are asked only with"),
         (["allow.approve=ask", "allow.approvals=2"], "expected 2 names"),
         ([PERSONS[0], "allow.approvers=['Ada', 'Ada']", "allow.approvals=2"], "expected 2 names"),
         (["notify.urls=['json://localhost']"], "nobody's yes is waited for"),

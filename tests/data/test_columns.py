@@ -24,7 +24,7 @@ def test_tools_that_no_template_would_be_given_are_refused() -> None:
     """trl renders them; without them a model learns calls of tools that nobody described."""
     row: dict[str, Any] = {"messages": [], "tools": []}
     for rows in ([row], Dataset.from_dict({"messages": [[]], "chat_template_kwargs": [{"a": 1}]})):
-        with pytest.raises(DataError, match="beside messages, which no template is given"):
+        with pytest.raises(DataError, match="beside messages, and no template gets them"):
             columns_of(rows)
 
 

@@ -107,7 +107,7 @@ def test_a_size_is_counted_of_public_records_alone(tmp_path: Path) -> None:
     ("changes", "error", "words"),
     [
         ({"sites": None}, ConfigError, "sites: is missing"),
-        ({"columns": None}, DataError, "no format that is known"),
+        ({"columns": None}, DataError, "in no known format"),
         ({"columns": {"text": "notes"}}, DataError, "row 1 has no such column (got 'notes')"),
         ({"job": {"rounds": 0}}, ConfigError, "federation.toml: job.rounds"),
         ({"jobs": {"rounds": 1}}, ConfigError, "Did you mean 'job'?"),
@@ -119,7 +119,7 @@ def test_a_size_is_counted_of_public_records_alone(tmp_path: Path) -> None:
         ({"lora": None}, ConfigError, "lora: is None"),
         ({"lora": {"r": {1, 2}}}, ConfigError, "hold what a file can't"),
         ({"lora": {1: 2}}, ConfigError, "lora.1.[key]: is int 1"),
-        ({"data": {"columns": {}}}, ConfigError, "data.columns: is an argument of its own"),
+        ({"data": {"columns": {}}}, ConfigError, "data.columns: is a separate argument"),
     ],
 )
 def test_what_cannot_be_leaves_nothing_behind(
@@ -354,10 +354,10 @@ def test_a_site_has_keys_of_its_own_and_a_path_is_one_of_here(
     named = {"north": rows(2)}
     for wrong, words in (
         ({"sites": keys}, "sites: have no records (got ['south'])"),
-        ({"sites": {"north": {"data": "x"}}}, "sites.north.data: is an argument of its own"),
+        ({"sites": {"north": {"data": "x"}}}, "sites.north.data: is a separate argument"),
         ({"sites": {"north": {"epsilon": -1}}}, "sites.north.epsilon"),
         ({"sites": {"north": {"epsilom": 1}}}, "Did you mean 'epsilon'?"),
-        ({"evaluation": {"data": "x"}}, "evaluation.data: is an argument of its own"),
+        ({"evaluation": {"data": "x"}}, "evaluation.data: is a separate argument"),
     ):
         with pytest.raises(ConfigError) as refused:
             write_federation("never", named, rows(2), **given, **wrong)

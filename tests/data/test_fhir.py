@@ -106,7 +106,7 @@ def test_a_document_without_a_patient_is_refused_and_not_quoted(
 ) -> None:
     lost = document(2, reference, attachment(SECRET))
     section = write(tmp_path / "a.ndjson", document(1), lost)
-    said = r"a.ndjson: data.fhir: record 2 is of no patient \(subject.reference\)"
+    said = r"a.ndjson: data.fhir: record 2 belongs to no patient \(subject.reference\)"
     with pytest.raises(DataError, match=said) as caught:
         read(section, tmp_path)
     assert SECRET not in str(caught.value)
@@ -195,7 +195,7 @@ def test_a_date_without_a_day_is_refused_where_dates_are_filtered(day: Any, tmp_
     assert len(read(section, tmp_path)) == 2
     dated = section.model_copy(update={"first_date": date(2020, 1, 1)})
     with pytest.raises(
-        DataError, match=r"a.ndjson: .*record 2 has a date without a day that can be told \(date\)"
+        DataError, match=r"a.ndjson: .*record 2 has a date whose day is missing or unclear \(date\)"
     ):
         read(dated, tmp_path)
 
@@ -221,7 +221,7 @@ def test_a_message_names_the_file_and_the_record_in_it(tmp_path: Path) -> None:
     folder = tmp_path / "export"
     write(folder / "a.ndjson", document(1), document(2, status="superseded"))
     write(folder / "b.ndjson", document(3, None, status="superseded"), document(4, "Group/1"))
-    with pytest.raises(DataError, match=r"b.ndjson: data.fhir: record 2 is of no patient"):
+    with pytest.raises(DataError, match=r"b.ndjson: data.fhir: record 2 belongs to no patient"):
         read(FhirSection(path=folder), tmp_path)
     write(folder / "b.ndjson", document(3), document(4, "Patient/-"))
     with pytest.raises(DataError, match=r"b.ndjson: privacy.unit: record 2 has no unit id"):
@@ -252,7 +252,7 @@ def test_no_document_is_made_of_the_others(tmp_path: Path) -> None:
     linked = {"contentType": "text/plain", "url": "b.ndjson"}
     section = write(tmp_path / "export/a.ndjson", document(1), document(2, "Patient/p", linked))
     write(tmp_path / "export/b.ndjson", document(3, "Patient/q"))
-    with pytest.raises(DataError, match=r"record 2 .* in a file of resources"):
+    with pytest.raises(DataError, match=r"record 2 .* in a resource file"):
         read(section, tmp_path)
 
 

@@ -118,7 +118,7 @@ def test_a_unit_in_both_files_is_refused(tmp_path: Path, unit: str) -> None:
     with pytest.raises(DataError) as caught:
         own(tmp_path, notes(6), further, unit)
     assert caught.value.key == "data.held_out"
-    assert "row 2 the first" in str(caught.value)
+    assert "the first is row 2" in str(caught.value)
 
 
 @pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])

@@ -473,7 +473,7 @@ ROW = {"text": "secret"}
         (datasets.DatasetDict(train=datasets.Dataset.from_list([ROW])), "records['train']"),
         (datasets.Dataset.from_list([ROW]).to_iterable_dataset(), "is a IterableDataset"),
         ({"text": "secret"}, "is a dict, where rows"),
-        ({"text": ["secret"]}, "Of a dictionary of columns, make datasets.Dataset.from_dict(…)."),
+        ({"text": ["secret"]}, "Turn a dictionary of columns into a data set"),
         ({"text": ["secret"], "label": ["a", "b"]}, "datasets.Dataset.from_dict"),
         ({"north": [ROW]}, "is a dict, where rows"),
         ({}, "is a dict, where rows"),

@@ -64,7 +64,7 @@ def test_how_slow_a_processor_is_at_the_number_format_is_told(
         assert re.search(said, machine.number_format(ModelSection(), compute))
 
 
-@pytest.mark.parametrize(("state", "said"), [(5, "nothing keeps it"), (-1, "does not say")])
+@pytest.mark.parametrize(("state", "said"), [(5, "nothing synchronises it"), (-1, "does not say")])
 def test_a_clock_that_nothing_keeps_is_told(
     monkeypatch: pytest.MonkeyPatch, state: int, said: str
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_clock_that_nothing_keeps_is_told(
     with pytest.raises(DoubtError, match=said):
         machine.clock()
     state = 0
-    assert machine.clock() == "kept by the system"
+    assert machine.clock() == "synchronised by the system"
 
 
 def test_a_port_is_free_taken_or_not_ours() -> None:

@@ -88,7 +88,7 @@ def test_a_run_without_an_adapter_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_page_does_not_take_the_place_of_the_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is where its page goes"):
+    with pytest.raises(ConfigError, match="is the name that its page gets"):
         make_run(tmp_path).export(tmp_path / "run.html")
 
 

@@ -260,9 +260,9 @@ LOOK = {
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [
-        ({"rounds": 7}, "counts 7 rounds, and there can be 4"),
+        ({"rounds": 7}, "counts 7 rounds, but there can be at most 4"),
         ({"task": "classification"}, "its task is classification, and its proposal's causal-lm"),
-        ({"looks": [LOOK, LOOK, LOOK]}, "counts 3 looks, and there can be 2"),
+        ({"looks": [LOOK, LOOK, LOOK]}, "counts 3 looks, but there can be at most 2"),
         ({"counted": 9}, "is said to be of 9 sites"),
         ({"steps": 5}, "5 steps"),
         ({"share": 1.0}, "a share of 1"),

@@ -165,30 +165,30 @@ def test_outside_is_named_and_has_no_verdict(
     [
         (
             ("optimizer.name=sgd", "optimizer.lr=0.01"),
-            "optimizer.name: sgd, and measured was adamw",
+            "optimizer.name: sgd, but adamw was measured",
         ),
-        (("lora.alpha=4000",), "lora.alpha: 4000, and measured was 4"),
-        (("lora.frozen_a=true",), "lora.frozen_a: true, and measured was false"),
+        (("lora.alpha=4000",), "lora.alpha: 4000, but 4 was measured"),
+        (("lora.frozen_a=true",), "lora.frozen_a: true, but false was measured"),
         (
             ("lora.modules_to_save=['lm_head']",),
-            "lora.modules_to_save: lm_head, and measured was none",
+            "lora.modules_to_save: lm_head, but none was measured",
         ),
-        (("optimizer.weight_decay=50",), "optimizer.weight_decay: 50.0, and measured was 0.0"),
-        (("optimizer.warmup=29",), "optimizer.warmup: 29, and measured was 0"),
-        (("personal.rates=[1e-9]",), "personal.rates: 1e-09, and measured was 0.001, 0.003, 0.01"),
-        (("personal.epochs=1",), "personal.epochs: 1, and measured was none"),
-        (("job.wire=int8",), "job.wire: int8, and measured was float32"),
-        (("model.quantize=4bit",), "model.quantize: 4bit, and measured was none"),
-        (("controller.name=quantile",), "controller: one, and measured was none"),
+        (("optimizer.weight_decay=50",), "optimizer.weight_decay: 50.0, but 0.0 was measured"),
+        (("optimizer.warmup=29",), "optimizer.warmup: 29, but 0 was measured"),
+        (("personal.rates=[1e-9]",), "personal.rates: 1e-09, but 0.001, 0.003, 0.01 was measured"),
+        (("personal.epochs=1",), "personal.epochs: 1, but none was measured"),
+        (("job.wire=int8",), "job.wire: int8, but float32 was measured"),
+        (("model.quantize=4bit",), "model.quantize: 4bit, but none was measured"),
+        (("controller.name=quantile",), "controller: one, but none was measured"),
         (
             ("data.columns={prompt='question',completion='answer'}",),
-            "data.columns: prompt, completion, and measured was text",
+            "data.columns: prompt, completion, but text was measured",
         ),
         (
             ("data.columns={messages='talk'}",),
-            "data.columns: messages, and measured was text",
+            "data.columns: messages, but text was measured",
         ),
-        (("compute.dtype=bfloat16",), "compute.dtype: bfloat16, and measured was float32"),
+        (("compute.dtype=bfloat16",), "compute.dtype: bfloat16, but float32 was measured"),
         (("compute.dtype=mixed",), None),
         (("optimizer.lr=0.012", "lora.r=3", "lora.alpha=4", "job.seed=9", "job.name=x"), None),
     ],
@@ -231,14 +231,14 @@ def test_classes_are_compared_by_their_number(tmp_path: Path) -> None:
         of(usual(tmp_path), measured, None, *said, f"model.labels={[*map(str, range(count))]}")
         for count in (3, 10)
     )
-    assert few.unlike == () and many.unlike == ("model.labels: 10, and measured was 2",)
+    assert few.unlike == () and many.unlike == ("model.labels: 10, but 2 was measured",)
 
 
 def test_another_model_is_told_whoever_names_the_kind(tmp_path: Path) -> None:
     other = read(runs(), model="other")
     for kind in (None, "notes"):
         found = of(usual(tmp_path), other, kind)
-        assert found.answers[0].outside == ("model.name: embedded, and measured was other",)
+        assert found.answers[0].outside == ("model.name: embedded, but other was measured",)
         assert all(one.verdict is None for one in found.ways)
         assert all("model.name" in one.outside[0] for one in found.changes)
 
@@ -300,7 +300,7 @@ def test_a_change_far_from_the_measured_pace_is_outside(tmp_path: Path) -> None:
     found = of(usual(tmp_path), read(runs()), None, "job.rounds=45")
     marked = {one.what: one.outside for one in found.changes}
     assert found.unlike == ()
-    assert marked["twice the rounds"][0] == "job.rounds: 90, and measured was 30"
+    assert marked["twice the rounds"][0] == "job.rounds: 90, but 30 was measured"
 
 
 def test_the_kind_is_that_of_the_task_and_the_model(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_the_kind_is_that_of_the_task_and_the_model(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too few measured federations of kind 'notes'"):
         of(usual(tmp_path), read(runs(groups=((4, 32), (8, 64)))))
     assert of(usual(tmp_path), several, "notes").kind == "notes"
-    with pytest.raises(ConfigError, match="--kind: is no kind in it"):
+    with pytest.raises(ConfigError, match="--kind: is not a kind in the table"):
         of(usual(tmp_path), several, "tales")
     with pytest.raises(ConfigError, match="kinds: none has the task"):
         of(usual(tmp_path), read(runs(), task="classification"))

@@ -123,7 +123,7 @@ def test_what_begins_at_public_records_is_not_forecast(tmp_path: Path, measured:
     begun = "[synthetic]\nsize = 20\ndata = 'public.jsonl'\nwarm_start = 4"
     done = shown(federation_file(tmp_path / "f.toml", rest=begun), "--table", measured)
     assert done.returncode == 2 and not done.stdout
-    assert "synthetic.warm_start: begins at public records, of which too few" in done.stderr
+    assert "synthetic.warm_start: begins at public records, and too few" in done.stderr
     assert "with --set synthetic.warm_start=0" in done.stderr
 
 
@@ -131,7 +131,10 @@ def test_what_begins_at_public_records_is_not_forecast(tmp_path: Path, measured:
     ("arguments", "words"),
     [
         (["{file}", "--set", "privacy.epsilonn=3"], "privacy.epsilonn: unknown key (got 3)"),
-        (["{file}", "--kind", "tales"], "border.json: --kind: is no kind in it (got 'tales')"),
+        (
+            ["{file}", "--kind", "tales"],
+            "border.json: --kind: is not a kind in the table (got 'tales')",
+        ),
         (["{file}", "--size", "site-1=9"], "f.toml: --size: the file has a size for site-1"),
         (["{file}", "--size", "site-99=few"], "f.toml: --size: expected a number of units"),
         (["{folder}/none.toml"], "none.toml: no such file"),

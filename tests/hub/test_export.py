@@ -196,7 +196,7 @@ def test_a_budget_report_that_was_changed_is_refused(make_run: MakeRun, tmp_path
 
 def test_a_run_at_work_and_a_folder_in_use_are_refused(make_run: MakeRun, tmp_path: Path) -> None:
     run, _ = make_run(status="running")
-    with pytest.raises(RunError, match="at work"):
+    with pytest.raises(RunError, match="still running"):
         export(run, tmp_path / "out", Wanted())
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(info | {"status": "interrupted"}))

@@ -627,5 +627,5 @@ def test_it_goes_on_from_a_checkpoint_and_pays_nothing_twice(trainer: Make, tmp_
 
 
 def test_it_goes_on_only_where_an_account_is_left(trainer: Make) -> None:
-    with pytest.raises(ConfigError, match="no account is left"):
+    with pytest.raises(ConfigError, match="account was not kept"):
         trainer().train(resume_from_checkpoint=True)

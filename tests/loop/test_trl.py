@@ -178,10 +178,10 @@ def test_the_clip_norm_is_the_one_that_is_typed(typed: dict[str, Any], clip: flo
         ({"max_grad_norm": 1.0, "clip_norm": 0.5}, "another name of clip_norm"),
         ({"max_grad_norm": 0.0}, "would clip nothing"),
         ({"optim": "galore_adamw_layerwise"}, "steps by hooks"),
-        ({"model_init_kwargs": {"attn_implementation": "someone/kernel"}}, "no option"),
-        ({"model_init_kwargs": {"trust_remote_code": True}}, "no option"),
-        ({"model_init_kwargs": {"colour": "red"}}, "no option"),
-        ({"model_init_kwargs": "dtype"}, "no option"),
+        ({"model_init_kwargs": {"attn_implementation": "someone/kernel"}}, "not an option"),
+        ({"model_init_kwargs": {"trust_remote_code": True}}, "not an option"),
+        ({"model_init_kwargs": {"colour": "red"}}, "not an option"),
+        ({"model_init_kwargs": "dtype"}, "not an option"),
     ],
 )
 def test_values_that_contradict_are_refused_by_name(typed: dict[str, Any], why: str) -> None:

@@ -102,10 +102,10 @@ def _stored(folder: Path, task: Any) -> Any:
     ("kind", "task", "said"),
     [
         ("xlnet", "causal-lm", "sees the tokens that it is to predict"),
-        ("nystromformer", "classification", "something else of a text that is padded"),
-        ("convbert", "classification", "something else of a text that is padded"),
-        ("fnet", "classification", "something else of a text that is padded"),
-        ("mra", "classification", "reads padding can't be told"),
+        ("nystromformer", "classification", "other results for a padded text"),
+        ("convbert", "classification", "other results for a padded text"),
+        ("fnet", "classification", "other results for a padded text"),
+        ("mra", "classification", "unclear whether it reads padding"),
         ("canine", "classification", "can't compute a text by itself"),
     ],
 )

@@ -158,9 +158,9 @@ def test_a_key_that_signs_anything_is_refused_wherever_it_enters(key: str, tmp_p
     signature = Signature.model_construct(public_key=key, value=ANY_TEXT)
     with pytest.raises(LedgerCorruptError, match="does not match its signature"):
         received.verify(REPORT.model_copy(update={"signature": signature}))
-    with pytest.raises(ConfigError, match="--signer: is no Ed25519 public key"):
+    with pytest.raises(ConfigError, match="--signer: is not an Ed25519 public key"):
         fedpriv.verify(tmp_path / "run.zip", signer=key)
-    with pytest.raises(ConfigError, match="--site north: is no Ed25519 public key"):
+    with pytest.raises(ConfigError, match="--site north: is not an Ed25519 public key"):
         fedpriv.verify(tmp_path / "run.zip", sites={"north": key})
 
 
@@ -179,7 +179,9 @@ def test_a_key_has_one_form_and_is_taken_with_spaces_in_capitals_and_only_whole(
     for said in (key, shown, shown.upper(), f" {shown} \n"):
         assert given_key(said, "--site north") == key
     for part in (shown[:19], shown[:39], key[:-1]):
-        with pytest.raises(ConfigError, match=r"--site north: is no .* but \d+ of them.*all of it"):
+        with pytest.raises(
+            ConfigError, match=r"--site north: is not an .* but \d+ of them.*all of it"
+        ):
             given_key(part, "--site north")
 
 

@@ -86,7 +86,7 @@ def test_one_with_another_frozen_part_is_refused(tmp_path: Path, model_folder: M
     theirs = make_worker(dataclasses.replace(recipe, seed=4))
     folder = tmp_path / "a"
     write_adapter(folder, theirs, drawn(theirs), proposal_of(ours), "", kind="federated")
-    with pytest.raises(ConfigError, match="what it keeps as it was drawn"):
+    with pytest.raises(ConfigError, match="what it holds beside the trained values"):
         read_values(folder, ours, read_facts(folder))
 
 

@@ -206,7 +206,7 @@ def test_what_fedpriv_wrote_of_an_adapter_has_to_fit(tmp_path: Path, model_folde
     with pytest.raises(ModelError, match="another adapter was merged: export that run"):
         make_worker(again)
     write_peft_adapter(begin, base, "classification", target_modules=["query"], scale=0.1)
-    with pytest.raises(ConfigError, match=r"is not the file that fedpriv\.json speaks of"):
+    with pytest.raises(ConfigError, match=r"is not the file that fedpriv\.json names"):
         make_worker(again)
     (begin / FACTS).write_text(json.dumps({"proposal": []}))
     with pytest.raises(ConfigError, match=r"fedpriv\.json: can't be read"):

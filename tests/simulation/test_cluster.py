@@ -249,7 +249,9 @@ def test_an_address_at_which_nobody_or_somebody_else_answers(
         assert "nobody listens there" in output
         assert not out.exists()
         taken.listen()
-        with pytest.raises(UnreachableError, match=r"no Ray cluster took us within 5 s.*ray start"):
+        with pytest.raises(
+            UnreachableError, match=r"no Ray cluster accepted this process within 5 s.*ray start"
+        ):
             reach(address, within=5)
 
 

@@ -176,7 +176,7 @@ def _count_what_was_lost(ledger: Ledger, path: Path, witness: Path, known: Seque
             f"{witness}: line {seen.sealed + 2} is not sealed with the key that lies beside"
             f" {path}, so nobody vouches for what it says was taken. Nothing was changed."
             " Put back the witness that the ledger left, and witness.key from the newest"
-            " backup of the ledger's folder. If there are none, this ledger has to rest."
+            " backup of the ledger's folder. If there are none, this ledger must not be used."
         )
     missing = set(known) - {sighting.head for sighting in seen.seen} - ledger.history.lost
     if missing:
@@ -184,7 +184,7 @@ def _count_what_was_lost(ledger: Ledger, path: Path, witness: Path, known: Seque
             f"{witness}: has not seen row {max(head.rows for head in missing)}, which somebody"
             " outside has. Its last lines are missing, and nobody knows what they saw taken."
             " Nothing was changed. Put back the witness that the ledger left. If there is none,"
-            " this ledger has to rest."
+            " this ledger must not be used."
         )
     if any(len(s.used) != len(ledger.history.limit) for s in seen.seen):
         raise LedgerError(
@@ -212,7 +212,7 @@ def _restore(ledger: Ledger, seen: Sequence[Sighting], fork: Sighting, *, forked
         exact = Fraction(after) - Fraction(before) + Fraction(again)
         lost.append(_rounded_up(max(exact, Fraction(0))))
     if not all(map(math.isfinite, lost)):
-        raise LedgerError(f"{ledger.path}: the witness states more than any rule has.")
+        raise LedgerError(f"{ledger.path}: the witness states more spending than any rule allows.")
     rows: list[tuple[str, dict[str, Any]]] = []
     if (newest.declared_size, newest.delta) != snapshot[3:]:
         grown = {"declared_size": newest.declared_size, "delta": newest.delta}

@@ -239,7 +239,7 @@ class History:
         """
         claims = self.terms.claims
         if plan.job in self.accounts:
-            raise BudgetError(f"Job {plan.job!r} has been here with another plan, or is closed.")
+            raise BudgetError(f"Job {plan.job!r} was here before with another plan, or is closed.")
         self.check_drawn(plan)
         self._check_kind(plan)
         for claim in claims:

@@ -343,8 +343,8 @@ class Ledger(Figures):
         known = {self._history.requests.get(key) for key in keys}
         if known - {None, request_digest} or len(known) > 1:
             raise SlotError(
-                f"{self.path}: {_named(slots)} of job {job!r}: reserved for another request,"
-                " which stays refused."
+                f"{self.path}: {_named(slots)} of job {job!r}: reserved for another request; this"
+                " one stays refused."
             )
         released = [key in self._history.releases for key in keys]
         if any(released) and not all(released):
@@ -550,7 +550,7 @@ def _if_unborn(witness: Path) -> str:
         found = Witness.read(witness)
         if len(found.seen) == 1:
             return (
-                f" If there never was a ledger of population {found.dataset_id}, as when its making"
+                f" If there never was a ledger of population {found.dataset_id}, as when making it"
                 " was interrupted, remove this file."
             )
     return ""

@@ -80,8 +80,8 @@ class SharedGrid:
             )
         if self.deviation(self.shares) < LEAST_DEVIATION:
             raise AccountingError(
-                f"Expected noise_multiplier={self.noise_multiplier:g} of more, to be divided into"
-                f" {self.shares} shares. Propose a smaller epsilon, or the trust model local."
+                f"Expected more than noise_multiplier={self.noise_multiplier:g}, to divide it into"
+                f" {self.shares} shares. Propose a smaller epsilon, or privacy.trust = 'local'."
             )
 
     @cached_property

@@ -362,7 +362,7 @@ def forged(opened: Ledger, kind: str, **changes: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "changes", "words"),
     [
-        ("plan", {"shares": 400}, "more than its rule 'rdp' has"),
+        ("plan", {"shares": 400}, "more than its rule 'rdp' allows"),
         ("plan", {"shares": 0}, "does not follow"),
         ("plan", {"max_colluding": None}, "does not follow"),
         ("terms", {"budget_alone": None}, "does not follow"),

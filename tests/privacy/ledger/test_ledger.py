@@ -1264,7 +1264,9 @@ def test_a_witness_that_lost_its_last_lines_recovers_nothing_that_a_report_knows
     newest = set_back(path, witness)
     kept, before = witness.read_bytes(), path.read_bytes()
     witness.write_bytes(b"".join(kept.splitlines(keepends=True)[:-1]))
-    with pytest.raises(LedgerCorruptError, match=f"has not seen row {newest.rows}, .* has to rest"):
+    with pytest.raises(
+        LedgerCorruptError, match=f"has not seen row {newest.rows}, .* must not be used"
+    ):
         administration.recover(path, witness, [newest])
     assert path.read_bytes() == before
     witness.write_bytes(kept)
