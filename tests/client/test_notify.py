@@ -51,7 +51,7 @@ def test_people_are_told_public_facts(tmp_path: Path, webhook: Webhook) -> None:
     notifier(place, webhook.url)(job.proposal)
     wait_until(lambda: webhook.taken)
     [told] = webhook.taken
-    assert told["title"] == f"surgery: job {job.name} waits for a yes"
+    assert told["title"] == f"surgery: job {job.name} waits for approval"
     for words in ("Shorter discharge letters", "Dr Ada", "localhost:8443", "ssh to fed1"):
         assert words in told["message"]
     assert "12" not in told["message"].replace("1234", "").replace("12-31", "")  # no budget

@@ -376,7 +376,7 @@ def test_the_command_says_how_it_goes_and_where_it_is(setting: OwnSetting) -> No
     assert "rate 0.03, pass 1, all records" in lines
     shown = " ".join(lines)
     assert str(setting.state / "site-model" / "job-1") in shown
-    assert "The smallest set was kept" in shown
+    assert "The smallest set within" in shown
     assert "held-out records of clinic" in shown and "oining" in shown
     assert "not to leave this house" in shown
 
@@ -390,7 +390,7 @@ def test_records_that_can_not_judge_it_are_said_and_it_is_there(setting: OwnSett
     setting.change("held_out = 0.25", 'held_out = "further.jsonl"')
     answer = invoke(setting, "personalise")
     assert answer.exit_code == 0, answer.output
-    assert "It can't be evaluated: " in answer.output and "another data set's" in answer.output
+    assert "model can't be evaluated: " in answer.output and "another data set's" in answer.output
     assert load_site_model(setting.state / "site-model" / "job-1").names
 
 

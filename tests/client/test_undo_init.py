@@ -104,7 +104,7 @@ def removed(made: Made) -> None:
 CASES: list[tuple[Callable[[Made], None], str]] = [
     (Made.spend, "has 2 rows: something was paid"),
     (restored, "went back in time"),
-    (claimed, "its people are claimed"),
+    (claimed, "its units are in the index"),
     (lost_index, "units.db: is missing"),
     (reported, "was written from it"),
     (newest_report, "was written from it"),

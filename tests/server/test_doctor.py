@@ -147,7 +147,7 @@ def test_a_port_in_use_is_named_and_right_if_the_server_runs(file: Path) -> None
     assert code == 0, found
     assert found["port"]["ok"] is None
     assert "in use" in found["port"]["found"] and "ss -ltnp" in found["port"]["found"]
-    assert "If the coordinator itself is running, that is right." in found["port"]["found"]
+    assert "If the coordinator itself is running, this is fine." in found["port"]["found"]
     change(file, 'address = "', 'listen = "192.0.2.1:8443"\naddress = "')
     code, found = examined(file)
     assert (code, found["port"]["ok"]) == (2, False)
