@@ -39,7 +39,7 @@ def check_affordable(config: JobConfig, reports: Iterable[BudgetReport]) -> None
     for report in reports:
         left, cost = max(report.budget - report.epsilon_allocated, 0.0), _cost(config, report)
         if report.site in members and cost > left:
-            short[report.site] = f"{report.site} has ε = {lower(left)} left to pay {upper(cost)}"
+            short[report.site] = f"{report.site} has ε = {lower(left)} left and needs {upper(cost)}"
     if len(members) - len(short) < config.job.min_sites:
         raise BudgetError(
             f"{len(members) - len(short)} sites can pay for this job, and {config.job.min_sites}"

@@ -92,7 +92,7 @@ def test_two_processes_do_not_write_one_file(
 ) -> None:
     out = tmp_path / "out.jsonl"
     out.touch(0o600)
-    with out.open("w") as held, pytest.raises(RunningError, match="another process writes"):
+    with out.open("w") as held, pytest.raises(RunningError, match="another process is writing"):
         fcntl.flock(held, fcntl.LOCK_EX)
         answer_file(writing, writing.write(2), source, out, field=None, batch_size=2)
 

@@ -104,7 +104,7 @@ def test_a_webhook_that_hangs_holds_up_nothing_and_is_said(
 
 
 def test_what_is_no_address_is_refused_and_not_shown(tmp_path: Path, caplog: Any) -> None:
-    with pytest.raises(ConfigError, match=r"notify\.urls\.1: is no address") as caught:
+    with pytest.raises(ConfigError, match=r"notify\.urls\.1: is not an address") as caught:
         notifier(Place(tmp_path), "json://localhost/", f"nothing://{SECRET}")
     assert SECRET not in str(caught.value) + caplog.text
 

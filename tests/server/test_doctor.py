@@ -68,7 +68,7 @@ def test_a_federation_that_is_ready(file: Path) -> None:
     order = "federation,packages,device,clock,certificate,ca.key,sites,port,memory,model,privacy"
     assert list(found) == [*order.split(","), "evaluation", "disk"]
     assert all(row["ok"] for what, row in found.items() if what not in ("clock", "ca.key")), found
-    assert found["ca.key"]["ok"] is None and "in clear" in found["ca.key"]["found"]
+    assert found["ca.key"]["ok"] is None and "unencrypted" in found["ca.key"]["found"]
     key = file.parent / "pki" / "ca.key"
     write_key(key, load_key(key), passphrase=b"horse", replace=True)
     assert examined(file)[1]["ca.key"]["ok"] is True
