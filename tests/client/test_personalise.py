@@ -265,7 +265,7 @@ def test_more_parameters_than_the_site_allows_are_refused(setting: OwnSetting) -
 def test_a_personal_adapter_is_nothing_to_begin_with(setting: OwnSetting) -> None:
     setting.hand_over()
     made = personalise(setting.file, setting.config)
-    with pytest.raises(ConfigError, match="of the kind 'personal'"):
+    with pytest.raises(ConfigError, match="of kind 'personal'"):
         personalise(setting.file, setting.config, made.folder / "personal")
 
 
@@ -351,7 +351,10 @@ def test_while_the_client_runs_nothing_is_computed_beside_it(setting: OwnSetting
     """Its answers would take longer, and the records decide how long own training takes."""
     setting.hand_over()
     for command in (personalise, own_view):
-        with only_process(setting.state), pytest.raises(RunningError, match="the client runs"):
+        with (
+            only_process(setting.state),
+            pytest.raises(RunningError, match="the client is running"),
+        ):
             command(setting.file, setting.config)
     assert not work_folder(setting.state).exists()
 

@@ -40,7 +40,7 @@ def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_is_stopp
 
     reports = [path.read_bytes() for path in states[0].rglob("budget.json")]
     beside = federation.run("fedpriv-client", "personalise", "--config", str(file), name="beside")
-    assert beside.wait() == 6 and "the client runs" in beside.text
+    assert beside.wait() == 6 and "the client is running" in beside.text
     clients[0].kill()
     made = federation.run("fedpriv-client", "personalise", "--config", str(file), name="own")
     assert made.wait() == 0, made.text
