@@ -62,7 +62,9 @@ def answer_file(
     ]
     with os.fdopen(_opened(out), "r+b") as stream:
         if not try_lock(stream.fileno(), fcntl.LOCK_EX):
-            raise RunningError(f"{out}: another process writes this file. Wait, or name another.")
+            raise RunningError(
+                f"{out}: another process is writing this file. Wait, or name another file."
+            )
         done = _resume(stream, records, source, out)
         batches = range(done - done % batch_size, len(records), batch_size)
         console = Console(stderr=True)
@@ -100,7 +102,7 @@ def run(
             print("Type the text, and end it with Ctrl-D:", file=sys.stderr)
         text = sys.stdin.read().strip()
         if not text:
-            raise ConfigError("expected a text by the standard input", key="--in")
+            raise ConfigError("expected a text on the standard input", key="--in")
         text = _text(answering.as_trained, text, "the standard input")
         print(_shown(answer([text], 0)[0]))
         return
@@ -111,7 +113,7 @@ def run(
 
 def _opened(out: Path) -> int:
     """Open a file of answers. It must be new or readable by its owner only, and not a link."""
-    problem = "may be read by others, and so is no file of answers"
+    problem = "can be read by others, so answers are not written to it"
     try:
         file = os.open(out, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         if not os.fstat(file).st_mode & 0o077:
@@ -142,8 +144,8 @@ def _record(line: bytes, source: Path, row: int) -> Record:
     with suppress(ValueError, RecursionError):
         if isinstance(found := json.loads(line), dict):
             return found
-    fix = "Mend the file: JSONL has an object a line."
-    raise DataError(f"line {row} is no JSON object", file=source, key="--in", fix=fix)
+    fix = "Correct the file: JSONL has one object per line."
+    raise DataError(f"line {row} is not a JSON object", file=source, key="--in", fix=fix)
 
 
 def _text(read: Callable[[Any], str], value: Any, place: str, **where: Any) -> str:
@@ -169,8 +171,8 @@ def _resume(stream: IO[bytes], records: Sequence[Record], source: Path, out: Pat
         except (ValueError, LookupError, TypeError):
             same = False
         if not same:
-            problem = f"line {row + 1} is no answer to that line of {source}"
-            fix = "Name another file, or take this one away."
+            problem = f"line {row + 1} is not an answer to that line of {source}"
+            fix = "Name another file, or move this one away."
             raise ConfigError(problem, file=out, key="--out", fix=fix)
     stream.truncate(stream.seek(sum(len(line) + 1 for line in lines)))
     return len(lines)

@@ -185,7 +185,7 @@ def _vector(message: Message, most: int) -> Vector:
             case (int(count),) if 0 < count <= BLOCK:
                 size += count
             case _:
-                raise ProtocolError("An array of the request is no block.")
+                raise ProtocolError("An array of the request has the wrong shape.")
     if size > most:
         raise ProtocolError(f"A vector of {size:,} values; this site allows {most:,}.")
     return Blocks(lambda name: record[name].data, record.keys(), size, "float32").vector()

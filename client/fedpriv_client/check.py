@@ -86,7 +86,7 @@ def check_proposal(
     with suppress(LedgerInUseError), open_ledger(settings, reading=True) as ledger:
         terms = ledger.terms  # its rule is the one that counts
     refusals = [str(refusal) for refusal in limits.refusals(proposal, terms)]
-    unchecked = ["The job's model: taken to be the one that this site allows."]
+    unchecked = ["The job's model: assumed to be the one that this site allows."]
     with _noting(refusals):
         settings.check_fields(proposal)
     plan: Plan | None = None
@@ -143,14 +143,14 @@ def _cost(plan: Plan, prices: list[str], looks: int, life: Life | None) -> str:
         told += f"; {looks} of the steps look at held-out records"
     if plan.is_shared:
         told += (
-            f". It is a secure sum: that holds while at most {plan.max_colluding} of the sites in"
-            f" it work with the server or forget their noise, and if all others did, {prices[1]}"
+            f". It is a secure sum: this holds while at most {plan.max_colluding} of the sites in"
+            f" it work with the server or leave out their noise; if all others do, {prices[1]}"
         )
     return told if life is None else f"{told}. {in_words(life, asks=True)}"
 
 
 def _price(epsilon: float, allocated: float | None, budget: float | None) -> str:
-    with_all = "" if allocated is None else f", {upper(allocated)} of {budget:g} with all before"
+    with_all = "" if allocated is None else f", {upper(allocated)} of {budget:g} with earlier jobs"
     return f"ε = {upper(epsilon)} by itself{with_all}"
 
 

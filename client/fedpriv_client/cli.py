@@ -41,16 +41,16 @@ Probe = Annotated[
     bool, typer.Option("--probe", help="Print nothing; exit with 0 if connected, else with 1.")
 ]
 Adapter = Annotated[
-    Path | None, typer.Option("--adapter", help="A job's adapter, a folder.", show_default=NEWEST)
+    Path | None, typer.Option("--adapter", help="Folder of a job's adapter.", show_default=NEWEST)
 ]
 SITE = Path("site.toml")
-Yes = Annotated[bool, typer.Option("--yes", help="Don't ask for a yes.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")]
 Folder = Annotated[
-    Path | None, typer.Option("--folder", help="A site model, a folder.", show_default=NEWEST)
+    Path | None, typer.Option("--folder", help="Folder of a site model.", show_default=NEWEST)
 ]
 In = Annotated[Path | None, typer.Option("--in", help="A file of records to read, as JSONL.")]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="File for records with answers; answers in it stay.")
+    Path | None, typer.Option("--out", help="File for records with answers; old answers are kept.")
 ]
 Field = Annotated[
     str | None,
@@ -65,7 +65,7 @@ By = Annotated[str | None, typer.Option("--by", help="Name of the person who dec
 Why = Annotated[str, typer.Option("--reason", help="A reason listed in docs/how-to/site-page.md.")]
 Text = Annotated[str, typer.Option("--text", help="More about the reason; it stays at this site.")]
 Agreed = Annotated[
-    bool, typer.Option("--agreed", help="Let my name and text leave with the ledger's rows.")
+    bool, typer.Option("--agreed", help="My name and text may leave with the ledger's rows.")
 ]
 
 
@@ -137,7 +137,7 @@ def setup(config: Config = SITE) -> None:
     print("Fingerprint of the coordinator's authority:")
     for line in in_rows(authority):
         print(f"  {line}")
-    typer.confirm("Has the coordinator read out the same to you by telephone?", abort=True)
+    typer.confirm("Did the coordinator read out the same fingerprint by telephone?", abort=True)
     fill_in(config, lambda text, usual: str(typer.prompt(text, usual)), typer.echo)
     if not ledgers(_load(config)):
         init(config)
@@ -157,7 +157,7 @@ def roster_entry(
 
 @app.command()
 def accept_roster(
-    roster: Annotated[Path, typer.Argument(help="The new roster, which follows this site's.")],
+    roster: Annotated[Path, typer.Argument(help="The new roster; it follows this site's roster.")],
     config: Config = SITE,
     yes: Yes = False,
 ) -> None:
@@ -171,7 +171,7 @@ def accept_roster(
 def init(
     config: Config = SITE,
     another: Annotated[
-        bool, typer.Option("--another", help="Make a ledger for other people than the first.")
+        bool, typer.Option("--another", help="Make a further ledger, for other people.")
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -276,7 +276,7 @@ def personalise(
     config: Config = SITE,
     adapter: Adapter = None,
     single: Annotated[
-        bool, typer.Option("--single", help="Make one adapter that learns what all models answer.")
+        bool, typer.Option("--single", help="Make one adapter that learns all models' answers.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -318,12 +318,12 @@ def generate(
     field: Field = None,
     batch_size: BatchSize = 8,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, show_default="as many as fit a record of the job")
+        int | None, typer.Option(min=1, show_default="as many as fit into a record of the job")
     ] = None,
     temperature: Annotated[
         float, typer.Option(min=0, max=100, help="0 always takes the likeliest token.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of drawn tokens.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for drawing tokens.")] = 0,
 ) -> None:
     """Let the site model continue a text from standard input, or the texts of a file."""
     from fedpriv.serving.answers import Answering
@@ -361,8 +361,8 @@ def serve_model(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File of the token that requests must show; it is made once.",
-            show_default="a new one for this start",
+            help="File with the token that requests must show; made if missing.",
+            show_default="a new token at each start",
         ),
     ] = None,
 ) -> None:
@@ -373,7 +373,10 @@ def serve_model(
 
     folder, transform = _site_model(folder, config)
     if transform:
-        print(f"data.transform ({transform}) is not applied. Send texts after it.", file=sys.stderr)
+        print(
+            f"data.transform ({transform}) is not applied. Send texts that it was applied to.",
+            file=sys.stderr,
+        )
     serve_it(folder, port, token_file)
 
 
@@ -444,7 +447,7 @@ def refuse(
     _order(config, lambda stands: stands.not_refusing(job) if undo else stands.refusing(job, said))
     known = sorted({one.job for one in kept_proposals(_load(config).site.state_dir)})
     if not undo and not any(job in (name, name.rpartition("-")[0]) for name in known):
-        proposed = f"Proposed were {', '.join(known)}" if known else "None was proposed"
+        proposed = f"Jobs so far: {', '.join(known)}" if known else "There is none yet"
         print(f"No job {job!r} was proposed so far. {proposed}. Check how the name is spelt.")
 
 

@@ -30,13 +30,13 @@ GOODBYE = 3.0  # seconds
 MAX_OBJECTS = 4096  # in one message
 EARLY, LATE = 5.0, 300.0  # seconds that a site's clock may be ahead of the server's, or behind it
 _OTHER_NAME = (
-    "is for another name. Dial one of the names it was made for, or have this one added to"
-    " server.names and the certificate renewed."
+    "is for another name. Dial one of the names it was made for, or ask the coordinator to add"
+    " this one to server.names and to renew the certificate."
 )
 _UNTRUSTED = {  # what OpenSSL says of the server's certificate, and what it means
     "expired": "has expired. The coordinator has to renew it.",
-    "not yet valid": "is not valid yet. Is this machine's clock right? If so, the server's was"
-    " wrong when it was made.",
+    "not yet valid": "is not valid yet. Check this machine's clock. If it is right, the"
+    " coordinator's clock was wrong when the certificate was made.",
     "mismatch": _OTHER_NAME,
     "doesn't match": _OTHER_NAME,
 }
@@ -127,23 +127,23 @@ class ServerConnection:
         carries_values = metadata.message_type in (MessageType.TRAIN, HANDOVER)
         largest = self._largest if carries_values else MIB
         if len(keys) > MAX_OBJECTS:
-            raise errors.ProtocolError(f"A message of {len(keys)} objects is more than any needs.")
+            raise errors.ProtocolError(f"A message has {len(keys)} objects, more than any needs.")
         stored = {key: content for key, content in self._stored.items() if key in keys}
         self._stored = stored
         for key in keys - stored.keys():
             content = self._client.fetch(node, metadata.run_id, key)
             if content is None:
-                gone = f"{self.address}: an object of a message is not there."
+                gone = f"{self.address}: an object of a message is missing."
                 raise errors.UnreachableError(gone)
             if object_id_of(content) != key:
-                raise errors.ProtocolError("An object of a message is not what its name says.")
+                raise errors.ProtocolError("An object of a message does not match its digest.")
             stored[key] = content
             if sum(map(len, stored.values())) > largest:
                 stored.clear()
                 raise errors.ProtocolError(f"A message of more than {largest:,} bytes.")
         message = unpack(metadata.message_id, stored, largest)
         if message.metadata.message_type != metadata.message_type:
-            raise errors.ProtocolError("A message of another kind than was said.")
+            raise errors.ProtocolError("A message is of another kind than announced.")
         return message
 
     def reply(self, message: Message) -> None:
@@ -158,7 +158,7 @@ class ServerConnection:
             session, missing = self._client.announce(node, reply)
             for key in missing:
                 if not self._client.push(node, run, session, key, reply.content(key)):
-                    raise errors.NetworkError(f"{self.address}: did not take a reply.")
+                    raise errors.NetworkError(f"{self.address}: did not accept a reply.")
 
     def close(self) -> None:
         """Say goodbye, if the server listens. No server can keep a site from ending."""
@@ -210,7 +210,7 @@ def _refused(address: str, response: httpx.Response) -> Exception:
         return errors.ClockError(
             f"{address}: this machine's clock is {abs(ahead):.0f} s"
             f" {'ahead of' if ahead > 0 else 'behind'} the server's. Set it by NTP; a signature"
-            f" counts for {LATE:.0f} s."
+            f" is valid for {LATE:.0f} s."
         )
     if status == 401:
         return errors.AdmissionError(
@@ -278,8 +278,8 @@ def _untrusted(error: ssl.SSLCertVerificationError) -> str:
         if said in message:
             return f"the server's certificate {meaning}"
     return (
-        f"the server's certificate is not of our enrolment's authority ({message}). This is another"
-        " federation's server, or somebody in between."
+        "the server's certificate was not signed by the authority of this site's enrolment"
+        f" ({message}). This is another federation's server, or somebody is in between."
     )
 
 

@@ -63,8 +63,8 @@ class LedgerGrowth:
         """
         if self._grown() > self._most:
             raise LedgerError(
-                f"{self._ledger}: has grown by all that was reserved for it when the site started."
-                " Start the site again: it reserves anew."
+                f"{self._ledger}: has used up what was reserved for it when the site started."
+                " Start the site again: it then reserves more."
             )
 
 

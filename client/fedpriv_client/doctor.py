@@ -66,7 +66,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     yield look("clock", machine.clock)
     site, running = file.site, is_running(file.site.state_dir)
     if running:
-        text = "runs, so neither server nor ledger were asked: see fedpriv-client status"
+        text = "is running, so server and ledger were not checked: see fedpriv-client status"
         yield Finding("client", None, text)
     yield from _undone(file)
     stopped = not running
@@ -116,7 +116,7 @@ def _own_models(file: SiteFile) -> Iterator[Finding]:
         yield Finding("own models", True, text)
     cache = own_cache(state)
     if cache.exists() and (is_running(state) or not is_running(work_folder(state))):
-        left = f"{cache}: holds clear text of records, of a command that was killed"
+        left = f"{cache}: holds clear text of records, left by a command that was killed"
         again = "Remove it, or run fedpriv-client personalise or evaluate again"
         yield Finding("own models", None, f"{left}. {again}")
 
@@ -153,13 +153,13 @@ def _ledger(file: SiteFile, config: Path) -> str:
     witness = file.budget.witness
     if witness is not None and witness.exists() and not os.access(witness, os.W_OK):
         problem = "can't be written to by this user"
-        fix = "The ledger tells it of every row before anything leaves."
+        fix = "Let this user write to it: it is told of every row before anything leaves."
         raise ConfigError(problem, file=config, key="budget.witness", value=str(witness), fix=fix)
     with open_ledger(site_settings(file, config), reading=True) as ledger:
         if ledger.terms.witnessed and witness is None:  # only a reader may leave it out
             raise LedgerError(
                 f"{ledger.path}: was made with a witness, and the site's file names none. Put the"
-                " line back: witness under [budget], with the file that it had."
+                " line back: witness under [budget], with the same file as before."
             )
         spent, allocated = ledger.epsilon_spent, ledger.epsilon_allocated
         budget = ledger.terms.budget
@@ -237,11 +237,11 @@ def _transform(file: SiteFile) -> str:
         differs = remembers(transform)
     except Exception as error:
         problem = f"fails on a made-up text ({type(error).__name__})"
-        fix = "What it fails on contributes nothing; run it by hand to see why."
+        fix = "A text that it fails on contributes nothing; run it by hand to see why."
         raise ConfigError(problem, key="data.transform", value=name, fix=fix) from None
     if differs:
         raise DoubtError(
-            f"{name} makes something else of the same text later. By chance is fine; if it"
+            f"{name} gives another result for the same text later. That is fine by chance; if it"
             " remembers other texts, one person's records change another's, and the claim is lost"
         )
     return f"{name}, the same whatever came before"
@@ -255,7 +255,7 @@ def _model(file: SiteFile) -> str:
     for key, name, digests in found:
         if (stated := getattr(allow, f"{key}_digest")) not in digests:
             problem = f"is not the digest of {name!r}, which is {digests[0]}"
-            fix = "State the one that you mean to allow."
+            fix = "State the digest that you mean to allow."
             raise ConfigError(problem, key=f"allow.{key}_digest", value=stated, fix=fix)
         told.append(f"{name}, {digests[0]}")
     return "; begins at ".join(told)

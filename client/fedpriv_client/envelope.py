@@ -77,14 +77,14 @@ def _size(
         content = contents[key]
         kind, children = object_head(content)
         if len(content) > LARGEST.get(kind, LARGEST_HEAD):
-            raise ProtocolError("A message of another shape.")
+            raise ProtocolError("A message has the wrong structure.")
         body = object_body(content, kind)
         inside = _references(kind, children, body)
         size = len(content) + sum(_size(child, contents, _INSIDE[kind], known) for child in inside)
         known[key] = kind, size
     kind, size = known[key]
     if kind not in kinds:
-        raise ProtocolError("A message of another shape.")
+        raise ProtocolError("A message has the wrong structure.")
     return size
 
 

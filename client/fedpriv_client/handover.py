@@ -55,7 +55,7 @@ def keep_adapter(
         raise ProtocolError(f"Job {job!r} is not the one that this site took part in.")
     digest = handover.values_digest
     if values_digest(vector) != digest:
-        raise ProtocolError(f"The adapter of job {job!r} has another digest than was said.")
+        raise ProtocolError(f"The adapter of job {job!r} has another digest than announced.")
     for refusal in settings.limits.refusals(proposal, ledger.terms):
         raise refusal
     folder = private_folder(adapters_folder(settings.state_dir))
@@ -72,7 +72,7 @@ def keep_adapter(
                 card, own = _card(proposal), said(settings.held_out)
                 write_adapter(path, worker, vector, proposal, card, kind="federated", held_out=own)
             elif values_digest(read_values(path, worker, read_facts(path))) != digest:
-                fix = f"If it is the new one that you want, move this one away; then {ASK}"
+                fix = f"If you want the new one, move this one away; then {ASK}"
                 raise ConfigError("is another adapter of the same job", file=path, fix=fix)
     return path
 
@@ -86,7 +86,7 @@ def _check_room(settings: SiteSettings, folder: Path, needed: int, held: int) ->
     """Check that an adapter leaves the disk space that the site may need after its next start."""
     kept = sum(1 for path in folder.iterdir() if not path.name.startswith("."))
     if kept >= MOST:
-        fix = f"Move those away that you need no longer, then {ASK}"
+        fix = f"Move away those that you no longer need, then {ASK}"
         raise DataError(f"holds {kept} adapters, and no more are kept", file=folder, fix=fix)
     _, reserved = disk_space_needed(settings, 0)
     if shutil.disk_usage(folder).free + held < needed + reserved:

@@ -57,7 +57,7 @@ def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) 
     """
     terms = terms_of(file, new_dataset_id())
     left_out = _left_out(file)
-    print("This makes the ledger of these people. What it states is for their lives:")
+    print("This makes the ledger of these people. Its terms hold for their lives:")
     for name, text in in_words_of(file, terms):
         print(f"  {name}: {text}")
     if left_out:
@@ -122,7 +122,7 @@ def _left_out(file: SiteFile) -> str:
         try:
             tally = check_examples(settings, own)
         except ModelError as error:
-            return f"Whether the texts fit was not looked at: {error}"
+            return f"It was not checked whether the texts fit: {error}"
     return "" if tally.is_whole else f"Left out for life: {tally.told}."
 
 

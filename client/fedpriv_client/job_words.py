@@ -14,8 +14,8 @@ from fedpriv_client.stated import stated
 
 METHODS = {
     "dp-lora": "the gradients of the records drawn, each clipped, are added up",
-    "pe-sgd": "the gradients of the records drawn are written in those of a synthetic set that the"
-    " coordinator sends, as one number for each of its records",
+    "pe-sgd": "the gradients of the records drawn are expressed through those of a synthetic set"
+    " that the coordinator sends, with one number for each of its records",
 }
 
 
@@ -125,7 +125,7 @@ def _length(proposal: Proposal, plan: Plan, declared_size: int) -> str:
     drawn = plan.sample_rate * declared_size
     return (
         f"{rounds}{further}: {_count(plan.steps, 'step')} in all. A step draws each unit with a"
-        f" chance of {100 * plan.sample_rate:.3g}%, some {drawn:,.0f} of {declared_size:,}; who"
+        f" chance of {100 * plan.sample_rate:.3g}%, about {drawn:,.0f} of {declared_size:,}; who"
         " was drawn stays secret."
     )
 
@@ -143,8 +143,8 @@ def _leaves(proposal: Proposal, plan: Plan) -> str:
     looks = proposal.evaluation
     seen = "" if looks is None else f" {_count(looks.looks, 'time')}, two noisy scores of a look."
     return (
-        f"{what}.{seen} With it go public figures of the ledger. No record, no loss and no count of"
-        " records leaves."
+        f"{what}.{seen} Public figures of the ledger leave with it. No record, no loss and no count"
+        " of records leaves."
     )
 
 

@@ -112,11 +112,11 @@ class Jobs:
             if digest is not None:
                 key, value = "JOB and --digest", f"{name} {digest}"
             problem = "was not proposed to this site, or not within its limits"
-            raise ConfigError(problem, key=key, value=value, fix=f"Jobs that were: {known}.")
+            raise ConfigError(problem, key=key, value=value, fix=f"Proposed were: {known}.")
         if len(found) > 1:
             several = ", ".join(f"{job.name} {job.digest}" for job in found)
             fix = f"Give the id and --digest of one: {several}."
-            raise ConfigError("may be one of several", key="JOB", value=name, fix=fix)
+            raise ConfigError("matches several proposals", key="JOB", value=name, fix=fix)
         return found[0]
 
 

@@ -103,7 +103,7 @@ class Limits:
         """Yield all that this site does not allow in a proposal, before it loads a model."""
         yield from _foreign("methods", "method", proposal.method, self.methods)
         if self.statement and proposal.statement is None:
-            yield StatementError("statement: is missing, and needed here (allow.statement).")
+            yield StatementError("statement: is missing; this site needs one (allow.statement).")
         yield from self.model_refusals(proposal)
         privacy = proposal.privacy
         yield from _foreign("numerics", "privacy.numerics", privacy.numerics, self.numerics)
@@ -121,7 +121,7 @@ class Limits:
             text = "evaluation.sites: is not allowed here (allow.evaluation)."
             yield LimitError(text, "evaluation")
         elif proposal.evaluation is not None and self.held_out is None:
-            text = "this site holds out no records of a declared number (data.held_out_size)."
+            text = "this site declares no number of held-out records (data.held_out_size)."
             yield LimitError(f"evaluation.sites: {text}", "held-out")
         elif proposal.evaluation is not None and privacy.numerics == "default":
             drawn = privacy.sample_rate * (self.held_out or 0)
@@ -150,9 +150,9 @@ class Limits:
             yield LimitError(f"privacy.max_colluding: {text}", "max-colluding")
         if terms.budget_alone is None:
             yield LimitError(
-                "The job has a secure sum, and this site's ledger has no budget for what holds"
-                " without trust in the others (budget.epsilon_alone). It is stated when a ledger"
-                " is made.",
+                "The job has a secure sum, and this site's ledger has no budget for the claim"
+                " without trust in the others (budget.epsilon_alone). It can only be stated when a"
+                " ledger is made.",
                 "epsilon-alone",
             )
 
@@ -225,8 +225,8 @@ class Limits:
             if epsilon > most:
                 raise LimitError(
                     f"The job costs ε = {epsilon:.4g} at δ = {terms.plan_delta:g}{words}, more than"
-                    f" one job may here, {most:g} (budget.per_job{claim}). With a secure sum all"
-                    " sites have the same noise.",
+                    f" one job may cost here, {most:g} (budget.per_job{claim}). With a secure sum"
+                    " all sites have the same noise.",
                     dear,
                 )
 

@@ -23,7 +23,7 @@ from fedpriv_client.settings import site_settings
 
 CONNECTED = Figure("fedpriv_site_connected", "1 while the site is connected to its server, else 0.")
 PAUSED = Figure("fedpriv_site_paused", "1 while the administrator has paused the site, else 0.")
-JOBS = Figure("fedpriv_site_jobs", "Jobs by what became of them.", ("state",))
+JOBS = Figure("fedpriv_site_jobs", "Jobs by state.", ("state",))
 BUDGET = Figure("fedpriv_site_epsilon_budget", "Epsilon for life.", ("claim",))
 COMMITTED = Figure(
     "fedpriv_site_epsilon_committed", "Epsilon that the ledger can ever let through.", ("claim",)

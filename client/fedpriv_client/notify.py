@@ -42,10 +42,12 @@ def notifier(file: SiteFile) -> Callable[[KeptProposal], None]:
         senders.append(Apprise())
         if not senders[-1].add(url.get_secret_value()):
             fix = "Write it as Apprise does, such as mailto://user:password@example.org."
-            raise ConfigError("is no address of a notice", key=f"notify.urls.{index}", fix=fix)
+            raise ConfigError(
+                "is not an address that notices can be sent to", key=f"notify.urls.{index}", fix=fix
+            )
 
     def notify(kept: KeptProposal) -> None:
-        title = f"{file.site.name}: job {kept.job} waits for a yes"
+        title = f"{file.site.name}: job {kept.job} waits for approval"
         told = [f"{name}: {text}" for name, text in stated(kept)]
         told.append(f"Who proposed it: the coordinator at {kept.server}")
         told.append(f"Decide: fedpriv-client approve {kept.job}, or {section.page}")
@@ -54,7 +56,7 @@ def notifier(file: SiteFile) -> Callable[[KeptProposal], None]:
             try:
                 threading.Thread(target=_send, args=asked, name="notice", daemon=True).start()
             except RuntimeError:  # no thread is left; the server hears the same (law 18)
-                log.warning("A notice was not sent: notify.urls.%d, for lack of a thread.", index)
+                log.warning("A notice was not sent: no thread was left for notify.urls.%d.", index)
 
     return notify
 

@@ -158,7 +158,7 @@ class Orders(Section):
             JobRefusedError: the proposal's job is refused.
         """
         plan = asked.plan
-        self._check_not_refused(plan.job, "Take that back first: fedpriv-client refuse --undo.")
+        self._check_not_refused(plan.job, "Take that refusal back: fedpriv-client refuse --undo.")
         said = Said(by=said) if isinstance(said, str) else said
         known, before = self.approved.get(plan.proposal), None
         for one in () if known is None else known.persons:

@@ -56,7 +56,7 @@ def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
     folder = adapter or _newest(adapters_folder(settings.state_dir))
     facts = read_facts(folder)
     if facts.kind != "federated":
-        problem = f"is an adapter of the kind {facts.kind!r}, made of this site's records already"
+        problem = f"is an adapter of kind {facts.kind!r}, already trained on this site's records"
         fix = "Name the adapter of the job itself, or leave --adapter out."
         raise ConfigError(problem, file=folder, fix=fix)
     try:
@@ -80,8 +80,8 @@ def at_work(state_dir: Path) -> Iterator[Path]:
     private_folder(state_dir)
     if is_running(state_dir):
         raise RunningError(
-            f"{state_dir}: the client runs, and its answers would show how long this takes. Stop it"
-            " for as long as that is; its jobs wait."
+            f"{state_dir}: the client is running, and its answers would show how long this takes."
+            " Stop it until this command has ended; its jobs wait."
         )
     with ExitStack() as stack:
         stack.enter_context(only_process(private_folder(work_folder(state_dir))))

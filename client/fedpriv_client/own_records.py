@@ -70,8 +70,8 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
 def _check_preparation(settings: SiteSettings, took: float) -> None:
     """Check that for any proposal the records are prepared before their tick (law 19)."""
     if took > (allowed := preparation(settings)):
-        problem = f"takes {took:.1f} s to prepare, and would have {allowed:.1f} s for a proposal"
-        fix = f"Set it to {2 * took:.0f}: when an answer leaves may not depend on the records."
+        problem = f"the records take {took:.1f} s to prepare, and a proposal leaves {allowed:.1f} s"
+        fix = f"Set it to {2 * took:.0f}: the time of an answer must not depend on the records."
         raise DataError(problem, key="site.preparation", value=settings.preparation or ..., fix=fix)
 
 

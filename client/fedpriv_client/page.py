@@ -137,7 +137,7 @@ def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]
     else:
         least = allow.max_colluding_at_least
         sites = f"with the {len(roster)} sites of {roster.digest}"
-        yield "Secure sums", f"{sites}, of which {least} at least have to count as dishonest"
+        yield "Secure sums", f"{sites}, of which at least {least} have to count as dishonest"
         share = share_of(allow.min_noise, shares_of(len(roster), least))
         own = max(share, allow.min_noise_alone or 0.0)
         yield "Noise of this site alone in a step of a secure sum", f"at least {own:.3g} × C"

@@ -70,7 +70,7 @@ def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
                 break
         else:
             raise HTTPException(
-                409, "This proposal does not wait at this price. Load the page again."
+                409, "This proposal is not waiting at this price. Load the page again."
             )
         log.info("Job %s was approved: %s.", job.name, job.digest)
         return RedirectResponse("/", 303)
@@ -105,7 +105,7 @@ async def own_form(request: Request, form_key: str) -> dict[str, str]:
     """
     origin = request.headers.get("origin")
     if origin != f"http://{request.headers['host']}":
-        raise HTTPException(403, "Not from this page.")
+        raise HTTPException(403, "This form was not sent by this page.")
     content = b""
     async for part in request.stream():
         content += part
@@ -115,5 +115,5 @@ async def own_form(request: Request, form_key: str) -> dict[str, str]:
     if not hmac.compare_digest(form.get("form_key", "").encode(), form_key.encode()):
         raise HTTPException(403, "This form is out of date. Reload the page.")
     if not form.get("job") or not form.get("digest"):
-        raise HTTPException(422, "A form without a job.")
+        raise HTTPException(422, "The form names no job.")
     return form

@@ -136,7 +136,7 @@ def _train(
         with naming(config):
             records = to_train_on(own, chosen.spec, worker.base.tokenizer, file.personal)
         parts = records.left_out
-        how = f", leaving out each of {parts} parts in turn to choose" if parts > 1 else ""
+        how = f", leaving out each of {parts} parts in turn to choose settings" if parts > 1 else ""
         watch.say(f"Training on {len(records.everything)} examples{how}")
         start, another = read_values(chosen.folder, worker, facts), worker.initial
         if not (single and labels):
@@ -200,7 +200,7 @@ def run(
         try:
             found["evaluation"] = evaluate.run(file, config, adapter, limit=None, as_json=as_json)
         except DataError as error:  # the site model is complete
-            console.print(f"It can't be evaluated: {error}")
+            console.print(f"The site model can't be evaluated: {error}")
     return found
 
 
@@ -246,12 +246,12 @@ def summary(made: Made) -> str:
     answer = made.models.answer
     shares = ", ".join(f"{name} {share:.2f}" for name, share in answer.weights.items())
     lines = [f"{kind}: {_how(one)}" for kind, one in made.models.trained.items()]
-    lines.append(f"Of their answers the site model has: {shares}.")
+    lines.append(f"Shares of their answers in the site model: {shares}.")
     if answer.losses:
         losses = ", ".join(f"{name} {loss:.3f}" for name, loss in answer.losses.items())
         lines.append(
-            f"Loss on records that were left out: {losses}. The smallest set was kept that is"
-            f" within {answer.spread:.3f} of the best, which is what seeds differ by."
+            f"Loss on records that were left out: {losses}. The smallest set within"
+            f" {answer.spread:.3f} of the best was kept, because seeds differ by that much."
         )
     lines.append(f"The site model is in {made.folder}: {WARNING}.")
     lines.append("Let it write or answer: fedpriv-client generate, classify or serve-model")
@@ -262,10 +262,10 @@ def _how(made: Personal) -> str:
     """Say how a model was trained."""
     best = made.best
     if not best.number:
-        return "no pass lowered the loss on what was left out, so it is what it began with"
+        return "no pass lowered the loss on the records left out, so it is as it began"
     if best.loss is None:
         return f"{best.number} passes over all records at rate {best.rate:g}"
     return (
-        f"{best.number} passes at rate {best.rate:g}, with a loss of {best.loss:.3f} on what was"
-        f" left out, {made.epochs[0].loss:.3f} before"
+        f"{best.number} passes at rate {best.rate:g}, with a loss of {best.loss:.3f} on the"
+        f" records left out, {made.epochs[0].loss:.3f} before"
     )

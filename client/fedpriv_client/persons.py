@@ -54,14 +54,14 @@ def said_of(by: str, reason: str, text: str, *, agreed: bool) -> Said:
     """
     if reason and reason not in REASONS:
         fix = f"Choose one of {', '.join(REASONS)}; more can be said with --text."
-        raise ConfigError("is no reason of the list", key="--reason", value=reason, fix=fix)
+        raise ConfigError("is not a reason on the list", key="--reason", value=reason, fix=fix)
     try:
         said = {"by": by, "reason": reason or None, "text": text, "agreed": agreed}
         return Said.model_validate(said)
     except ValidationError as error:
         [first, *_] = error.errors()
         most = first["ctx"]["max_length"]
-        raise ConfigError(f"is longer than {most} letters", key=f"--{first['loc'][0]}") from None
+        raise ConfigError(f"is longer than {most} characters", key=f"--{first['loc'][0]}") from None
 
 
 def persons(job: Job, approvers: Sequence[str] = ()) -> list[str]:

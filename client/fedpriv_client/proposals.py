@@ -124,7 +124,9 @@ def check_word(
     if signed is not None:
         check_signed(proposal, signed, settings.authority, begun=begun)
     elif settings.limits.statement:
-        raise StatementError(f"Job {proposal.job_id!r} is signed by nobody (allow.statement).")
+        raise StatementError(
+            f"Job {proposal.job_id!r} is not signed, and this site needs that (allow.statement)."
+        )
     return signed
 
 
@@ -164,7 +166,7 @@ def keep_proposal(
             write_beside(path, text, 0o600, held)
         return kept if known is None else None
     except OSError as error:
-        log.error("Job %s is on no list: %s.", came.job, error.strerror)
+        log.error("Job %s is missing from the list of jobs: %s.", came.job, error.strerror)
         return None
 
 

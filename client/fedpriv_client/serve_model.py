@@ -60,8 +60,8 @@ def check_installed() -> None:
     from transformers.utils.import_utils import is_serve_available
 
     if not is_serve_available():
-        fix = "pip install 'fedpriv[serving]', or 'fedpriv-site[serving]' of a site alone."
-        raise ConfigError("what transformers' server needs is not installed", fix=fix)
+        fix = "pip install 'fedpriv[serving]', or with the client alone 'fedpriv-site[serving]'."
+        raise ConfigError("a package that transformers' server needs is missing", fix=fix)
 
 
 def check_writes(folder: Path) -> None:
@@ -72,7 +72,7 @@ def check_writes(folder: Path) -> None:
     """
     read_site_model(folder)
     if not SiteModelConfig.from_pretrained(folder).writes:
-        problem = "holds a model that labels texts, and transformers' server lets models write"
+        problem = "labels texts, and transformers' server is for models that write"
         raise ConfigError(problem, file=folder, fix="Type: fedpriv-client classify")
 
 

@@ -37,7 +37,7 @@ PACE = 0.05  # seconds to the next question after one that brought nothing
 CALM = 5.0  # seconds between two questions while an answer is computed
 ANSWERING = dict(zip((*QUESTIONS, HANDOVER, *STEPS), get_args(Answering), strict=True))
 REST: tuple[Activity, Activity] = "waiting for the server", "waiting for the next job"
-ANEW = "The server started again, or has turned this site out."
+ANEW = "The server was restarted, or no longer admits this site."
 DONE = "The job is finished, and its server has stopped. Waiting for the next one."
 
 

@@ -126,7 +126,7 @@ def _line(question: Question, answer: str, folder: Path) -> str:
     """
     field, key = question.field, question.key
     if not answer.isprintable():
-        raise ConfigError("has a letter that can't be shown", key=key, value=answer)
+        raise ConfigError("has a character that can't be shown", key=key, value=answer)
     if key in HERE and not (folder / answer).exists():
         fix = "For what is in a database or at a hub, edit the file by hand (docs/how-to/data.md)."
         raise ConfigError(f"{folder / answer} is not there", key=key, value=answer, fix=fix)

@@ -73,7 +73,7 @@ class SharedSlots:
         self._name, self._roster = settings.name, settings.limits.roster
         own = signing_key.public_key().public_bytes_raw().hex()
         if self._roster is not None and (known := self._roster.key_of(self._name)) != own:
-            problem = f"has another key of site {self._name!r} than this site signs with"
+            problem = f"does not have the key with which this site, {self._name!r}, signs"
             fix = (
                 "Send the coordinator this site's entry (fedpriv-client roster-entry), and"
                 " compare the new roster with the other sites."

@@ -165,7 +165,7 @@ class Site:
         if (begun := ledger.plan(plan.job)) is not None:  # a job keeps what it began with
             plan = replace(plan, ticks=begun.ticks)
         if plan.ticks and settings.compute.devices > 1:
-            problem = f"job {plan.job} began with public ticks, which hold for one device"
+            problem = f"job {plan.job} began with public ticks, which are for one device only"
             fix = "Set it to 1 until the job is finished, or close the job."
             raise ConfigError(problem, key="compute.devices", fix=fix)
         signed = check_word(settings, proposal, signed, begun=begun is not None)

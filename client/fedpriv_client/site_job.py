@@ -160,9 +160,7 @@ def half_of(proposal: Proposal) -> SiteHalf:
     name, sent = proposal.method, proposal.public_records
     half = SiteHalf(find_method(name), proposal)
     if (used := half.make().public_records) != sent:
-        raise ProtocolError(
-            f"public_records: {sent} would be sent, and {name} has a use for {used}."
-        )
+        raise ProtocolError(f"public_records: {sent} would be sent, and {name} uses {used}.")
     return half
 
 

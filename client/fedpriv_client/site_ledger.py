@@ -99,15 +99,15 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
         if now == fixed:
             continue
         if key == "simulated":
-            problem = "was made for the network (not simulated), and no simulation spends from it"
+            problem = "was made for the network (not simulated), so no simulation spends from it"
             if fixed:
                 problem = (
-                    "was made for simulations (simulated), and pays for nothing over the network"
+                    "was made for simulations (simulated), so it pays for nothing over the network"
                 )
             raise ConfigError(problem, file=ledger.path, fix="Name another ledger.")
         problem = f"was fixed as {fixed!r} when the ledger was made"
         if fixed is None:
-            problem = "is not of this ledger, which was made without one"
+            problem = "does not fit this ledger, which was made without one"
         fix = "State the same again. Another population needs another ledger."
         if key in _GROWS:
             fix += " If this one grew: fedpriv ledger grow."

@@ -78,8 +78,9 @@ def until_tick(seconds: float) -> Iterator[None]:
         ticks = max(1, math.ceil((time.monotonic() - began) / seconds))
         if ticks > 1:
             log.warning(
-                "This site is late, by %d ticks of %.2f s, which tells something of its records."
-                " Keep the machine for it. If it has just started, raise site.preparation.",
+                "This site is late by %d ticks of %.2f s, which tells something about its records."
+                " Run nothing else on this machine. If the site just started, raise"
+                " site.preparation.",
                 ticks - 1,
                 seconds,
             )

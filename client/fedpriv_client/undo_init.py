@@ -44,12 +44,12 @@ def unspent(file: SiteFile, dataset_id: str) -> Iterator[Ledger]:
     with Ledger.open(path, witness) as ledger:  # this also asks the witness
         made = datetime.fromisoformat(ledger.rows()[0].body["at"])
         if not timedelta(0) <= datetime.now(UTC) - made <= AT_MOST:
-            raise _refused(path, f"it was made at {made:%Y-%m-%d %H:%M} UTC, not within a day")
+            raise _refused(path, f"it was made at {made:%Y-%m-%d %H:%M} UTC, not in the last day")
         if ledger.head.rows > 1:
             raise _refused(path, f"it has {ledger.head.rows} rows: something was paid or stated")
         index = UnitIndex(path.parent)
         if (index.path.exists() or index.key_path.exists()) and index.knows(dataset_id):
-            raise _refused(path, "the client was started with it, and its people are claimed")
+            raise _refused(path, "the client was started with it: its units are in the index")
         for report in (last_report(settings, dataset_id), file.site.state_dir / REPORT):
             if report.exists() and dataset_id in report.read_text(encoding="utf-8"):
                 raise _refused(path, f"{report} was written from it")
@@ -111,7 +111,7 @@ def _forget_witness(file: SiteFile, dataset_id: str) -> None:
 
 def _refused(path: Path, why: str) -> LedgerError:
     return LedgerError(
-        f"{path}: can't be undone: {why}. It stays for life, as do its terms. A ledger is undone"
-        " within a day, and only if ledger, witness, index of units and last report all know of"
-        " nothing that was spent."
+        f"{path}: can't be undone: {why}. It stays for life, as do its terms. A ledger can only"
+        " be undone within a day, and if ledger, witness, index of units and last report all show"
+        " that nothing was spent."
     )

@@ -39,12 +39,12 @@ def check_affordable(config: JobConfig, reports: Iterable[BudgetReport]) -> None
     for report in reports:
         left, cost = max(report.budget - report.epsilon_allocated, 0.0), _cost(config, report)
         if report.site in members and cost > left:
-            short[report.site] = f"{report.site} has ε = {lower(left)} left of {upper(cost)}"
+            short[report.site] = f"{report.site} has ε = {lower(left)} left and needs {upper(cost)}"
     if len(members) - len(short) < config.job.min_sites:
         raise BudgetError(
-            f"{len(members) - len(short)} sites can pay for this job, {config.job.min_sites} are"
-            f" needed (job.min_sites). By their last reports, {', '.join(short.values())}. Propose"
-            " less, or give --anyway: a site may have got another limit since."
+            f"{len(members) - len(short)} sites can pay for this job, and {config.job.min_sites}"
+            f" are needed (job.min_sites). By their last reports, {', '.join(short.values())}."
+            " Propose less, or give --anyway: a site may have got another limit since."
         )
 
 

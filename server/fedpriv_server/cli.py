@@ -133,11 +133,12 @@ def submit(
     file: Annotated[Path, typer.Argument(help="The federation file.")],
     state: State,
     token: Annotated[
-        str | None, typer.Option(help="A word of yours: a job with the same token is queued once.")
+        str | None,
+        typer.Option(help="Any word: a job with the same token is queued once."),
     ] = None,
     set_: Replaced = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Queue it even if, by their reports, sites can't pay.")
+        bool, typer.Option("--anyway", help="Queue it even if sites' reports say they can't pay.")
     ] = False,
 ) -> None:
     """Queue a federation file's job as it is now; later changes of the file do not count."""
@@ -196,7 +197,7 @@ def abort(job: Number, state: State) -> None:
     """Abort a job: at once if it waits, when its round is over if it runs."""
     with Queue.open(state) as queue:
         found = queue.abort(job)
-    said = "aborted" if found.state == "aborted" else "aborted when its round is over"
+    said = "aborted" if found.state == "aborted" else "to be aborted when its round is over"
     print(f"Job {job} is {said}.")
 
 

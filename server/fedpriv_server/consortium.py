@@ -73,7 +73,7 @@ def roster_of(path: Path | None, sites: Sites) -> Roster | None:
     named, listed = {site.name for site in sites}, {e.name for e in roster.entries}
     if named != listed:
         raise ConfigError(
-            f"names other sites than the federation file: {', '.join(sorted(named ^ listed))}",
+            f"differs from the federation file in the sites {', '.join(sorted(named ^ listed))}",
             file=path,
             key="privacy.roster",
             fix="Make a roster of the sites of this federation: fedpriv roster make.",

@@ -89,8 +89,8 @@ def _in_clear(authority: Path) -> str:
     if is_encrypted(authority.read_bytes()):
         return f"{authority} is under a passphrase"
     raise DoubtError(
-        f"{authority} is here in clear, and its reader can act as the coordinator. Only provision"
-        " needs it: fedpriv provision FILE --encrypt-ca, or keep it on another machine"
+        f"{authority} is here unencrypted, and anyone who reads it can act as the coordinator. Only"
+        " provision needs it: fedpriv provision FILE --encrypt-ca, or keep it on another machine"
     )
 
 
@@ -108,7 +108,7 @@ def _certificate(server: ServerSection) -> str:
     if end - now < 12 * SOON:
         raise DoubtError(
             f"{text}. The authority ends on {end:%Y-%m-%d}, and all certificates with it: provision"
-            " into a new folder in time"
+            " into a new folder before then"
         )
     return text
 
@@ -120,7 +120,7 @@ def _port(address: str, key: str) -> str:
     except ConfigError as error:
         if error.fix != machine.TAKEN:
             raise
-        raise DoubtError(f"{error} If the coordinator itself is running, that is right.") from None
+        raise DoubtError(f"{error} If the coordinator itself is running, this is fine.") from None
 
 
 def _sites(config: JobConfig, server: ServerSection) -> str:

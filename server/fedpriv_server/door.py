@@ -79,7 +79,7 @@ class Door:
             if self.site_keys.reload_if_changed():
                 log.info("%s: read again.", self.site_keys.path)
         except FedprivError as error:
-            log.error("%s Nobody new is let in.", error)
+            log.error("%s No new site is admitted.", error)
         admitted = {
             site.name: site.public_key
             for site in self.site_keys.admissible()
@@ -90,7 +90,9 @@ class Door:
                 self.broker.dismiss(name)
                 del self._let_in[name]
                 log.warning(
-                    "Site %s is turned out: its key was revoked, replaced or expired.", name
+                    "Site %s is no longer admitted: its key was revoked or replaced, or its"
+                    " certificate expired.",
+                    name,
                 )
         for name, key in admitted.items():
             if name not in self._let_in:

@@ -161,7 +161,7 @@ class Queue:
             unknown = {site.name for site in config.sites} - known
             if known and unknown:
                 raise ConfigError(
-                    "is not of this consortium",
+                    "is not in this consortium",
                     file=source,
                     key="sites",
                     value=", ".join(sorted(unknown)),

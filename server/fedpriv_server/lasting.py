@@ -109,7 +109,7 @@ class Coordinator:
                     gone = {site.name for site in config.sites} - self._members
                     if gone:
                         names = ", ".join(sorted(gone))
-                        raise RoundError(f"{names}: no longer of this consortium.")
+                        raise RoundError(f"{names}: no longer in this consortium.")
                     run_job(config, run, self._link, lambda: self._between(job))
             return "finished", *_end_of(path)
         except FedprivError as error:

@@ -16,7 +16,7 @@ from fedpriv.process import read_status
 
 STATES = ("preparing", "waiting", "running", "stopped", "finished")
 STATE = Figure("fedpriv_server_state", "1 for the state that the job is in, else 0.", ("state",))
-ROUND = Figure("fedpriv_server_round", "Rounds finished; not before this process has one.")
+ROUND = Figure("fedpriv_server_round", "Rounds finished; missing until this process finishes one.")
 ROUNDS = Figure("fedpriv_server_rounds", "Rounds of the job.")
 THERE = Figure("fedpriv_server_site_there", "1 while the site is connected, else 0.", ("site",))
 ANSWERED = Figure(

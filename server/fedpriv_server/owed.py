@@ -70,7 +70,7 @@ class Owed:
         try:
             self._settle(grid)
         except Exception as error:  # a site's report may hold something that no check foresaw
-            log.error("Not all that is owed was fetched: %s", str(error) or type(error).__name__)
+            log.error("Not all that is owed was settled: %s", str(error) or type(error).__name__)
 
     def _settle(self, grid: JobGrid) -> None:
         sites = self.sites
@@ -139,10 +139,10 @@ def _report(body: object, name: str, job: str) -> BudgetReport:
     except ValidationError:
         raise ProtocolError("It is not a budget report.") from None
     if report.site != name or report.job != job:
-        raise ProtocolError("It is of another site or job.")
+        raise ProtocolError("It is for another site or job.")
     figures = (figure for claim in received.claims_of(report) for figure in claim[1:])
     if not all(figure <= MAX_EPSILON for figure in figures):
-        raise ProtocolError("It states an ε that nobody has.")
+        raise ProtocolError("It states an ε that is impossibly large.")
     received.verify(report)
     return report
 
@@ -184,5 +184,5 @@ def hand_over(
         log.error("The adapter was not handed over: %s", error)
     if missing:
         shown = ", ".join(sorted(missing))
-        log.warning("%s did not hear of the adapter: send them the folder %s.", shown, folder)
+        log.warning("%s did not get the adapter: send them the folder %s.", shown, folder)
     return sorted(missing)

@@ -128,7 +128,7 @@ def provision(
         check_options([site.name for site in config.sites], options, requests, authority.site_keys)
         if options.encrypt and not authority.is_encrypted:
             authority.encrypt(passphrase())
-            done.append("Put the authority's key under a passphrase.")
+            done.append("Encrypted the authority's key with a passphrase.")
         work = _Work(config, server.address, names, authority, options, requests, now, done)
         for name in options.revoke:
             work.revoke(authority.site_keys.sites[name])
@@ -187,7 +187,7 @@ class _Work:
             raise EnrolmentError(
                 f"Site {site.name!r} has another key, {in_groups(site.fingerprint or '')}, and this"
                 f" request is for {in_groups(fingerprint(key))}. If the site says that this"
-                f" is its new one, add --renew {site.name}: the other is then refused."
+                f" is its new key, add --renew {site.name}: the old key is then refused."
             )
         self._certify(replace(site, key_made="site"), key)
         (self._folder(site.name) / "site.key").unlink(missing_ok=True)
@@ -200,8 +200,8 @@ class _Work:
             return
         if site.certificate is None or site.revoked is not None:
             raise EnrolmentError(
-                f"Site {site.name!r} makes its own key and has none that is accepted. It sends a"
-                " request made by fedpriv-client enroll; --approve takes it."
+                f"Site {site.name!r} makes its own key and has none that is accepted. It has to"
+                " send a request made by fedpriv-client enroll; name it with --approve."
             )
         key_in_use = site.certificate.public_key()
         assert isinstance(key_in_use, PublicKey)
@@ -234,8 +234,8 @@ class _Work:
         made = server_certificate(ca, ca_key, key, self.names, days=days, now=now)
         write_atomic(path, certificate_pem(made))
         self.done.append(
-            f"server: certified for {', '.join(self.names)}. A server that runs takes it up"
-            " when it is started again."
+            f"server: certified for {', '.join(self.names)}. A running server uses it"
+            " after it is started again."
         )
         return describe(made)
 
@@ -271,9 +271,9 @@ class _Work:
             if same and is_signed(old, self.authority.certificate):
                 return
         write_document(path, sign_manifest(manifest, self.authority.key))
-        send = f"Compare its key by telephone, then send it {path.parent}."
+        send = f"Compare its key by telephone, then send the site {path.parent}."
         if path.with_name("site.key").exists():
-            send = f"Send it {path.parent} privately: its key is in there."
+            send = f"Send the site {path.parent} privately: its key is in there."
         self.done.append(f"{manifest.site}: wrote its enrolment. {send}")
 
     def _folder(self, name: str) -> Path:
@@ -348,7 +348,10 @@ def check_options(
     """
     if SERVER in in_file:
         raise ConfigError(
-            "is what --renew calls the server", key="sites.name", value=SERVER, fix="Rename it."
+            "is the name by which --renew calls the server",
+            key="sites.name",
+            value=SERVER,
+            fix="Rename it.",
         )
     certified = {site.name for site in site_keys.sites.values() if site.certificate is not None}
     for key, names, known in (
@@ -360,7 +363,9 @@ def check_options(
             if name not in known:
                 there = ", ".join(sorted(known)) or "none yet"
                 raise ConfigError(
-                    "names no such site", key=key, value=name, fix=f"There is: {there}."
+                    "names an unknown site", key=key, value=name, fix=f"Known sites: {there}."
                 )
     for name in {*options.renew, *requested} & set(options.revoke):
-        raise ConfigError("is also to be let in", key="--revoke", value=name, fix="Choose one.")
+        raise ConfigError(
+            "is also given to --renew or --approve", key="--revoke", value=name, fix="Choose one."
+        )

@@ -32,7 +32,7 @@ def provision(
         typer.Option(metavar="REQUEST.pem", help="Certify a key that a site made itself."),
     ] = None,
     revoke: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Shut a site out.")
+        list[str] | None, typer.Option(metavar="NAME", help="Revoke a site's key.")
     ] = None,
     renew: Annotated[
         list[str] | None,
@@ -45,11 +45,11 @@ def provision(
         bool,
         typer.Option(
             "--encrypt-ca",
-            help=f"Encrypt ca.key with a passphrase, which is asked or in {PASSPHRASE}.",
+            help=f"Encrypt ca.key with a passphrase, asked for or from {PASSPHRASE}.",
         ),
     ] = False,
     keys_at_sites: Annotated[
-        bool, typer.Option("--keys-at-sites", help="Make no keys of sites; each site enrols.")
+        bool, typer.Option("--keys-at-sites", help="Make no keys for sites; each site enrols.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -131,8 +131,8 @@ def show(found: dict[str, Any], console: Console) -> None:
     console.print(table)
     say("fedpriv doctor FILE says which certificates end soon, and whether ca.key is safe.")
     say(
-        "Fingerprint of the authority, sha256. Read it out by telephone to each site, to which"
-        " fedpriv-client setup shows the same:"
+        "Fingerprint of the authority, sha256. Read it out by telephone to each site;"
+        " fedpriv-client setup shows the site the same one:"
     )
     for line in in_rows(found["ca"]["fingerprint"]):
         console.print(f"  [bold]{line}[/]")

@@ -173,7 +173,7 @@ class RunDirectory:
             raise RunError(f"{path}: holds no run to resume. Leave --resume out to start one.")
         if info["status"] == "finished":
             finished = f"the run {info['job_id']!r} is finished"
-            raise RunError(f"{path}: {finished}. Give another --out for another one.")
+            raise RunError(f"{path}: {finished}. Give another --out for a new run.")
         if info["config_digest"] != digest(config):
             keys = _differences(info["config"], settings_of(config))
             raise RunError(
@@ -202,8 +202,8 @@ class RunDirectory:
         for key in found:
             if found[key] != began.get(key) and self.info["status"] != "finished":
                 raise RunError(
-                    f"{self.path}: was started with other records in {key}, and losses on these"
-                    " can't be compared with its own. Put those back, or give another --out."
+                    f"{self.path}: was started with other records in {key}, so losses can't be"
+                    " compared. Put the old records back, or give another --out."
                 )
         return found
 

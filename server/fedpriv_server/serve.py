@@ -83,7 +83,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     with opened_run(out, config) as run:
         is_finished = run.info["status"] == "finished"
         if is_finished:
-            advice = "A site that was not handed its adapter can be sent the folder"
+            advice = "To a site that did not get the adapter, send the folder"
             log.info("%s: the job is finished. %s %s.", out, advice, out / "adapter")
             if not Owed(run).sites:
                 return run
@@ -193,7 +193,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, FedprivError):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
-        return "The server was stopped. Started again, it goes on."
+        return "The server was stopped. Start it again to go on."
     return f"{type(error).__name__}: see the server's log."
 
 

@@ -38,7 +38,7 @@ def signature_of(proposal: Proposal, run: RunDirectory, tls: ServerTls | None) -
     if proposal.has_expired and run.info["status"] == "preparing":
         assert proposal.statement is not None
         raise ConfigError(
-            "is over, and no site begins the job any more",
+            "has passed, so no site begins the job any more",
             key="statement.expires",
             value=str(proposal.statement.expires),
             fix="State a later day.",

@@ -175,7 +175,7 @@ def _check(sites: list[Site], path: Path) -> None:
         found = describe(site.certificate)
         if (found.name, found.use) != (site.name, "site"):
             raise EnrolmentError(
-                f"{path}: the certificate of site {site.name!r} is of {found.name!r}. {_FIX}"
+                f"{path}: the certificate of site {site.name!r} is for {found.name!r}. {_FIX}"
             )
         if site.fingerprint in retired:
             raise EnrolmentError(

@@ -140,7 +140,7 @@ def _prior(config: JobConfig, settings: GeneratorSection) -> dict[str, float]:
     for label in settings.label_prior:
         if label not in config.model.labels:
             raise ConfigError(
-                f"is of {label!r}, which is no label",
+                f"has {label!r}, which is not a label of the job",
                 key="synthetic.generator.label_prior",
                 fix=f"Use {', '.join(config.model.labels)}.",
             )
@@ -162,7 +162,7 @@ def synthetic_records(config: JobConfig, cache_dir: Path) -> list[Record]:
     records = read_records(wanted.data, columns, unit="record", cache_dir=cache_dir, key=key)
     if len(records) < wanted.size and wanted.generator is None:
         raise ConfigError(
-            f"has {len(records)} records, and the set has {wanted.size}",
+            f"has {len(records)} records, and the set needs {wanted.size}",
             file=wanted.data,
             key="synthetic.size",
             value=wanted.size,

@@ -184,7 +184,7 @@ class Upload:
             OSError: the disk is full, or fails.
         """
         if messages.object_id_of(content) != key:
-            raise ProtocolError("An object is not what its name says.")
+            raise ProtocolError("An object does not match its digest.")
         with self._lock:
             if self._is_settled or key not in self._places:
                 raise ProtocolError("An object is not expected.")

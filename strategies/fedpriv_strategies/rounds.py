@@ -209,7 +209,7 @@ class Rounds:
         """Refuse an offer in another's name, with impossible figures, or from an older ledger."""
         taken = {one.site for other, one in self.offers.items() if not self._is_dismissed(other)}
         if offer.site in taken or (self.site_of and self.site_of(node) != offer.site):
-            raise ProtocolError(f"It says that it is {offer.site!r}, which is another's name.")
+            raise ProtocolError(f"It says that it is {offer.site!r}, which is another site's name.")
         if offer.delta >= 1 / offer.declared_size:
             raise ProtocolError(f"Its δ, {offer.delta:g}, would allow publishing a whole unit.")
         if self.proposal.evaluation is not None and offer.held_out_size is None:

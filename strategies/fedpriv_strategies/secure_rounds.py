@@ -145,7 +145,7 @@ class SecureRounds(Rounds):
 
         def use(offer: Offer, answer: Ready, reply: Message) -> None:
             if (answer.slot, answer.member.name) != (slot_id.slot, offer.site):
-                raise ProtocolError("It is ready for another slot, or in another's name.")
+                raise ProtocolError("It is ready for another slot, or as another site.")
             check_member(answer.member, self.roster, slot_id)
             self._note(offer, SiteState.READY)
             ready[offer.site] = answer.member
@@ -184,7 +184,7 @@ class SecureRounds(Rounds):
         wanted = {member.name for member in request.members}
         unknown = wanted - {offer.site for offer in self.offers.values()}  # after a restart
         if unknown:
-            self._miss(number, f"Not there: {', '.join(sorted(unknown))}.")
+            self._miss(number, f"Not connected: {', '.join(sorted(unknown))}.")
         total = self._sum_of(request.members, request.bits)
         there = set(grid.get_node_ids())
         nodes = {n: o for n, o in self.offers.items() if o.site in wanted and n in there}

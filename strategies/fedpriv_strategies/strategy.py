@@ -110,7 +110,7 @@ class PrivateRounds(Strategy):
         ):
             if stated is not None:
                 fix = "Leave it out, or run the job with fedpriv-server."
-                raise ConfigError("is nothing that PrivateRounds does", key=key, fix=fix)
+                raise ConfigError("is not supported by PrivateRounds", key=key, fix=fix)
         self._recipe, self._pool = job_recipe(config), WorkerPool(1)
         with self._pool.borrow(self._recipe) as worker:
             update = update_of(config, public(worker.initial), worker.vector.shapes)
@@ -140,7 +140,7 @@ class PrivateRounds(Strategy):
                 fix="Give start() the arrays of this strategy: a site begins at no others.",
             )
         if not self.left:
-            raise RoundError(f"All {self._taken} rounds of the job were taken.")
+            raise RoundError(f"All {self._taken} rounds of the job are done.")
         rounds = self.rounds
         until = time.monotonic() + rounds.timeout
         while len(list(grid.get_node_ids())) < rounds.min_sites and time.monotonic() < until:

@@ -82,7 +82,7 @@ def test_answers_to_other_records_are_left_alone(
     for there in (out, source):
         there.chmod(0o600)
         before = there.read_bytes()
-        with pytest.raises(ConfigError, match="--out: line 1 is no answer to that line"):
+        with pytest.raises(ConfigError, match="--out: line 1 is not an answer to that line"):
             answer_file(writing, writing.write(2), source, there, field=None, batch_size=2)
         assert there.read_bytes() == before
 
@@ -92,7 +92,7 @@ def test_two_processes_do_not_write_one_file(
 ) -> None:
     out = tmp_path / "out.jsonl"
     out.touch(0o600)
-    with out.open("w") as held, pytest.raises(RunningError, match="another process writes"):
+    with out.open("w") as held, pytest.raises(RunningError, match="another process is writing"):
         fcntl.flock(held, fcntl.LOCK_EX)
         answer_file(writing, writing.write(2), source, out, field=None, batch_size=2)
 
@@ -100,8 +100,8 @@ def test_two_processes_do_not_write_one_file(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"text": "a"}\n{"text": \n', "--in: line 2 is no JSON object"),
-        ('["text"]\n', "--in: line 1 is no JSON object"),
+        ('{"text": "a"}\n{"text": \n', "--in: line 2 is not a JSON object"),
+        ('["text"]\n', "--in: line 1 is not a JSON object"),
         ('{"note": "a"}\n', r"text: line 1 has no text there\. Name the field with --field"),
     ],
 )
@@ -206,7 +206,7 @@ def test_the_newest_site_model_of_the_site_answers(
     assert capsys.readouterr().out == scrubbed["completion"] + "\n"
     with pytest.raises(ConfigError, match="expected --in and --out, or neither"):
         command("a", "--in", "b")
-    with pytest.raises(ConfigError, match="expected a text by the standard input"):
+    with pytest.raises(ConfigError, match="expected a text on the standard input"):
         command(" ")
 
 
@@ -270,7 +270,7 @@ def test_what_is_no_half_line_of_ours_is_left_alone(
     out = tmp_path / "out.jsonl"
     out.write_text(content)
     out.chmod(0o600)
-    with pytest.raises(ConfigError, match="--out: line 1 is no answer to that line"):
+    with pytest.raises(ConfigError, match="--out: line 1 is not an answer to that line"):
         answer_file(writing, writing.write(2), source, out, field=None, batch_size=2)
     assert out.read_text() == content
 
@@ -280,7 +280,7 @@ def test_a_file_of_answers_is_its_owners_alone_and_no_link(
 ) -> None:
     out = tmp_path / "out.jsonl"
     out.touch(0o644)
-    with pytest.raises(ConfigError, match="may be read by others"):
+    with pytest.raises(ConfigError, match="can be read by others"):
         answer_file(writing, writing.write(2), source, out, field=None, batch_size=2)
     out.unlink()
     out.symlink_to(tmp_path / "elsewhere")

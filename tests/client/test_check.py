@@ -28,7 +28,7 @@ from fedpriv_client.site_settings import SiteSettings
 from tests.client.tried import Tried
 
 Make = Callable[..., Any]
-SAME = "The job's model: taken to be the one that this site allows."
+SAME = "The job's model: assumed to be the one that this site allows."
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_it_says_what_the_site_will_say(
     assert (found.refusals, found.unchecked) == ([], [SAME])
     offer = answer(settings, proposal, pool)
     epsilon = upper(offer.epsilon)
-    price = f"ε = {epsilon} by itself, {epsilon} of 6 with all before. It would"
+    price = f"ε = {epsilon} by itself, {epsilon} of 6 with earlier jobs. It would"
     assert found.cost.startswith(
         f"4 steps at rate 0.5 with noise {offer.noise_multiplier:.3f}: {price}"
     )

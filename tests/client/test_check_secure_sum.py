@@ -77,9 +77,9 @@ def test_a_federation_file_is_checked_with_the_sites_own_roster(
     epsilon, alone = plan.epsilon(1e-3), epsilon_upper([plan.alone.event()], 1e-3)
     assert plan.steps == 4 and 5.9 < epsilon <= 6.0 < alone
     assert found.cost.startswith("4 steps at rate")
-    assert f"ε = {upper(epsilon)} by itself, {upper(epsilon)} of 20 with all before" in found.cost
+    assert f"ε = {upper(epsilon)} by itself, {upper(epsilon)} of 20 with earlier jobs" in found.cost
     assert "at most 1 of the sites" in found.cost
-    assert f"ε = {upper(alone)} by itself, {upper(alone)} of 90 with all before" in found.cost
+    assert f"ε = {upper(alone)} by itself, {upper(alone)} of 90 with earlier jobs" in found.cost
 
 
 def test_a_local_job_says_one_figure(settings: SiteSettings, federation: Make) -> None:

@@ -151,7 +151,7 @@ def test_a_reply_that_is_not_stored_is_not_sent(server: Any, connection: ServerC
     message = connection.receive()
     assert message is not None
     server.stores = False
-    with pytest.raises(NetworkError, match="did not take"):
+    with pytest.raises(NetworkError, match="did not accept"):
         connection.reply(Message(RecordDict(), reply_to=message))
     server.stores = True
     connection.reply(Message(RecordDict(), reply_to=message))

@@ -92,7 +92,7 @@ def test_a_refusal_of_what_nobody_proposed_says_so(place: Place) -> None:
     for known in ("notes", PROPOSAL.job_id):
         assert "was proposed so far" not in typed(place, "refuse", known).stdout
     said = typed(place, "refuse", "nots").stdout
-    assert "No job 'nots' was proposed so far. Proposed were " in said
+    assert "No job 'nots' was proposed so far. Jobs so far: " in said
     assert PROPOSAL.job_id in said
     assert "nots" in Orders.read(place.state).refused  # a job of that name may come
     assert "was proposed so far" not in typed(place, "refuse", "nots", "--undo").stdout

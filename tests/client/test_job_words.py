@@ -23,7 +23,7 @@ def words(place: Place) -> dict[str, str]:
 
 LOCAL = LocalSteps(count=3, optimizer=OptimizerSection(), denoise=DenoiseSection())
 KINDS: list[tuple[dict[str, Any], str, str]] = [
-    ({"method": "pe-sgd"}, "How", "in those of a synthetic set"),
+    ({"method": "pe-sgd"}, "How", "through those of a synthetic set"),
     ({"method": "of-their-own"}, "How", "Method of-their-own. Nothing counts for more"),
     ({"local": LOCAL}, "How long", "10 rounds of 3 private steps each: 30 steps in all"),
     ({"local": LOCAL}, "What leaves", "10 times, the move that the noisy steps of a round make"),

@@ -117,7 +117,7 @@ def test_a_job_is_found_by_its_id_or_its_name(tmp_path: Path) -> None:
 def test_of_several_proposals_the_one_is_named_by_its_digest(tmp_path: Path) -> None:
     place = Place(tmp_path)
     first, second = place.propose(), place.propose(seed=1)
-    with pytest.raises(ConfigError, match="may be one of several") as refused:
+    with pytest.raises(ConfigError, match="matches several proposals") as refused:
         place.jobs.find("notes")
     assert first.digest() in str(refused.value) and second.digest() in str(refused.value)
     assert place.jobs.find("notes", second.digest()).digest == second.digest()

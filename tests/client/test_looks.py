@@ -63,7 +63,7 @@ def setting(tmp_path: Path, model_folder: Make) -> HeldOut:
     ("limits", "words"),
     [
         ({"evaluation": False}, "is not allowed here"),
-        ({"held_out": None}, "holds out no records of a declared number"),
+        ({"held_out": None}, "declares no number of held-out records"),
     ],
 )
 def test_a_look_is_refused_unless_the_site_allows_it(

@@ -51,7 +51,7 @@ def test_people_are_told_public_facts(tmp_path: Path, webhook: Webhook) -> None:
     notifier(place, webhook.url)(job.proposal)
     wait_until(lambda: webhook.taken)
     [told] = webhook.taken
-    assert told["title"] == f"surgery: job {job.name} waits for a yes"
+    assert told["title"] == f"surgery: job {job.name} waits for approval"
     for words in ("Shorter discharge letters", "Dr Ada", "localhost:8443", "ssh to fed1"):
         assert words in told["message"]
     assert "12" not in told["message"].replace("1234", "").replace("12-31", "")  # no budget
@@ -104,7 +104,7 @@ def test_a_webhook_that_hangs_holds_up_nothing_and_is_said(
 
 
 def test_what_is_no_address_is_refused_and_not_shown(tmp_path: Path, caplog: Any) -> None:
-    with pytest.raises(ConfigError, match=r"notify\.urls\.1: is no address") as caught:
+    with pytest.raises(ConfigError, match=r"notify\.urls\.1: is not an address") as caught:
         notifier(Place(tmp_path), "json://localhost/", f"nothing://{SECRET}")
     assert SECRET not in str(caught.value) + caplog.text
 

@@ -65,7 +65,7 @@ def test_a_job_is_told_in_plain_words(tmp_path: Path) -> None:
     words = dict(described(job, 250))
     assert words["What it trains"].startswith("An adapter (LoRA) of rank 16 beside the base model")
     assert "30 rounds of 1 private step each: 30 steps in all" in words["How long"]
-    assert "5%, some 12 of 250" in words["How long"]
+    assert "5%, about 12 of 250" in words["How long"]
     assert "by this site" in words["How"]
     assert "30 times, one noisy sum" in words["What leaves"]
     assert "coordinator at localhost:8443" in words["Who proposed it"]

@@ -265,7 +265,7 @@ def test_more_parameters_than_the_site_allows_are_refused(setting: OwnSetting) -
 def test_a_personal_adapter_is_nothing_to_begin_with(setting: OwnSetting) -> None:
     setting.hand_over()
     made = personalise(setting.file, setting.config)
-    with pytest.raises(ConfigError, match="of the kind 'personal'"):
+    with pytest.raises(ConfigError, match="of kind 'personal'"):
         personalise(setting.file, setting.config, made.folder / "personal")
 
 
@@ -351,7 +351,10 @@ def test_while_the_client_runs_nothing_is_computed_beside_it(setting: OwnSetting
     """Its answers would take longer, and the records decide how long own training takes."""
     setting.hand_over()
     for command in (personalise, own_view):
-        with only_process(setting.state), pytest.raises(RunningError, match="the client runs"):
+        with (
+            only_process(setting.state),
+            pytest.raises(RunningError, match="the client is running"),
+        ):
             command(setting.file, setting.config)
     assert not work_folder(setting.state).exists()
 
@@ -376,7 +379,7 @@ def test_the_command_says_how_it_goes_and_where_it_is(setting: OwnSetting) -> No
     assert "rate 0.03, pass 1, all records" in lines
     shown = " ".join(lines)
     assert str(setting.state / "site-model" / "job-1") in shown
-    assert "The smallest set was kept" in shown
+    assert "The smallest set within" in shown
     assert "held-out records of clinic" in shown and "oining" in shown
     assert "not to leave this house" in shown
 
@@ -390,7 +393,7 @@ def test_records_that_can_not_judge_it_are_said_and_it_is_there(setting: OwnSett
     setting.change("held_out = 0.25", 'held_out = "further.jsonl"')
     answer = invoke(setting, "personalise")
     assert answer.exit_code == 0, answer.output
-    assert "It can't be evaluated: " in answer.output and "another data set's" in answer.output
+    assert "model can't be evaluated: " in answer.output and "another data set's" in answer.output
     assert load_site_model(setting.state / "site-model" / "job-1").names
 
 

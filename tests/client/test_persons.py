@@ -67,7 +67,7 @@ def test_who_is_not_on_the_list_approves_nothing(place: Place) -> None:
     for by, reason, words in (
         ("Carl", "ethics", "may not approve a job here"),
         (ADA, "", "--reason: is missing"),
-        (ADA, "because", "is no reason of the list"),
+        (ADA, "because", "is not a reason on the list"),
     ):
         with pytest.raises(ConfigError, match=words):
             say(settings, place, by, reason)

@@ -53,7 +53,9 @@ def test_a_signature_is_kept_where_an_authority_vouches_for_it(
 def test_a_site_may_want_a_statement_that_is_signed(setting: Setting) -> None:
     site = site_of(setting, statement=True)
     assert answer(site, setting.proposal) == {"refused": "statement", "kind": "StatementError"}
-    with pytest.raises(StatementError, match=r"signed by nobody \(allow\.statement\)"):
+    with pytest.raises(
+        StatementError, match=r"is not signed, and this site needs that \(allow\.statement\)"
+    ):
         site.consider(setting.change(statement=STATEMENT))
     assert list(kept_proposals(site.settings.state_dir)) == []
     site.close()

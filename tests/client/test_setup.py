@@ -70,7 +70,7 @@ def test_a_site_makes_its_key_first_and_the_rest_when_the_enrolment_is_there(
     sent = coordinator.parent / "pki" / "enrolments" / "clinic"
     for path in sent.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    assert "Has the coordinator read out the same" in typed(folder, "n").stdout
+    assert "Did the coordinator read out the same" in typed(folder, "n").stdout
     assert "#!" in (folder / "site.toml").read_text()
 
 

@@ -381,7 +381,7 @@ def test_a_proposal_of_short_windows_has_the_same_time(
     monkeypatch.setattr(own_records, "encode_population", slow)
     monkeypatch.setattr(own_records, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(own_records, "preparation", lambda settings: 4.9 * 1.25)
-    with pytest.raises(DataError, match=r"site\.preparation.*takes 6\.2 s"):
+    with pytest.raises(DataError, match=r"site\.preparation.*take 6\.2 s"):
         opened(setting, NOTES[1])
     monkeypatch.setattr(own_records, "preparation", lambda settings: 5.1 * 1.25)
     opened(setting, NOTES[1]).close()

@@ -104,7 +104,7 @@ def removed(made: Made) -> None:
 CASES: list[tuple[Callable[[Made], None], str]] = [
     (Made.spend, "has 2 rows: something was paid"),
     (restored, "went back in time"),
-    (claimed, "its people are claimed"),
+    (claimed, "its units are in the index"),
     (lost_index, "units.db: is missing"),
     (reported, "was written from it"),
     (newest_report, "was written from it"),
@@ -141,7 +141,7 @@ def test_it_is_for_a_day_and_a_clock_that_went_back_is_no_day(
             return datetime.now(UTC) + moved
 
     monkeypatch.setattr(undo_init, "datetime", Clock)
-    with pytest.raises(LedgerError, match="not within a day"):
+    with pytest.raises(LedgerError, match="not in the last day"):
         undo(made.file, made.name)
 
 

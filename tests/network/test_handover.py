@@ -36,11 +36,11 @@ def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_is_stopp
         assert (state / "adapters" / job / name).read_bytes() == (
             federation.out / "adapter" / name
         ).read_bytes()
-    assert "did not hear of the adapter" not in server.text
+    assert "did not get the adapter" not in server.text
 
     reports = [path.read_bytes() for path in states[0].rglob("budget.json")]
     beside = federation.run("fedpriv-client", "personalise", "--config", str(file), name="beside")
-    assert beside.wait() == 6 and "the client runs" in beside.text
+    assert beside.wait() == 6 and "the client is running" in beside.text
     clients[0].kill()
     made = federation.run("fedpriv-client", "personalise", "--config", str(file), name="own")
     assert made.wait() == 0, made.text
@@ -74,7 +74,7 @@ def test_a_site_that_is_not_there_at_the_end_is_waited_for_or_can_be_sent_the_fo
     clients[1].kill()
     federation.let_go(0)
     assert server.wait() == 0, server.text
-    assert "site-1 did not hear of the adapter: send them the folder" in server.text
+    assert "site-1 did not get the adapter: send them the folder" in server.text
     report = federation.out / "sites" / "site-1" / "budget.json"
     assert not report.exists()
     again = federation.server()

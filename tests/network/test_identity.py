@@ -90,7 +90,11 @@ def wants_others(federation: Federation, pki: Path) -> ServerTls:
         (wrong_name, "is for another name", "bad certificate"),
         (expired, "has expired", "certificate expired"),
         (not_yet, "is not valid yet", "bad certificate"),
-        (of_another_federation, "not of our enrolment's authority", "unknown ca"),
+        (
+            of_another_federation,
+            "not signed by the authority of this site",
+            "unknown ca",
+        ),
         (without_tls, "does not speak TLS", ""),
         (wants_others, "refuses this site's certificate", "verify"),
     ],
@@ -170,7 +174,7 @@ def test_a_revoked_site_is_turned_out_and_stays_out(
     federation.until_paid(1, 2)
     federation.provision("--revoke", "site-1")
     assert client.wait() == IDENTITY
-    assert "Site site-1 is turned out" in server.text
+    assert "Site site-1 is no longer admitted" in server.text
     again = federation.client(1)
     assert again.wait() == IDENTITY
     federation.let_go(0)
@@ -191,7 +195,7 @@ def test_a_site_gets_a_new_key_while_it_works(federation: Federation, expected: 
     federation.until_paid(1, 1)
     federation.provision("--renew", "site-1")
     assert client.wait() == IDENTITY
-    assert "Site site-1 is turned out" in server.text
+    assert "Site site-1 is no longer admitted" in server.text
     federation.client(1)
     federation.let_go(0)
     federation.finish(server)

@@ -66,7 +66,7 @@ def test_a_job_waits_is_approved_on_the_page_and_runs(
     federation.until_asks(1)
     wait_until(lambda: hook.taken)
     hook.close()
-    assert "waits for a yes" in hook.taken[0]["title"]
+    assert "waits for approval" in hook.taken[0]["title"]
     assert 'fedpriv_site_jobs{state="waits for approval"} 1.0' in of_site()
     assert "fedpriv_site_slots_paid_total 0.0" in of_site()
     wait_until(lambda: 'fedpriv_server_state{state="waiting"} 1.0' in of_server())

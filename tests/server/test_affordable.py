@@ -35,7 +35,9 @@ def test_a_job_that_too_few_can_pay_for_is_refused_with_the_figures(tmp_path: Pa
     check_affordable(config, [told("a"), told("b")])
     check_affordable(config, [told("a", **full), told("b")])  # one is enough
     check_affordable(config, [told("a", **full), told("c", **full)])  # b may have all of it
-    with pytest.raises(BudgetError, match=r"a has ε = 0.000 left of .*, b has ε = 0.000 left"):
+    with pytest.raises(
+        BudgetError, match=r"a has ε = 0.000 left and needs .*, b has ε = 0.000 left"
+    ):
         check_affordable(config, [told("a", **full), told("b", **full)])
     for rule, left in (("sum", 11.99), ("plan", 3.0), ("envelope", 3.0)):
         with pytest.raises(BudgetError, match="0 sites can pay"):

@@ -68,7 +68,7 @@ def test_a_federation_that_is_ready(file: Path) -> None:
     order = "federation,packages,device,clock,certificate,ca.key,sites,port,memory,model,privacy"
     assert list(found) == [*order.split(","), "evaluation", "disk"]
     assert all(row["ok"] for what, row in found.items() if what not in ("clock", "ca.key")), found
-    assert found["ca.key"]["ok"] is None and "in clear" in found["ca.key"]["found"]
+    assert found["ca.key"]["ok"] is None and "unencrypted" in found["ca.key"]["found"]
     key = file.parent / "pki" / "ca.key"
     write_key(key, load_key(key), passphrase=b"horse", replace=True)
     assert examined(file)[1]["ca.key"]["ok"] is True
@@ -147,7 +147,7 @@ def test_a_port_in_use_is_named_and_right_if_the_server_runs(file: Path) -> None
     assert code == 0, found
     assert found["port"]["ok"] is None
     assert "in use" in found["port"]["found"] and "ss -ltnp" in found["port"]["found"]
-    assert "If the coordinator itself is running, that is right." in found["port"]["found"]
+    assert "If the coordinator itself is running, this is fine." in found["port"]["found"]
     change(file, 'address = "', 'listen = "192.0.2.1:8443"\naddress = "')
     code, found = examined(file)
     assert (code, found["port"]["ok"]) == (2, False)

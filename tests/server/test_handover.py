@@ -79,7 +79,7 @@ def test_who_says_something_else_is_named_and_the_job_is_finished(
     apps = {2: answering(Received, []), 3: answering(answer, [])}
     with InlineGrid(apps, 1) as grid:
         assert handed(grid, public(VECTOR), "a", "b", released=("a", "b")) == ["b"]
-    assert f"b did not hear of the adapter: send them the folder {OUT}" in caplog.text
+    assert f"b did not get the adapter: send them the folder {OUT}" in caplog.text
 
 
 def test_raw_values_are_not_sent(caplog: pytest.LogCaptureFixture) -> None:

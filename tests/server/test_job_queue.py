@@ -119,7 +119,7 @@ def test_reordering_loses_nobody(
 def test_sites_of_no_consortium_are_refused_at_once(tmp_path: Path) -> None:
     with Queue.open(tmp_path) as queue:
         queue.admit({"a"})
-        with pytest.raises(ConfigError, match="sites: is not of this consortium") as refused:
+        with pytest.raises(ConfigError, match="sites: is not in this consortium") as refused:
             queue.submit(*job(tmp_path))
         assert "'b'" in str(refused.value) and queue.jobs() == []
 

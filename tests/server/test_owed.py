@@ -89,7 +89,7 @@ def test_a_report_that_nobody_thought_of_stops_no_server(
     sites: Any = Sites()
     sites.there = [2]
     Owed(run).settle(sites)
-    assert "Not all that is owed was fetched: InvalidOperation" in caplog.text
+    assert "Not all that is owed was settled: InvalidOperation" in caplog.text
 
 
 def test_an_adapter_that_is_gone_is_said(run: RunDirectory) -> None:

@@ -372,13 +372,13 @@ def test_orders_that_cannot_be_are_refused_and_nothing_is_done(federation: Make)
     second, _, _ = request(file, "a")
     before = tree(file.parent / "pki")
     cases: list[tuple[str, tuple[str | Path, ...]]] = [
-        ("--revoke: names no such site", ("--revoke", "nobody")),
-        ("--revoke: names no such site", ("--revoke", "b", "--revoke", "server")),
-        ("--renew: names no such site", ("--revoke", "b", "--renew", "nobody")),
-        ("--approve: names no such site", ("--revoke", "b", "--approve", stranger)),
+        ("--revoke: names an unknown site", ("--revoke", "nobody")),
+        ("--revoke: names an unknown site", ("--revoke", "b", "--revoke", "server")),
+        ("--renew: names an unknown site", ("--revoke", "b", "--renew", "nobody")),
+        ("--approve: names an unknown site", ("--revoke", "b", "--approve", stranger)),
         ("is a second request", ("--revoke", "b", "--approve", first, "--approve", second)),
-        ("is also to be let in", ("--revoke", "a", "--renew", "a")),
-        ("is also to be let in", ("--revoke", "a", "--approve", first)),
+        ("is also given to --renew or --approve", ("--revoke", "a", "--renew", "a")),
+        ("is also given to --renew or --approve", ("--revoke", "a", "--approve", first)),
     ]
     for words, arguments in cases:
         with pytest.raises((ConfigError, EnrolmentError), match=words):

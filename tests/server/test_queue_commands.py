@@ -67,7 +67,7 @@ def test_what_no_site_can_pay_for_is_said_before_it_is_queued(tmp_path: Path) ->
         folder = tmp_path / "state" / "runs" / "0001-notes" / "sites" / name
         folder.mkdir(parents=True)
         received.write(told(name, epsilon_allocated=12.0), folder / "budget.json")
-    with pytest.raises(BudgetError, match="0 sites can pay for this job, 1 are needed"):
+    with pytest.raises(BudgetError, match="0 sites can pay for this job, and 1 are needed"):
         typed(tmp_path, "submit", file)
     assert listed(tmp_path) == []
     assert typed(tmp_path, "submit", file, "--anyway") == "Job 1 is queued.\n"

@@ -43,6 +43,6 @@ def test_without_an_authority_nobody_signs(tmp_path: Path) -> None:
 
 
 def test_a_job_whose_statement_is_over_is_not_begun_but_goes_on(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"statement\.expires: is over"):
+    with pytest.raises(ConfigError, match=r"statement\.expires: has passed"):
         signature_of(OVER, run_of(tmp_path, "preparing"), None)
     assert signature_of(OVER, run_of(tmp_path, "running"), tls_of(tmp_path / "a")) is not None

@@ -105,7 +105,7 @@ def test_a_file_that_contradicts_itself_is_refused(path: Path) -> None:
     others = rows[0] | {"certificate": rows[1]["certificate"]}
     cases = {
         "holds site 'a' twice": [rows[0], rows[0]],
-        "the certificate of site 'a' is of 'b'": [others],
+        "the certificate of site 'a' is for 'b'": [others],
         "is not a certificate": [rows[0] | {"certificate": rows[0]["certificate"][:90]}],
         "sites.0.key_made": [rows[0] | {"key_made": "elsewhere"}],
         "sites.0.extra": [rows[0] | {"extra": 1}],

@@ -73,7 +73,7 @@ def test_labels_need_instructions(federation: Make, model_folder: Make, chatting
     instructed = ("kind=local", "model=chatty", "describe=a note")
     made = generator(file, *instructed, "label_prior={yes=1.0}", **classifying(file))
     assert {record["label"] for record in made.random(5, "s")} == {"yes"}
-    with pytest.raises(ConfigError, match="'maybe', which is no label"):
+    with pytest.raises(ConfigError, match="'maybe', which is not a label"):
         generator(file, *instructed, "label_prior={maybe=1.0}", **classifying(file))
 
 

@@ -206,7 +206,7 @@ def test_settings_that_can_not_work_are_named(
 
 
 def test_too_few_public_records_are_counted(federation: Make, tmp_path: Path, given: str) -> None:
-    with pytest.raises(ConfigError, match="has 9 records, and the set has 20"):
+    with pytest.raises(ConfigError, match="has 9 records, and the set needs 20"):
         run(federation(), tmp_path / "run", given, "synthetic.size=20")
 
 

@@ -488,7 +488,9 @@ def test_resuming_with_other_records_of_the_coordinator_is_refused(
     changed = other if said else file.with_name("held-out.jsonl")
     kept = changed.read_text()
     changed.write_text('{"note": "something else"}\n')
-    with pytest.raises(RunError, match=f"other records in .*{re.escape(key)}.*Put those back"):
+    with pytest.raises(
+        RunError, match=f"other records in .*{re.escape(key)}.*Put the old records back"
+    ):
         run(file, out, *said, resume=True)
     changed.write_text(kept)
     info = json.loads((out / "run.json").read_text())

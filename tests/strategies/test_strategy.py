@@ -89,7 +89,7 @@ def test_a_site_begins_at_no_other_arrays(file: Path, tmp_path: Path) -> None:
 def test_what_it_does_not_do_is_refused_by_name(file: Path, key: str) -> None:
     config = load_job(file)
     asking = config.model_copy(update={key.partition(".")[0]: _asked(config, key)})
-    with pytest.raises(ConfigError, match=f"{key}: is nothing that PrivateRounds does"):
+    with pytest.raises(ConfigError, match=f"{key}: is not supported by PrivateRounds"):
         PrivateRounds(asking)
 
 

@@ -108,7 +108,7 @@ class _Teller:
         self._thread.join(max(0.0, until - time.monotonic()))
         if self._thread.is_alive():
             self._given_up = True  # a run that goes on in this process tells the tool all again
-            log.warning("%s: is too slow, and is told no more of this run.", self._name)
+            log.warning("%s: is too slow, and gets no more figures of this run.", self._name)
 
     def _work(self) -> None:
         try:
@@ -120,7 +120,7 @@ class _Teller:
             tool.close(finished=told is True)
         except Exception as error:
             why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:LONGEST]}"
-            no_more = f"is told no more of this run, which goes on without it ({why})."
+            no_more = f"gets no more figures of this run, which goes on without it ({why})."
             log.warning("%s: %s", self._name, no_more)
 
 
