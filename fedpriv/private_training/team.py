@@ -147,7 +147,7 @@ class Team:
 
 
 class Shared:
-    """A site's half of a method, whose sums a team makes together. See `SiteMethod`.
+    """A site's half of a method, whose sums a team makes together. All else is the half's own.
 
     Args:
         own: the half of the process that leads.
@@ -156,11 +156,9 @@ class Shared:
 
     def __init__(self, own: SiteMethod, team: Team, made_of: SiteHalf) -> None:
         self._own, self._team, self._made_of = own, team, made_of
-        self.public_records = own.public_records
 
-    def held_bytes(self, trained: int) -> int:
-        """Return the method's own bytes."""
-        return self._own.held_bytes(trained)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Prepare every process, before anything is paid.
@@ -176,14 +174,6 @@ class Shared:
             except (OSError, EOFError):
                 self._team.lose(member)
         return size
-
-    def start(self, parameters: Vector) -> Vector:
-        """Return the method's own start."""
-        return self._own.start(parameters)
-
-    def at(self, parameters: Vector, moved: Vector) -> Vector:
-        """Return the method's own vector."""
-        return self._own.at(parameters, moved)
 
     def clipped_sum(
         self, worker: Worker, units: Units, parameters: Vector, clip_norm: float, numerics: Numerics
