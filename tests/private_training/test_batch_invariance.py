@@ -251,7 +251,7 @@ def test_where_memory_runs_out_fewer_are_tried_and_nothing_is_kept(
     with caplog.at_level(logging.WARNING):
         try_lengths(worker, 1, 1)
     said = [record.message for record in caplog.records]
-    assert said == ["OutOfMemoryError with several records at once; 2 instead."]
+    assert said == ["OutOfMemoryError with several records at once; at most 2 instead."]
     assert worker.microbatches["private"] == 2
     assert {most for most, _, _ in worker.invariant_sizes} == {2}
     assert len(list((tmp_path / "kept").iterdir())) == 1
