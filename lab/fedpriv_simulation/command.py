@@ -324,7 +324,7 @@ def _trust(sites: dict[str, dict[str, Any]]) -> str:
     """Say whom the two figures of a secure sum depend on."""
     most = min(site["max_colluding"] for site in sites.values() if "max_colluding" in site)
     return (
-        f"ε holds while at most {most} other sites work with the server against one: each site adds"
-        " a share of the noise. ε alone is what is left if all of them do. Whoever can't trust the"
-        ' others so far adds all of the noise by itself: privacy.trust = "local".'
+        f"ε holds while at most {most} other sites work with the server, because each site adds a"
+        " share of the noise. If all others do, only ε alone holds. Without such trust, let each"
+        ' site add all of its noise: privacy.trust = "local".'
     )

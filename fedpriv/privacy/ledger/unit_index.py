@@ -307,7 +307,7 @@ class UnitIndex:
             self.key_path,
             lambda: secrets.token_bytes(KEY_BYTES),
             name="key of the units",
-            leaked="Whoever has read it and has units.db can tell who is in this site's data.",
+            leaked="Anybody who has read it and has units.db can tell who is in this site's data.",
         )
         mark = _tag(key, _OF_THE_KEY)
         known = connection.execute("SELECT 1 FROM units WHERE tag = ?", (mark,)).fetchone()

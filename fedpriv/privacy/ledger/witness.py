@@ -34,7 +34,7 @@ from fedpriv.secret import load_or_create_secret, load_secret
 
 KEY, KEY_BYTES = "witness.key", 32  # beside the ledgers of a site, for all of them
 _NAME = "key of the witness"
-_LEAKED = "Whoever has read it can write a witness that forgets what was paid."
+_LEAKED = "Anybody who has read it can write a witness that forgets what was paid."
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
