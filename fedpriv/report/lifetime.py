@@ -85,8 +85,8 @@ def for_one(unit: str, delta: float, epsilons: Mapping[str, float]) -> str:
     whose = "a record is" if unit == "record" else f"somebody's records (one {unit}) are"
     right = ", and ".join(f"{right_at_most(e, delta)} {name}" for name, e in epsilons.items())
     return (
-        f"Somebody who has to guess whether {whose} in the data is right in at most {right}; a coin is"
-        " right in 50%."
+        f"A guess whether {whose} in the data is right in at most {right}; that of a coin is right"
+        " in 50%."
     )
 
 
