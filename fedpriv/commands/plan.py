@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,7 +142,7 @@ def plan(
 
 def _granted(job: JobConfig) -> float:
     """Return the ε that every site grants: the job's, or less."""
-    caps = {min(site.epsilon or math.inf, job.privacy.epsilon) for site in job.sites}
+    caps = {site.granted(job.privacy.epsilon) for site in job.sites}
     if len(caps) > 1:
         fix = "Plan for one of them, such as with --epsilon " + " or ".join(
             f"{e:g}" for e in sorted(caps)

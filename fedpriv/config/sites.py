@@ -75,6 +75,10 @@ class SiteSection(SiteRecords):
         None, description="File on another disk that records every ledger row."
     )
 
+    def granted(self, epsilon: float) -> float:
+        """Return what the site grants of a job's ε: all of it, or its own smaller ε."""
+        return epsilon if self.epsilon is None else min(self.epsilon, epsilon)
+
 
 class OutsideSection(SiteRecords):
     """A site that takes no part in a simulation, such as a hospital that comes later.

@@ -189,10 +189,11 @@ class PrivateTrainer(Trainer):
         best = self.args.load_best_model_at_end and self.state.best_model_checkpoint
         step = int(best.rpartition("-")[2]) if best else self.state.global_step
         if self.state.global_step < self.args.max_steps:
-            planned = self.private.epsilon_planned
             logger.warning(
                 "The model has %d of the %d steps of its plan. The claim is the plan's, ε = %.3f.",
-                *(self.state.global_step, self.args.max_steps, planned),
+                self.state.global_step,
+                self.args.max_steps,
+                self.private.epsilon_planned,
             )
         if said := worse(losses.get(0), losses.get(step)):  # 0: with eval_on_start
             logger.warning("%s", said)

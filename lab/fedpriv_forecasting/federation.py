@@ -201,7 +201,7 @@ def _granted(site: SiteSection, job: JobConfig) -> float:
         problem = f"is less than the job's {proposed:g}, and {why}"
         fix = "Make privacy.epsilon smaller, or leave the site out."
         raise ConfigError(problem, key=f"sites.{site.name}.epsilon", value=cap, fix=fix)
-    return proposed if cap is None else min(cap, proposed)
+    return site.granted(proposed)
 
 
 def changes(now: Federation) -> Iterator[tuple[str, Federation]]:

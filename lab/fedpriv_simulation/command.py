@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -203,7 +202,7 @@ def _stopped(out: Path, source: Path) -> str:
 
 def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
     privacy, job = config.privacy, config.job
-    most = max(min(privacy.epsilon, site.epsilon or math.inf) for site in config.sites)
+    most = max(site.granted(privacy.epsilon) for site in config.sites)
     steps = "" if job.sync == 1 else f"{job.sync} steps of "
     lines = (
         f"{len(config.sites)} sites, {job.rounds} rounds of {steps}{job.method}, at most"
