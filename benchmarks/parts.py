@@ -1,13 +1,13 @@
 """Measure what a private step takes: its parts, strict numerics, PE-SGD, and the drawing of noise.
 
     python benchmarks/parts.py --json parts.json
-    python benchmarks/parts.py --only parts     # or strict, groups, pe-sgd, noise
+    python benchmarks/parts.py --only parts     # or strict, normalise, pe-sgd, noise
 
 **parts**: a decoder of 6 layers, 384 wide, with LoRA of rank 8 on query and value. A site has 8,000
 made-up records of 128 tokens, of which 16 are in a step. Each part is the function that a site or a
 server calls in a round. The ledger and the checkpoint are on the disk of ``--folder``, with their
 fsyncs. **strict**: a step over 16 of the embedded federation's notes, default and strict.
-**groups**: the same step, and one clipped in groups for a controller, with and without bits.
+**normalise**: the same step, clipped whole and with `privacy.normalise`.
 **pe-sgd**: a step over 80 records by DP-LoRA, and by PE-SGD in the gradients of 200 others, which
 are computed in every step. Its arithmetic floor is 280 gradients to 80. **noise**: values a second
 as a release draws them, beside numpy's, which can't be relied on for privacy.
@@ -32,14 +32,12 @@ from rich.console import Console
 from rich.table import Table
 from small_llama import save_small_llama
 
-from fedpriv.config.groups import Decision, Grouping, GroupTerms
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.data.encode import Example
 from fedpriv.data.population import encode_population, read_labelled
 from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.environment import set_environment
-from fedpriv.gradients.groups import Groups
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site_half import PeSgd
@@ -150,29 +148,17 @@ def strict_cases(folder: Path) -> Cases:
     }
 
 
-def group_cases(folder: Path) -> Cases:
-    """Compare a clipped sum over the same notes, whole and in groups: adapters, every matrix."""
+def normalise_cases(folder: Path) -> Cases:
+    """Compare a clipped sum over the same notes, clipped whole and normalised by adapters."""
     config = load_job(HOSPITALS)
     worker = make_worker(job_recipe(config))
     units, clip_norm = notes(worker, folder), config.privacy.clip_norm
-    values, vector = worker.vector.read(), worker.vector
+    values = worker.vector.read()
 
     def case(method: DpLora) -> Callable[[], Any]:
         return lambda: method.clipped_sum(worker, units, values, clip_norm)
 
-    cases: Cases = {"one clip norm": case(DpLora())}
-    kinds: tuple[tuple[Grouping, float], ...] = (
-        ("adapters", 0),
-        ("adapters", 0.05),
-        ("matrices", 0),
-    )
-    for by, bits in kinds:
-        count = len(Groups.of(vector.names, vector.shapes, by))
-        decision = Decision(clip_norms=(clip_norm,) * count, weights=(1 / count,) * count)
-        terms = GroupTerms(by=by, count=count, bits=bits)
-        name = f"{count} {by}" + (", with bits" if bits else "")
-        cases[name] = case(DpLora(terms, decision))
-    return cases
+    return {"clipped whole": case(DpLora()), "normalised": case(DpLora(normalise=True))}
 
 
 def pe_sgd_cases(batch: int, size: int) -> Cases:
@@ -219,7 +205,7 @@ def rows_of(group: str, cases: Cases, turns: list[Seconds]) -> list[dict[str, An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["parts", "strict", "groups", "pe-sgd", "noise"])
+    parser.add_argument("--only", choices=["parts", "strict", "normalise", "pe-sgd", "noise"])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--quick", action="store_true")
@@ -233,7 +219,7 @@ def main() -> None:
         groups: dict[str, Callable[[], Cases]] = {
             "parts": lambda: make_parts(small_worker(folder / "model"), make_units(folder), folder),
             "strict": lambda: strict_cases(folder),
-            "groups": lambda: group_cases(folder),
+            "normalise": lambda: normalise_cases(folder),
             "pe-sgd": lambda: pe_sgd_cases(*((8, 20) if quick else (PE_BATCH, PE_SET))),
             "noise": lambda: noise_cases(10**5 if quick else VALUES),
         }

@@ -1,4 +1,4 @@
-"""RLDP's experiment: what is a controller of the noise worth, and what leaks?
+"""RLDP's experiment: what are normalised gradients worth over 2,000 steps, and what leaks?
 
     python benchmarks/rldp.py DATA --plan
     python benchmarks/rldp.py DATA --out rldp --epsilon 2
@@ -13,10 +13,11 @@ it was stopped.
 Rows, in the order in which `--rows` may cut them, begin with `fixed-C` at four clip norms. `unpaid`
 is fixed at C = 0.1 with noise of σ/√K, but no less than a site allows. The published code adds this
 noise to K groups that are each clipped by themselves. The row is at the ε that this really costs.
-Then come `normalise` and `quantile`; `lora` without privacy, which the attacks have to catch; and
-`base`. `fedpriv compare` chooses each row's learning rate, on one half of the tuning narratives and
-a seed that is not reported. Version 0.2.0 also had the paper's soft actor-critic. Its `sac` decided
-every 16 steps about clip norms and weights, rewarded by 64 narratives of the coordinator's own.
+Then come `normalise`; `lora` without privacy, which the attacks have to catch; and `base`. `fedpriv
+compare` chooses each row's learning rate, on one half of the tuning narratives and a seed that is
+not reported. Earlier versions also had adaptive clip norms (`quantile`), and the paper's soft
+actor-critic. Its `sac` decided every 16 steps about clip norms and weights, rewarded by 64
+narratives of the coordinator's own.
 
 Attacks on each trained adapter:
     membership  area under the ROC curve, by how far the loss fell from the base model's, of
@@ -88,8 +89,7 @@ ROWS = {  # names by which `fedpriv compare` calls them
     "fixed-0.3": "dp-lora:privacy.clip_norm=0.3",
     "fixed-1": "dp-lora:privacy.clip_norm=1.0",
     "unpaid": "dp-lora:privacy.clip_norm=0.1:privacy.epsilon={unpaid:.4g}",
-    "normalise": "dp-lora:controller.name=normalise",
-    "quantile": "dp-lora:controller.name=quantile",
+    "normalise": "dp-lora:privacy.normalise=adapters",
 }
 WITHOUT = {"lora": "lora", "base": "base"}
 ALL = {**ROWS, **WITHOUT}

@@ -60,7 +60,7 @@ Limit = Literal[
     "methods", "columns", "labels", "model-digest", "begin-digest", "max-length", "max-r",
     "targets", "max-trainable", "numerics", "unit", "max-rate", "max-steps", "min-noise",
     "min-noise-alone", "per-job", "per-job-alone", "epsilon-alone", "max-synthetic", "max-basis",
-    "evaluation", "held-out", "controller", "roster", "max-colluding",
+    "evaluation", "held-out", "roster", "max-colluding",
 ]  # fmt: skip
 LIMITS = frozenset(get_args(Limit))
 LONGEST_VALUE = 500  # characters of a value in a message

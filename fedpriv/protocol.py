@@ -36,7 +36,6 @@ from pydantic import (
     model_validator,
 )
 
-from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.config.looks import MAX_RANGE, LooksSection
 from fedpriv.config.statement import StatementSection
 from fedpriv.errors import LIMITS, FedprivError, LimitError, ProtocolError, StepFailedError
@@ -150,7 +149,7 @@ class Proposal(Body):
         public_records: the size of the synthetic set that sites must hold; 0 without one.
         evaluation: looks at held-out records; None without any.
         shared: the shared noise; None if each site adds all of its noise itself.
-        groups: the groups whose clip norms a controller moves; None without a controller.
+        groups: always None; version 0.2.0 sends it.
         statement: the job's purpose and who answers for it; older coordinators state none.
     """
 
@@ -171,7 +170,7 @@ class Proposal(Body):
     public_records: int = Field(0, ge=0, le=MAX_PUBLIC_RECORDS)
     evaluation: LooksSection | None = None
     shared: SharedNoise | None = None
-    groups: GroupTerms | None = None
+    groups: None = None
     begin_digest: Digest | None = None
     statement: StatementSection | None = None
 
@@ -197,13 +196,9 @@ class Proposal(Body):
             raise ValueError(f"steps: expected rounds of {each}, got {training}")
         if self.evaluation is not None and self.evaluation.looks > self.rounds:
             raise ValueError(f"evaluation.looks: expected at most {self.rounds}, one a round")
-        for part, is_there, others in (
-            ("a secure sum", self.shared is not None, ("local", "evaluation", "wire")),
-            ("a controller", self.groups is not None, ("local",)),
-        ):
-            for name in others:
-                if is_there and getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name}: is not for a job with {part}")
+        for name in ("local", "evaluation", "wire") if self.shared is not None else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: is not for a job with a secure sum")
         return self
 
     @property
@@ -236,8 +231,7 @@ class Proposal(Body):
         fields = self.model_dump(mode="json")
         if self.model.quantize is None:
             del fields["model"]["quantize"]
-        if self.groups is None:
-            del fields["groups"]
+        del fields["groups"]
         if self.begin_digest is None:
             del fields["begin_digest"], fields["model"]["begin"], fields["model"]["begin_as"]
         return sha256(canonical_json(fields))
@@ -333,7 +327,7 @@ class StepRequest(Body):
         set_digest: the digest of the job's synthetic set, if it has one; the change from the
             site's set to it comes beside the vector, as a text.
         centres: if given, the request is a look; None to train.
-        decision: the controller's decision, in a job with one; None in a look.
+        decision: always None; version 0.2.0 sends it.
         witness_rows, witness_head: the ledger's head that the server saw last, if any.
     """
 
@@ -341,7 +335,7 @@ class StepRequest(Body):
     slot: int = Field(ge=0)
     set_digest: Digest | None = None
     centres: Centres | None = None
-    decision: Decision | None = None
+    decision: None = None
     witness_rows: int = Field(0, ge=0)
     witness_head: Hash = "0" * 64
 
@@ -356,8 +350,6 @@ class StepRequest(Body):
             digest.update(f"{self.set_digest}\n".encode())
         if self.centres is not None:
             digest.update(f"{self.centres.loss!r} {self.centres.accuracy!r}\n".encode())
-        if self.decision is not None:
-            digest.update(canonical_json(self.decision.model_dump(mode="json")) + b"\n")
         digest.update(np.ascontiguousarray(vector, dtype="<f4").tobytes())
         return "sha256:" + digest.hexdigest()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 
-from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import PausedError
 from fedpriv.models.config import LoraSection, ModelSection
@@ -80,8 +79,9 @@ MESSAGES: dict[str, Body | Section] = {
     "proposal": PROPOSAL,
     "proposal of local steps": PROPOSAL.model_copy(update={"local": LOCAL}),
     "proposal of a secure sum": PROPOSAL.model_copy(update={"shared": SHARED, "steps": 32}),
-    "proposal of looks and groups": PROPOSAL.model_copy(
-        update={"evaluation": LooksSection(looks=1), "groups": GroupTerms(by="layers", count=8)}
+    "proposal of looks": PROPOSAL.model_copy(update={"evaluation": LooksSection(looks=1)}),
+    "proposal that normalises": PROPOSAL.model_copy(
+        update={"privacy": PRIVACY.model_copy(update={"normalise": "adapters"})}
     ),
     "offer": Offer(
         site="north",
@@ -96,9 +96,6 @@ MESSAGES: dict[str, Body | Section] = {
     ),
     "refusal": Refusal.of(PausedError("paused")),
     "step request": StepRequest(job_id="n-1", slot=3),
-    "step request of a controller": StepRequest(
-        job_id="n-1", slot=3, decision=Decision(clip_norms=(0.5, 1.0), weights=(0.5, 0.5))
-    ),
     "step request of a look": StepRequest(
         job_id="n-1", slot=3, set_digest=A, centres=Centres(loss=2.5, accuracy=0.5)
     ),

@@ -8,14 +8,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from fedpriv.config.groups import GroupTerms
 from fedpriv.config.load import load_job
 from fedpriv.doctor import memory
 from fedpriv.doctor.finding import Finding, look
 from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
-from fedpriv.gradients.groups import Groups
 from fedpriv.methods.proposal import propose
-from fedpriv.models.vector import TrainableVector
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.ledger import Plan
 from fedpriv.privacy.ledger.life import life_with
@@ -50,19 +47,7 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
         fix = f"Compare a roster with the other sites, and name it {where}."
         trust = config.privacy.trust
         raise ConfigError(problem, file=path, key="privacy.trust", value=trust, fix=fix)
-    name, section, groups = config.job.name, config.controller, None
-    if section is not None:  # only a model tells their number: 1 stands for it
-        groups = GroupTerms(by=section.groups, count=1)
-    return propose(config, job_id=name, base=digest, vector=_ANY, roster=roster, groups=groups)
-
-
-def _of_model(proposal: Proposal, vector: TrainableVector) -> Proposal:
-    """Fill in what the proposal of a federation file can have only from the model loaded here."""
-    found: dict[str, object] = {"vector_digest": vector.digest}
-    if proposal.groups is not None:
-        count = len(Groups.of(vector.names, vector.shapes, proposal.groups.by))
-        found["groups"] = proposal.groups.model_copy(update={"count": count})
-    return proposal.model_copy(update=found)
+    return propose(config, job_id=config.job.name, base=digest, vector=_ANY, roster=roster)
 
 
 def check_proposal(
@@ -112,7 +97,8 @@ def check_proposal(
         pool = None
     else:
         with _noting(refusals), pool.borrow(recipe_of(proposal, settings)) as worker:
-            check_model(worker, _of_model(proposal, worker.vector), plan, limits, terms)
+            known = proposal.model_copy(update={"vector_digest": worker.vector.digest})
+            check_model(worker, known, plan, limits, terms)
     yield from (Finding("job", False, refusal, 4) for refusal in refusals)
     yield from (Finding("job", None, text) for text in unchecked)
     if plan is None or refusals:

@@ -99,6 +99,8 @@ def _records(proposal: Proposal) -> str:
 
 def _method(proposal: Proposal, plan: Plan) -> str:
     known = METHODS.get(proposal.method)
+    if known and proposal.privacy.normalise is not None:
+        known = known.replace("each clipped", "each adapter's part of a fixed length")
     how = f"Method {proposal.method}" + (f": {known}." if known else ".")
     noise = (
         f" Nothing counts for more than C = {plan.clip_norm:g}, and noise of"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fedpriv.errors import FedprivError, Limit, LimitError, StatementError
 from fedpriv.models.config import HEADS
@@ -55,8 +55,6 @@ class Limits:
         statement: whether a job has to say what it is for, and be signed.
         evaluation: whether a job may look at held-out records.
         held_out: the declared number of units that are held out; None without one.
-        controller: what a controller may change: nothing (``none``), or how noise is divided among
-            groups (``fixed-noise``).
         roster: the sites with which this one may form a secure sum; None if it may with nobody.
         max_colluding_at_least: how many of them, at least, a job has to count as dishonest.
     """
@@ -82,7 +80,6 @@ class Limits:
     statement: bool = False
     evaluation: bool = False
     held_out: int | None = None
-    controller: Literal["none", "fixed-noise"] = "fixed-noise"
     roster: Roster | None = None
     max_colluding_at_least: int = 0
 
@@ -129,9 +126,6 @@ class Limits:
                 text = f"would draw {drawn:,.0f} units, and {MAX_DRAWN:,} are the most that default"
                 fix = 'numerics can add up. Use privacy.numerics = "strict", or a lower rate.'
                 yield LimitError(f"evaluation.sites: a look {text} {fix}", "held-out")
-        if proposal.groups is not None and self.controller == "none":
-            text = "controller: is not allowed here (allow.controller)."
-            yield LimitError(text, "controller")
         if proposal.shared is not None:
             yield from self._sharing_refusals(proposal.shared, terms)
 

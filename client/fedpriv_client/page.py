@@ -130,7 +130,6 @@ def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]
     yield "Tokens of an example", f"at most {allow.max_length:,}"
     yield "Trained values", f"at most {allow.max_trainable:,}, of rank {allow.max_r} at most"
     yield "Looks at held-out records", "allowed" if allow.evaluation else "not allowed"
-    yield "A controller of the noise", allow.controller
     roster = settings.limits.roster
     if roster is None:
         yield "Secure sums", "none: this site's file names no roster"

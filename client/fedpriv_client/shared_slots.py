@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpriv.config.groups import Decision
 from fedpriv.errors import ConfigError, ShareLostError, StepFailedError
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots
@@ -40,14 +39,12 @@ class ReadySlot:
 
     Attributes:
         vector: the request's vector, public.
-        decision: the request's decision; None in a job without a controller.
         key: a key for this slot alone; its private half must not leave.
         member: what this site says about itself, signed.
     """
 
     slot_id: SlotId
     vector: Vector
-    decision: Decision | None
     key: Ephemeral
     member: Member
 
@@ -112,7 +109,7 @@ class SharedSlots:
                 check_vector(vector, worker.vector.size)
             key = Ephemeral()
             member = sign_member(self._signing_key, slot_id, self._name, key)
-            self._slot = ReadySlot(slot_id, vector, request.decision, key, member)
+            self._slot = ReadySlot(slot_id, vector, key, member)
         return Ready(slot=request.slot, member=self._slot.member)
 
     def share(self, job: SiteJob | None, request: SetRequest) -> MaskedShare:
@@ -161,7 +158,7 @@ class SharedSlots:
         asked = self._ledger.ask(job.plan, range(slot, slot + 1), ready.slot_id.request)
         assert isinstance(asked, OpenSlots)  # a stored share was returned before
         with self._pool.borrow(job.recipe, job.check) as worker:
-            method = job.half_for(ready.decision).at(worker)
+            method = job.half.at(worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
             terms, rate = self._ledger.terms, job.plan.sample_rate
             timed = at_ticks(method, worker, job, vector, terms.declared_size, rate, terms)

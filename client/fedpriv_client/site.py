@@ -329,7 +329,6 @@ class Site:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
         self._check_consent(job)
         slots = job.slots_of(request)
-        job.check_decision(request)
         ledger.check_witness(request.witness)
         csprng = partial(self._csprng, request.job_id)
         require_secret(csprng(request.slot), ledger.terms.private)

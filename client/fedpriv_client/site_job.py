@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedpriv.config.groups import Decision
 from fedpriv.data.population import Population
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ProtocolError, SlotError
-from fedpriv.gradients.groups import Groups
 from fedpriv.methods.registry import find_method
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector, Vector
@@ -94,36 +92,12 @@ class SiteJob:
             )
         return slots
 
-    def check_decision(self, request: StepRequest) -> None:
-        """Check what a controller decided for a slot, before it is paid for.
-
-        However noise is divided among groups, a step costs what its noise multiplier says. So of
-        clip norms and weights there is nothing to allow or refuse except their form (`Decision`).
-
-        Raises:
-            ProtocolError: there is a decision in a job without a controller, or for a look; there
-                is none in a job with one; or it has another number of groups.
-        """
-        groups, decision = self.proposal.groups, request.decision
-        wanted = groups is not None and request.centres is None
-        if (decision is not None) != wanted:
-            raise ProtocolError("decision: the request and the job disagree about a controller.")
-        if groups is None or decision is None:
-            return
-        if len(decision.clip_norms) != groups.count:
-            got = len(decision.clip_norms)
-            raise ProtocolError(f"decision: expected {groups.count} groups, got {got}.")
-
-    def half_for(self, decision: Decision | None) -> SiteHalf:
-        """Return the maker of the site's half for one request."""
-        return replace(self.half, decision=decision)
-
     def method_of(self, request: StepRequest, worker: Worker) -> Any:
         """Return what computes a request's sums: the method with its team, or a look by itself."""
         ranges = self.proposal.evaluation
         if request.centres is not None and ranges is not None:
             return load_part("allow.evaluation").Distances(ranges, request.centres)
-        return self.half_for(request.decision).at(worker)
+        return self.half.at(worker)
 
     def check_local(self, method: SiteMethod, vector: Vector, size: int) -> None:
         """Check that local steps can move by the releases of steps, before they are paid for.
@@ -188,20 +162,13 @@ def check_model(
     What can fail because devices are missing is tried here, too.
 
     Raises:
-        ProtocolError: it is not the proposed model, or trains what is not allowed; or the job
-            counts other groups than the model has.
+        ProtocolError: it is not the proposed model, or trains what is not allowed.
         AccountingError: the plan's noise can't be drawn, see `PlanExecution`; or dividing it among
             sites would cost more of δ, under one of the claims, than is negligible.
         ConfigError: there are fewer devices than the site's file says.
     """
     vector, size = worker.vector, worker.vector.size
     check_loaded(worker.base, vector, proposal, limits)
-    if proposal.groups is not None:
-        by, count = proposal.groups.by, proposal.groups.count
-        found = len(Groups.of(vector.names, vector.shapes, by))
-        if found != count:
-            raise ProtocolError(f"groups: the model has {found} {by}, the job counts {count}.")
-        size += proposal.groups.extra
     half = half_of(proposal)
     limits.check_held(proposal.public_records, half.make().held_bytes(vector.size))
     PlanExecution(plan, size)

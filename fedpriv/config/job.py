@@ -36,7 +36,6 @@ from fedpriv.config.sites import (
 from fedpriv.config.statement import StatementSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.config.trust import check_trust, usual_max_colluding
-from fedpriv.controllers.config import ControllerSection
 from fedpriv.data.config import DataSection
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
@@ -62,7 +61,6 @@ class JobConfig(Section):
     optimizer: OptimizerSection = OptimizerSection()
     server_optimizer: ServerOptimizerSection | None = None
     denoise: DenoiseSection = DenoiseSection()
-    controller: ControllerSection | None = None
     synthetic: SyntheticSection | None = None
     method: dict[str, JsonValue] = Field(
         {}, description="Settings of a method from another package, which checks them."
@@ -119,9 +117,9 @@ class JobConfig(Section):
     @classmethod
     def _of_older_runs(cls, value: Any) -> Any:
         """Drop keys that no longer exist, if an older run's record has them without a value."""
-        match value:
-            case {"gate": None, **others}:
-                value = others
+        for key in ("gate", "controller"):
+            if isinstance(value, dict) and value.get(key, value) is None:
+                value = {name: kept for name, kept in value.items() if name != key}
         match value:
             case {"synthetic": {"generator": {"answers": None, **kept}, **made_up}, **others}:
                 return {**others, "synthetic": {**made_up, "generator": kept}}
@@ -136,8 +134,6 @@ class JobConfig(Section):
         check_steps(job, self.slots, looks)
         check_movers(job.sync, denoise, self.server_optimizer)
         check_looks(self.sites, looks, rounds=job.rounds, network=network, delta=privacy.delta)
-        if self.controller is not None:
-            self.controller.check_beside(sync=job.sync, denoise=denoise.where)
         check_engine(job, self.compute)
         if network and self.server is None:
             raise ValueError("server: is missing; engine 'network' needs its address")

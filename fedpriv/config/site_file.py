@@ -251,11 +251,6 @@ class AllowSection(Section):
         description="Jobs may measure their model on the held-out records, through noise and"
         " paid from the same budget.",
     )
-    controller: Literal["none", "fixed-noise"] = Field(
-        "fixed-noise",
-        description="A controller may move clip norms and divide a step's noise among groups, at"
-        " no extra cost (fixed-noise).",
-    )
     max_colluding_at_least: int = Field(
         1,
         ge=0,

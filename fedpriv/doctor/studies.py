@@ -18,9 +18,9 @@ PE_SGD = (
     " Elsewhere dp-lora, or training on the public set alone, had the lower loss"
     " (docs/results/pe-sgd.md)."
 )
-CONTROLLER = (
-    "controller: in short jobs none was clearly better than a small, constant clip norm; over"
-    " 2,000 steps normalise was (docs/results/controllers.md). Compare both on public records."
+NORMALISE = (
+    "privacy.normalise: it gained over 2,000 steps; in jobs of some 40 a small clip norm was as"
+    " good (docs/results/controllers.md). Compare both on public records."
 )
 
 
@@ -30,5 +30,5 @@ def advice(job: JobConfig) -> Iterator[str]:
         yield DENOISING
     if job.job.method == "pe-sgd":
         yield PE_SGD
-    if job.controller is not None:
-        yield CONTROLLER
+    if job.privacy.normalise is not None:
+        yield NORMALISE

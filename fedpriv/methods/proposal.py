@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method
 from fedpriv.plugins import SERVER_HALVES, load
 from fedpriv.privacy.accounting.calibration import calibrate_noise
+from fedpriv.private_training.method import normalises
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import LocalSteps, Proposal, SharedNoise
 from fedpriv.secure_sum.roster import Roster
@@ -28,6 +28,11 @@ def method_settings(config: JobConfig) -> tuple[Mapping[str, Any], int]:
         ConfigError: no such method is installed, or it can't be used with the file's settings.
     """
     method, name, made_up = find_method(config.job.method), config.job.method, config.synthetic
+    if config.privacy.normalise is not None and not normalises(method):
+        problem = f"is not for method {name!r}, which releases no gradient of adapters"
+        raise ConfigError(
+            problem, key="privacy.normalise", value=config.privacy.normalise, fix="Leave it out."
+        )
     if made_up is None and method.needs_set:
         fix = f"Method {name!r} needs such a set."
         raise ConfigError("is missing", key="synthetic", fix=fix)
@@ -49,13 +54,11 @@ def propose(
     vector: str,
     begin: str | None = None,
     roster: Roster | None = None,
-    groups: GroupTerms | None = None,
 ) -> Proposal:
     """Propose a job to sites, for a base, an adapter and a trainable vector of these digests.
 
     Args:
         roster: the roster of the sites that are added up together, in a job with a secure sum.
-        groups: the groups of trained parameters, in a job with a controller.
 
     Raises:
         ConfigError: no such method is installed, or it can't be used with the file's settings.
@@ -86,7 +89,6 @@ def propose(
         public_records=public_records,
         evaluation=config.evaluation.sites,
         shared=None if roster is None else shared_noise(config, roster),
-        groups=groups,
         statement=statement,
     )
 

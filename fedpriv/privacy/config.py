@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from fedpriv.section import Section
 class PrivacySection(Section):
     """The privacy that the server proposes; the site's own file says what the site grants."""
 
+    later: ClassVar[tuple[str, ...]] = ("normalise",)
     epsilon: float = Field(
         8.0,
         gt=0,
@@ -31,6 +32,12 @@ class PrivacySection(Section):
         ge=usual.MIN_CLIP,
         le=usual.MAX_CLIP,
         description="Largest L2 norm of what one unit adds to a step.",
+    )
+    normalise: Literal["adapters"] | None = Field(
+        None,
+        description="Gives each adapter's part of a unit's vector a fixed length, in place of"
+        " clipping the whole"
+        " ([methods](../explanation/methods.md#normalised-gradients-privacynormalise)).",
     )
     unit: Unit = usual.UNIT
     max_records_per_unit: RecordsPerUnit = usual.MAX_RECORDS_PER_UNIT

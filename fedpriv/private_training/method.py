@@ -8,9 +8,8 @@ bring one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
-from fedpriv.config.groups import Decision
 from fedpriv.data.encode import Example
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
@@ -72,24 +71,13 @@ class SiteMethod(UnitSum, Protocol):
         """Return the trained vector that a moved start stands for."""
 
 
-class GroupedMethod(SiteMethod, Protocol):
-    """A site's half that a controller may steer: what it releases has groups of parameters."""
-
-    def in_groups(self, decision: Decision) -> SiteMethod:
-        """Return the half for one request, whose decision divides the noise among groups.
-
-        Raises:
-            ProtocolError: the job has no groups.
-        """
-
-
 class Method(Protocol):
     """A method, as its package names it. It holds nothing, so that it can be sent to a process.
 
     Its half at the server has an entry point of its own, in ``fedpriv.server_halves``: a site loads
     none of it.
 
-    A method whose site half is a `GroupedMethod` has an attribute `has_groups` that is true.
+    A method that follows `privacy.normalise` has an attribute `normalises` that is true.
     """
 
     @property
@@ -113,29 +101,21 @@ class SiteHalf:
 
     Attributes:
         records: the public records that the half holds.
-        decision: a controller's decision, for one request; None before there is one.
     """
 
     method: Method
     proposal: Proposal
     records: Records = ()
-    decision: Decision | None = None
 
     def make(self) -> SiteMethod:
         """Make the half.
 
         Raises:
-            ProtocolError: see `Method.at_site`; or the method has no groups, or none like these.
+            ProtocolError: see `Method.at_site`; or the method does not know `privacy.normalise`.
         """
-        made = self.method.at_site(self.proposal, self.records)
-        if self.proposal.groups is None:
-            return made
-        if not has_groups(self.method):
-            raise ProtocolError(f"groups: {self.proposal.method} has none to decide about.")
-        if self.proposal.groups.together:
-            raise ProtocolError("groups.together: each group is clipped by itself here.")
-        grouped = cast(GroupedMethod, made)
-        return made if self.decision is None else grouped.in_groups(self.decision)
+        if self.proposal.privacy.normalise is not None and not normalises(self.method):
+            raise ProtocolError(f"privacy.normalise: is not for method {self.proposal.method}.")
+        return self.method.at_site(self.proposal, self.records)
 
     def at(self, worker: Worker) -> SiteMethod:
         """Make the half as a worker computes it: with the processes that share its steps, if any.
@@ -149,6 +129,6 @@ class SiteHalf:
         return shared
 
 
-def has_groups(method: Method) -> bool:
-    """Tell whether a controller may steer the method."""
-    return bool(getattr(method, "has_groups", False))
+def normalises(method: Method) -> bool:
+    """Tell whether the method follows `privacy.normalise`."""
+    return bool(getattr(method, "normalises", False))

@@ -5,27 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
-from fedpriv.report.charts import thin
 from fedpriv.report.rundir import Round
-
-SHOWN = 8  # about how many rounds of a controller are shown
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A controller's decision for a round.
-
-    Attributes:
-        least, middle, most: least, median and largest of the groups' clip norms, each divided by
-            its first value.
-    """
-
-    round: int
-    least: float
-    middle: float
-    most: float
 
 
 @dataclass(frozen=True)
@@ -33,38 +14,21 @@ class Choices:
     """The choices of a whole job; empty or None if there was nothing to choose.
 
     Attributes:
-        groups: the groups of parameters among which a controller divides the noise.
-        decisions: the decisions of some rounds, the first and the last among them.
         denoised: share of matrices in which a signal was found, and the share expected by chance.
         evolved: how many synthetic records are new, the mean entropy of the selections, and the
             share of the time that they took.
     """
 
-    groups: int
-    decisions: tuple[Decision, ...]
     denoised: tuple[float, float] | None
     evolved: tuple[int, float, float] | None
 
     def __bool__(self) -> bool:
-        return any((self.decisions, self.denoised, self.evolved))
+        return any((self.denoised, self.evolved))
 
 
 def choices(rounds: Sequence[Round]) -> Choices:
     """Return what was chosen in these rounds."""
-    groups, decisions = _controlled(rounds)
-    return Choices(groups, decisions, _denoised(rounds), _evolved(rounds))
-
-
-def _controlled(rounds: Sequence[Round]) -> tuple[int, tuple[Decision, ...]]:
-    found = [(row.round, row.controller) for row in rounds if row.controller is not None]
-    if not found:
-        return 0, ()
-    first = found[0][1].clip_norms
-    decisions = []
-    for number, decided in thin(found, SHOWN):
-        moved = [now / before for before, now in zip(first, decided.clip_norms, strict=True)]
-        decisions.append(Decision(number, min(moved), median(moved), max(moved)))
-    return len(first), tuple(decisions)
+    return Choices(_denoised(rounds), _evolved(rounds))
 
 
 def _denoised(rounds: Sequence[Round]) -> tuple[float, float] | None:

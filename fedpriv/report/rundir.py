@@ -112,12 +112,6 @@ class DenoisedRound(Part):
     by_chance: float = Field(ge=0)
 
 
-class Decided(Part):
-    """What a controller decided for a round; see `fedpriv.config.groups.Decision`."""
-
-    clip_norms: tuple[float, ...]
-
-
 class EvolvedRound(Part):
     """How many synthetic records are new, how even their selection was, and how long it took."""
 
@@ -160,7 +154,6 @@ class Round(Evaluation):
     seconds: float | None = Field(None, ge=0)
     sites: dict[str, SiteRound]
     denoised: DenoisedRound | None = None
-    controller: Decided | None = None
     synthetic: EvolvedRound | None = None
     held_out: Look | None = None
 

@@ -213,6 +213,7 @@ def _with_plan(config: JobConfig, plan: AuditPlan) -> JobConfig:
         "max_colluding": None,
         "roster": None,
         "spare_slots": 0,
+        "normalise": None,
     }
     return config.model_copy(
         update={
@@ -224,6 +225,5 @@ def _with_plan(config: JobConfig, plan: AuditPlan) -> JobConfig:
             "optimizer": OptimizerSection(name="sgd", lr=1.0),
             "denoise": DenoiseSection(),
             "evaluation": config.evaluation.model_copy(update={"sites": None}),
-            "controller": None,
         }
     )

@@ -89,8 +89,6 @@ def unlike_measured(
 
     `fedpriv_forecasting.reading` accounts for these three with wider ranges.
     """
-    if job.controller is not None:
-        yield "controller: one, but none was measured"
     if fields := ", ".join(field for field in job.data.columns if field not in ("text", "label")):
         yield f"data.columns: {fields}, but text was measured"
     if job.compute.dtype == "bfloat16":

@@ -6,9 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -27,8 +26,6 @@ _HEADS: TypeAdapter[dict[str, tuple[int, str]]] = TypeAdapter(dict[str, tuple[_R
 _RECORDS: TypeAdapter[Sequence[Record]] = TypeAdapter(list[dict[str, str]])
 _SUM: TypeAdapter[SumState] = TypeAdapter(SumState)
 _SET = "synthetic set"  # name of a tensor: a JSON text as bytes
-_CONTROL = "controller: "  # prefix of the names of a controller's tensors
-Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,9 @@ class Checkpoint:
         heads: site → its newest ledger head, the witness of its ledger.
         synthetic: the records of the synthetic set in the next round.
         looks: how many looks at held-out records were done or left out.
-        control: the controller's state, in a job that has a controller.
 
     Raises:
-        RawValueError: `tensors`, `synthetic` or `control` are raw.
+        RawValueError: `tensors` or `synthetic` are raw.
     """
 
     job_id: str
@@ -52,14 +48,11 @@ class Checkpoint:
     heads: dict[str, Head]
     synthetic: Privatised[Sequence[Record]] | None = None
     looks: int = 0
-    control: Privatised[Arrays] | None = None
 
     def __post_init__(self) -> None:
         require_privatised(self.tensors, "Checkpoint.tensors")
         if self.synthetic is not None:
             require_privatised(self.synthetic, "Checkpoint.synthetic")
-        if self.control is not None:
-            require_privatised(self.control, "Checkpoint.control")
 
     def write(self, path: Path) -> None:
         """Replace the file atomically. Safetensors: loading it runs no code.
@@ -80,8 +73,6 @@ class Checkpoint:
         if self.synthetic is not None:
             text = json.dumps(self.synthetic.value, ensure_ascii=False)
             tensors[_SET] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        for name, array in ({} if self.control is None else self.control.value).items():
-            tensors[_CONTROL + name] = torch.from_numpy(np.array(array, order="C"))
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:
             try:
@@ -99,16 +90,13 @@ class Checkpoint:
                 meta = stream.metadata()
                 tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
             heads = _HEADS.validate_json(meta["heads"], strict=True)
-            names = [name for name in tensors if name.startswith(_CONTROL)]
-            control = {n.removeprefix(_CONTROL): tensors.pop(n).numpy() for n in names}
             text, made_up = tensors.pop(_SET, None), None
             if text is not None:
                 made_up = restored(_RECORDS.validate_json(text.numpy().tobytes(), strict=True))
             number = _ROUND.validate_python(meta["round"])
             looks = _ROUND.validate_python(meta.get("looks", "0"))
-            state = restored(control) if control else None
             seen = {name: Head(*head) for name, head in heads.items()}
-            return cls(meta["job_id"], number, restored(tensors), seen, made_up, looks, state)
+            return cls(meta["job_id"], number, restored(tensors), seen, made_up, looks)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"{path}: is not a checkpoint ({_first_line(error)}). Put the newest one back."

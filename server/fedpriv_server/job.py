@@ -40,7 +40,6 @@ from fedpriv_server.evaluation import (
     hardest_of,
     scores,
 )
-from fedpriv_server.job_controller import control_of
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.synthetic import evolution_of
 from fedpriv_server.tracking.tracking import Tracking
@@ -104,7 +103,6 @@ class Job:
         with pool.borrow(self.recipe) as worker:
             initial, shapes = public(worker.initial), worker.vector.shapes
             tokenizer = worker.base.tokenizer
-            self._control = control_of(config, worker.vector)
             base, begin = config.model.name, config.model.begin
             self.model_facts = {
                 "name": base,
@@ -115,9 +113,8 @@ class Job:
                 "digest": worker.base.digest,
                 "trainable": worker.vector.size,
             }
-            groups = None if self._control is None else self._control.terms
             job_id = run.info["job_id"]
-            self.proposal = proposal_of(config, worker, job_id, roster=roster, groups=groups)
+            self.proposal = proposal_of(config, worker, job_id, roster=roster)
             self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
         measured = " or ".join(config.evaluation.files())
         self._records = run.same_records({measured: [self.examples, self.tuning]})
@@ -135,14 +132,12 @@ class Job:
         self.rounds = run.rounds(self._done)
         if kept is not None:
             update.restore(kept.tensors)
-        if self._control is not None and begun.control is not None:
-            self._control.restore(begun.control)
         self.evolution = evolution = evolution_of(
             config, tokenizer, pool, lambda: update.vector, run.path, begun.synthetic
         )
         if evolution is not None and kept is None:
             self._begin(evolution)
-        about: dict[str, Any] = {"site_of": site_of, "heads": begun.heads, "control": self._control}
+        about: dict[str, Any] = {"site_of": site_of, "heads": begun.heads}
         self.strategy = self._strategy(roster, about)
         with pool.borrow(self.recipe) as worker:
             self.hardest = hardest_of(worker, self.examples, config.evaluation.hardest, initial)
@@ -169,8 +164,7 @@ class Job:
     def _checkpoint(self, number: int, heads: Mapping[str, Head]) -> Checkpoint:
         job, state, looks = self.run.info["job_id"], self.update.state(), self._looks
         synthetic = None if self.evolution is None else self.evolution.records
-        control = None if self._control is None else self._control.state()
-        return Checkpoint(job, number, state, dict(heads), synthetic, looks, control)
+        return Checkpoint(job, number, state, dict(heads), synthetic, looks)
 
     def execute(self, grid: Nodes, listener: Listener, gather: Gather = _raise) -> None:
         """Run the rounds that are left. Each of them ends in a checkpoint.
@@ -276,7 +270,6 @@ class Job:
             "bytes_up": outcome.bytes_up,
             "bytes_down": outcome.bytes_down,
             "denoised": None if outcome.denoised is None else asdict(outcome.denoised),
-            "controller": None if outcome.decision is None else outcome.decision.model_dump(),
             "synthetic": None if outcome.evolved is None else asdict(outcome.evolved),
             "held_out": None,
             # How long a round takes depends on who was sampled (law 19).

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Message, Metadata
 
-from fedpriv.config.groups import Decision
 from fedpriv.errors import (
     BusyError,
     PausedError,
@@ -25,7 +24,6 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.protocol import Offer, Proposal, Refusal, Signed, StepReply, StepRequest
-from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.update import Aggregate, Update, learning_rate
 from fedpriv.report.rundir import SiteRound, SiteState
 from fedpriv.synthetic.evolution import Evolved
@@ -73,14 +71,12 @@ class RoundOutcome:
     Attributes:
         denoised: what denoising found in the gradient; None without denoising.
         evolved: how the synthetic set changed; None if it did not.
-        decision: the controller's decision; None without a controller.
     """
 
     bytes_up: int = 0
     bytes_down: int = 0
     denoised: Found | None = None
     evolved: Evolved | None = None
-    decision: Decision | None = None
     sites: dict[str, SiteRound] = field(default_factory=dict)
 
 
@@ -101,7 +97,6 @@ class Rounds:
         method: the server's half of the method.
         sites: how many sites there may be.
         site_of: returns the site name of a node; None if nodes say their names themselves.
-        control: the job's controller, if it has one.
 
     Attributes:
         offers: node → the site's terms.
@@ -121,7 +116,6 @@ class Rounds:
     sites: int
     site_of: Callable[[int], str | None] | None = None
     heads: dict[str, Head] = field(default_factory=dict)
-    control: ControllerRun | None = None
 
     def __post_init__(self) -> None:
         self.offers: dict[int, Offer] = {}
@@ -247,11 +241,11 @@ class Rounds:
         arrays, messages = as_arrays(self.update.vector), []
         there = set(grid.get_node_ids())
         asked = {node: offer for node, offer in self.offers.items() if node in there}
-        slot, decision, self._asked_for = self._slot(number), self._decision, None
+        slot, self._asked_for = self._slot(number), None
         for node, offer in asked.items():
             change = self.method.change(self._held.get(node))
             self._asked_for = None if change is None else change.digest
-            request = self.step_request(offer, slot, set_digest=self._asked_for, decision=decision)
+            request = self.step_request(offer, slot, set_digest=self._asked_for)
             made_up = None if change is None else as_text(change.model_dump_json())
             messages.append(message(request, node, TRAIN, str(number), arrays, made_up))
         self._begin_outcome(messages)
@@ -268,7 +262,7 @@ class Rounds:
 
     def _begin_outcome(self, messages: Sequence[Message]) -> None:
         """Begin the outcome of a round in which no site has answered these messages yet."""
-        self.outcome = RoundOutcome(bytes_down=payload_bytes(messages), decision=self._decision)
+        self.outcome = RoundOutcome(bytes_down=payload_bytes(messages))
         asked = {item.metadata.dst_node_id for item in messages}
         for node, offer in self.offers.items():
             self._note(offer, SiteState.NO_REPLY if node in asked else SiteState.ABSENT)
@@ -287,10 +281,10 @@ class Rounds:
         self._take(number, by_node(self._sent, replies))
 
     def _take(self, number: int, replies: Iterable[tuple[int, Message]]) -> None:
-        mean = WeightedMean(self._values)
+        mean = WeightedMean(self.method.values)
 
         def use(offer: Offer, answer: StepReply, reply: Message) -> None:
-            blocks = as_blocks(arrays_of(reply), self._values, self.proposal.wire)
+            blocks = as_blocks(arrays_of(reply), self.method.values, self.proposal.wire)
             try:
                 mean.add(self._released(answer, blocks, offer, number))
             finally:
@@ -361,11 +355,7 @@ class Rounds:
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update
         rate = learning_rate(update.settings, number, self.proposal.rounds)
-        control = self.control
-        mean = released if control is None else control.gradient(released)
-        update.move(self.method.gradient(mean), lr=rate)
-        if control is not None:
-            control.see(released)
+        update.move(self.method.gradient(released), lr=rate)
         outcome.denoised = update.denoised
         outcome.evolved = self.method.advance(number)
 
@@ -388,15 +378,6 @@ class Rounds:
             return SiteSum(*figures)
         start = float(np.linalg.norm(self.method.start(self.update.vector.value)))
         return SiteMove(*figures, start=start, steps=local.count, optimizer=local.optimizer)
-
-    @property
-    def _decision(self) -> Decision | None:
-        return None if self.control is None else self.control.decide()
-
-    @property
-    def _values(self) -> int:
-        """How many values a release has."""
-        return self.method.values + (0 if self.control is None else self.control.extra)
 
     def _slot(self, number: int) -> int:
         """Return the first slot of a round."""

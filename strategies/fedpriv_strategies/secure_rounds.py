@@ -162,8 +162,8 @@ class SecureRounds(Rounds):
 
     def _slot_id(self, number: int) -> SlotId:
         """Identify what the sum is about: the request to every site, without the witness."""
-        job, slot, decision = self.proposal.job_id, self._slot(number), self._decision
-        request = StepRequest(job_id=job, slot=slot, set_digest=self._asked_for, decision=decision)
+        job, slot = self.proposal.job_id, self._slot(number)
+        request = StepRequest(job_id=job, slot=slot, set_digest=self._asked_for)
         digest = request.digest(self.update.vector.value)
         return SlotId(proposal=self.proposal.digest(), slot=slot, request=digest)
 
@@ -172,7 +172,7 @@ class SecureRounds(Rounds):
         sizes = {offer.site: offer.declared_size for offer in self.offers.values()}
         rate = self.proposal.privacy.sample_rate
         units = sum(rate * sizes[member.name] for member in members)
-        return SumOfSet(self.proposal, self._values, len(members), units, bits)
+        return SumOfSet(self.proposal, self.method.values, len(members), units, bits)
 
     def _add_up(self, number: int, request: SetRequest, grid: Nodes) -> None:
         """Ask for the shares of a set, and move along their sum.

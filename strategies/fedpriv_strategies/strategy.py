@@ -103,7 +103,6 @@ class PrivateRounds(Strategy):
     def __init__(self, job: JobConfig | Path | str) -> None:
         config = job if isinstance(job, JobConfig) else load_job(job)
         for key, stated in (
-            ("controller", config.controller),
             ("evaluation.sites", config.evaluation.sites),
             ("privacy.trust", config.max_colluding),
             ("synthetic", config.synthetic),

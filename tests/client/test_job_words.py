@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config.groups import GroupTerms
 from fedpriv.config.looks import LooksSection
 from fedpriv.models.config import ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.protocol import LocalSteps
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv_client.job_words import METHODS, described
@@ -30,9 +30,9 @@ KINDS: list[tuple[dict[str, Any], str, str]] = [
     ({"evaluation": LooksSection(looks=2)}, "How long", "2 looks of 4 at held-out records"),
     ({"evaluation": LooksSection(looks=2)}, "What leaves", "2 times, two noisy scores of a look"),
     (
-        {"groups": GroupTerms(by="layers", count=2)},
+        {"privacy": PrivacySection(normalise="adapters")},
         "How",
-        "by this site.",
+        "each adapter's part of a fixed length, are added up.",
     ),
     (
         {"model": ModelSection(task="classification", labels=("no", "yes"))},

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.errors import (
     ConfigError,
     FedprivError,
@@ -25,21 +24,19 @@ from fedpriv.errors import (
     SlotError,
     StepFailedError,
 )
-from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
-from fedpriv.privacy.mechanism.grid import step_of
 from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.private_training.released import MaskedShare
 from fedpriv.protocol import Proposal, Ready, SetRequest, SharedNoise, StepReply
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv.secure_sum.total import Total
 from fedpriv_client import shared_slots as module
-from fedpriv_client import site_job, ticks
+from fedpriv_client import ticks
 from fedpriv_client.orders import Asked, Orders
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
@@ -455,87 +452,4 @@ def test_a_lifetime_report_counts_the_secure_sums_to_come(sharing: Sharing) -> N
     report = write_budget_report(site, "none")
     assert report.max_colluding == 2
     assert "at most 2 of them" in report.trust_model
-    site.close()
-
-
-GROUPS = GroupTerms(by="adapters", count=2)
-WIDE = Decision(clip_norms=(0.5, 0.8), weights=(0.3, 0.7))  # nothing is clipped
-WIDER = Decision(clip_norms=(0.6, 1.6), weights=(0.6, 0.4))
-
-
-@pytest.fixture
-def steered(sharing: Sharing) -> Any:
-    """Sites in a job with a controller, all of whose units are in every sample."""
-    noise = calibrate_noise(5.0, 1e-3, 1.0, 4)
-    sharing.shared = sharing.shared.model_copy(update={"noise_multiplier": noise})
-    privacy = sharing.proposal.privacy.model_copy(update={"sample_rate": 1.0})
-    sharing.sharing = sharing.change(shared=sharing.shared, privacy=privacy, groups=GROUPS)
-    opened = [sharing.open(name) for name in NAMES]
-    for site in opened:
-        site.consider(sharing.sharing)
-    yield opened
-    for site in opened:
-        site.close()
-
-
-def decided(sharing: Sharing, site: Site, decision: Decision | None, slot: int = 0) -> Ready:
-    found = site.step(request(slot, decision=decision), sharing.vector)
-    assert isinstance(found, Ready)
-    return found
-
-
-def test_a_decision_is_part_of_what_a_slot_is_about(sharing: Sharing, steered: list[Site]) -> None:
-    ready = [decided(sharing, site, WIDE) for site in steered]
-    assert decided(sharing, steered[0], WIDE) == ready[0]
-    assert decided(sharing, steered[0], WIDER).member.key != ready[0].member.key
-    ready[0] = decided(sharing, steered[0], WIDE)
-    other = decided(sharing, steered[2], WIDER)
-    with pytest.raises(SetError, match="practice"):
-        steered[0].share(set_of(*ready[:2], other))
-    assert steered[0].ledger.epsilon_spent == 0
-    ready[2] = decided(sharing, steered[2], WIDE)
-    steered[0].share(set_of(*ready))
-    with pytest.raises(SlotError):  # it is paid, and stays with its decision
-        steered[0].step(request(0, decision=WIDER), sharing.vector)
-    for wrong in (None, Decision(clip_norms=(1.0,), weights=(1.0,))):
-        with pytest.raises(ProtocolError, match="decision"):
-            steered[1].step(request(1, decision=wrong), sharing.vector)
-
-
-def test_shares_are_computed_under_the_decision_and_their_sum_is_scaled_back(
-    sharing: Sharing, steered: list[Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without noise, two decisions that clip nothing stand for the same sum of gradients."""
-    monkeypatch.setattr("fedpriv.privacy.mechanism.execution.add_share", lambda whole, *_: whole)
-    size = sharing.vector.size
-    step = step_of("default", 1.0, size)
-    with sharing.pool.borrow(steered[0]._job.recipe) as worker:  # type: ignore[union-attr]
-        names, shapes = list(worker.vector.names), list(worker.vector.shapes)
-    groups, sums, back = Groups.of(names, shapes, "adapters"), [], []
-    for slot, decision in enumerate((WIDE, WIDER)):
-        ready = [decided(sharing, site, decision, slot) for site in steered]
-        total = Total(size, 32)
-        for share in shares(steered, set_of(*ready, slot=slot, bits=32)):
-            total.add([(slice(0, size), share.values)])
-        sums.append(total.signed() * step)
-        back.append(GroupScaling(groups, GROUPS, decision, 1.0).gradient(sums[-1]))
-    assert 0.01 < float(np.linalg.norm(sums[0])) < 72.0
-    assert float(np.linalg.norm(sums[0] - sums[1])) > 0.3 * float(np.linalg.norm(sums[0]))
-    assert back[0] == pytest.approx(back[1], abs=1e-3 * float(np.abs(back[0]).max()))
-
-
-def test_what_rounding_adds_to_delta_counts_the_bits_of_a_release_too(
-    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-
-    def noted(plan: object, size: int, *_: object, **__: object) -> None:
-        sizes.append(size)
-
-    monkeypatch.setattr(site_job, "check_added_delta", noted)
-    site = sharing.open("clinic")
-    for groups in (GROUPS, GROUPS.model_copy(update={"bits": 0.1})):
-        site.consider(sharing.change(shared=sharing.shared, groups=groups))
-    size = sharing.vector.size
-    assert sizes == [size, size, size + 2, size + 2]
     site.close()

@@ -399,19 +399,6 @@ def test_spare_slots_are_slots_and_no_rounds() -> None:
     assert load_job(HOSPITALS).privacy.trust == "local"
 
 
-@pytest.mark.parametrize("name", ["fixed", "normalise", "quantile"])
-def test_the_record_of_a_run_with_a_controller_is_read(name: str) -> None:
-    """A lasting server's queue and `fedpriv audit --run` read it."""
-    job = load_job(HOSPITALS, [f"controller.name={name}"])
-    record = settings_of(job)
-    assert settings_of(JobConfig.model_validate(record)) == record
-    for table, key, value in (("quantile", "target", 0.3), ("fixed", "clip_norms", {"a": 1.0})):
-        if table != name:
-            changed = {**record["controller"], table: {**record["controller"][table], key: value}}
-            with pytest.raises(ValidationError, match=f"{table}: belongs to name"):
-                JobConfig.model_validate(record | {"controller": changed})
-
-
 def test_what_records_of_older_runs_hold_of_keys_that_are_gone_is_read() -> None:
     generator = "synthetic.generator={kind='endpoint', model='m', describe='d', url='http://h/v1'}"
     job = load_job(HOSPITALS, ["synthetic.size=2", generator])

@@ -57,7 +57,7 @@ def test_records_of_one_label_alone_are_named(
     for limit in (None, 5):
         load_examples(path, spec, make_tokenizer(), "evaluation.data", limit, tmp_path)
     assert not caplog.messages
-    load_examples(path, spec, make_tokenizer(), "controller.data", 4, tmp_path)
+    load_examples(path, spec, make_tokenizer(), "synthetic.data", 4, tmp_path)
     [said] = caplog.messages
-    assert f"controller.data, the first 4 records of {path}: All" in said
+    assert f"synthetic.data, the first 4 records of {path}: All" in said
     assert "have the label 'yes': there is no AUC, and accuracy says little" in said

@@ -19,7 +19,6 @@ from pydantic_core import PydanticUndefined
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
-from fedpriv.controllers.config import ControllerSection
 from fedpriv.data.federation import _divided, write_federation
 from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.section import Section
@@ -233,9 +232,9 @@ def keys_of(section: type[Section], table: str = "") -> Iterator[tuple[str, Any]
             yield f"{table}{key}", field.get_default(call_default_factory=True)
 
 
-CONTROLLERS = get_args(ControllerSection.model_fields["name"].annotation)
 # For keys that have no default: a value.
 GIVEN: dict[str, Any] = {
+    "privacy.normalise": "adapters",
     "job.rounds": 3,
     "job.ray_address": "auto",
     "privacy.max_colluding": 1,
@@ -296,7 +295,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     },
     "sites.held_out_size": {"sites": {"site-1": {"held_out": "own.jsonl"}}},
     "sites.epsilon_alone": SECURE,
-} | {f"controller.{name}.": {"controller": {"name": name}} for name in CONTROLLERS}
+}
 # Written from the records; of another engine; or about records that are elsewhere.
 NOT_GIVEN = {"sites.name", "sites.data", "data.columns", "evaluation.data"} | {
     "privacy.roster",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedpriv.config.load import load_job
-from fedpriv.doctor.studies import CONTROLLER, DENOISING, PE_SGD, advice
+from fedpriv.doctor.studies import DENOISING, NORMALISE, PE_SGD, advice
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
     [
         ([], []),
         (["denoise.where=server"], [DENOISING]),
-        (["controller.name=quantile"], [CONTROLLER]),
+        (["privacy.normalise=adapters"], [NORMALISE]),
         (["job.method=pe-sgd", "synthetic.data=s.jsonl"], [PE_SGD]),
     ],
 )
@@ -29,7 +29,7 @@ def test_each_method_has_its_study(
     assert list(advice(load_job(federation(), changes))) == expected
 
 
-@pytest.mark.parametrize("said", [DENOISING, PE_SGD, CONTROLLER])
+@pytest.mark.parametrize("said", [DENOISING, PE_SGD, NORMALISE])
 def test_the_page_is_there(said: str) -> None:
     page = said.partition("(")[2].partition(")")[0]
     assert (ROOT / page).is_file()

@@ -179,7 +179,7 @@ def test_outside_is_named_and_has_no_verdict(
         (("personal.epochs=1",), "personal.epochs: 1, but none was measured"),
         (("job.wire=int8",), "job.wire: int8, but float32 was measured"),
         (("model.quantize=4bit",), "model.quantize: 4bit, but none was measured"),
-        (("controller.name=quantile",), "controller: one, but none was measured"),
+        (("privacy.normalise=adapters",), "privacy.normalise: adapters, but none was measured"),
         (
             ("data.columns={prompt='question',completion='answer'}",),
             "data.columns: prompt, completion, but text was measured",

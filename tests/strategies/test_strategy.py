@@ -85,7 +85,7 @@ def test_a_site_begins_at_no_other_arrays(file: Path, tmp_path: Path) -> None:
         assert found.value.key == "initial_arrays"
 
 
-@pytest.mark.parametrize("key", ["controller", "evaluation.sites", "privacy.trust", "synthetic"])
+@pytest.mark.parametrize("key", ["evaluation.sites", "privacy.trust", "synthetic"])
 def test_what_it_does_not_do_is_refused_by_name(file: Path, key: str) -> None:
     config = load_job(file)
     asking = config.model_copy(update={key.partition(".")[0]: _asked(config, key)})

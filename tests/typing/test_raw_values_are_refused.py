@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
-from fedpriv.controllers.base import Array, Controller, Setting
-from fedpriv.controllers.config import ControllerSection
-from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import RawValueError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.noise_share import Whole
@@ -42,16 +39,11 @@ WHOLE: Whole = np.ones(3, dtype=np.int64)
 SHARE = NoisyShare(WHOLE)
 BLOCKS = Blocks(lambda name: b"", [], 3, "float32")
 SETTINGS = OptimizerSection(name="sgd", lr=0.1)
-RAW_SHARES: Array = np.ones(1)
 WORKER = cast("Worker", None)  # what is refused does not get as far
 
 
 def optimizer() -> VectorOptimizer:
     return VectorOptimizer(SETTINGS, public(RAW))
-
-
-def controller() -> Controller:
-    return make_controller(ControllerSection(), Setting(("a",), (3,), clip_norm=1.0))
 
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
@@ -67,8 +59,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("vector", lambda: as_arrays(SHARE)),  # type: ignore[arg-type]
     ("post_process", lambda: post_process(np.sum, SHARE)),  # type: ignore[arg-type]
     ("vector", lambda: evaluate(WORKER, [], RAW)),  # type: ignore[arg-type]
-    ("post_process", lambda: controller().see(RAW_SHARES)),  # type: ignore[arg-type]
-    ("state", lambda: controller().restore({})),  # type: ignore[arg-type]
     ("Checkpoint.tensors", lambda: Checkpoint("job", 1, RAW_TENSORS, {})),  # type: ignore[arg-type]
 ]
 

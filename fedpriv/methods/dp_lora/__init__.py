@@ -15,7 +15,7 @@ class DpLoraMethod:
     """A `fedpriv.private_training.method.Method` that has no settings of its own."""
 
     needs_set = False
-    has_groups = True
+    normalises = True
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `Method.at_site`."""
@@ -23,4 +23,4 @@ class DpLoraMethod:
 
         if proposal.settings or proposal.public_records:
             raise ProtocolError("settings: dp-lora has none, and no use for public records.")
-        return DpLora(proposal.groups)
+        return DpLora(normalise=proposal.privacy.normalise is not None)

@@ -13,7 +13,7 @@ class PeSgdMethod:
     """A `fedpriv.private_training.method.Method`."""
 
     needs_set = True
-    has_groups = False  # a coefficient belongs to no layer
+    normalises = False  # a coefficient belongs to no adapter
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `Method.at_site`."""

@@ -37,7 +37,6 @@ MAKERS = {
 # Each maker is honest in one place. `public` is a person's word: another place needs a review.
 USED_IN = {
     "public": {
-        "fedpriv/controllers/base.py",  # a controller before any round: settings
         "server/fedpriv_server/job.py",  # the model before any training
         "strategies/fedpriv_strategies/strategy.py",  # the same
         "server/fedpriv_server/synthetic.py",  # the set before any round

@@ -1,1 +1,0 @@
-"""How the server divides a round's noise among groups of trained parameters."""
