@@ -18,9 +18,7 @@ from starlette.types import ASGIApp
 
 from fedpriv.config.server import ServerSection
 from fedpriv.config.site_file import is_loopback
-from fedpriv.doctor import machine
 from fedpriv.errors import ConfigError, EnrolmentError
-from fedpriv.metrics import HOST
 from fedpriv.pki.certificates import Description, check_certificate, load_certificate
 from fedpriv.pki.keys import load_key
 from fedpriv_server.connections import PromptProtocol, Refusals, watch
@@ -91,26 +89,6 @@ def address_of(section: ServerSection, source: Path, *, plain: bool) -> tuple[st
                 fix="Leave --plain out, or listen on 127.0.0.1.",
             )
     return host, int(port)
-
-
-def check_ports(section: ServerSection, source: Path, *, plain: bool) -> None:
-    """Refuse a port that another process uses. Nothing is left listening.
-
-    Raises:
-        ConfigError: names the key of that port.
-    """
-    host, port = address_of(section, source, plain=plain)
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    for key, there in {"server.listen": address, **side_ports(section)}.items():
-        machine.port(there, key)
-
-
-def side_ports(section: ServerSection) -> dict[str, str]:
-    """Return the other addresses where a server listens: setting's key → host:port."""
-    found = {} if section.health is None else {"server.health": section.health}
-    if section.metrics_port is not None:
-        found["server.metrics_port"] = f"{HOST}:{section.metrics_port}"
-    return found
 
 
 @contextlib.contextmanager

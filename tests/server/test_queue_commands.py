@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedpriv.errors import BudgetError, ConfigError, FedprivError, RunError
-from fedpriv.report import received
+from fedpriv.errors import ConfigError, FedprivError, RunError
 from fedpriv_server.cli import app
-from tests.server.test_affordable import told
 from tests.server.test_job_queue import job
 
 
@@ -59,15 +57,3 @@ def test_a_simulation_is_no_job_of_it(tmp_path: Path) -> None:
     file.write_text(text + '[[sites]]\nname = "a"\ndata = "a.jsonl"\nsize = 9\n')
     with pytest.raises(ConfigError, match=r"job\.engine: is not for the network"):
         typed(tmp_path, "submit", file)
-
-
-def test_what_no_site_can_pay_for_is_said_before_it_is_queued(tmp_path: Path) -> None:
-    _, file = job(tmp_path)
-    for name in ("a", "b"):
-        folder = tmp_path / "state" / "runs" / "0001-notes" / "sites" / name
-        folder.mkdir(parents=True)
-        received.write(told(name, epsilon_allocated=12.0), folder / "budget.json")
-    with pytest.raises(BudgetError, match="0 sites can pay for this job, and 1 are needed"):
-        typed(tmp_path, "submit", file)
-    assert listed(tmp_path) == []
-    assert typed(tmp_path, "submit", file, "--anyway") == "Job 1 is queued.\n"
