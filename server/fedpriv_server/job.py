@@ -43,7 +43,7 @@ from fedpriv_server.evaluation import (
 from fedpriv_server.job_controller import control_of
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.synthetic import evolution_of
-from fedpriv_server.tracking.tracking import Tracking
+from fedpriv_server.tracking.tracking import track
 from fedpriv_strategies.looks import look
 from fedpriv_strategies.messages import Nodes
 from fedpriv_strategies.rounds import Rounds
@@ -194,10 +194,8 @@ class Job:
         run.ready(**facts | {"baseline": self.baseline.as_dict()} if is_new else {})
         live = LiveReport(run.path)
         live.update()
-        tracking = None
         try:
             self._look(grid)  # the last look, if an interruption left its outcome unknown
-            tracking = Tracking(self.config, run, self.rounds)
             for number in range(self._done + 1, self.config.job.rounds + 1):
                 if "ended_early" in run.info:
                     break
@@ -208,7 +206,6 @@ class Job:
                 self.rounds.append(metrics)
                 self._look(grid)
                 self._warn()
-                tracking.round_done(self.rounds[-1])
                 listener(self.rounds[-1])
                 live.update()
         except BaseException:
@@ -216,14 +213,13 @@ class Job:
                 self.save()
             with suppress(OSError, FedprivError):
                 run.stop("interrupted")
-            if tracking is not None:
-                tracking.close(finished=False)
+            track(self.config, run, self.rounds, finished=False)
             raise
         self.save()
         if self.config.job.engine == "network":  # until the sites have answered
             run.info["owed"] = {key: sorted(self.strategy.heads) for key in ("reports", "adapters")}
         run.stop("finished")
-        tracking.close(finished=True)
+        track(self.config, run, self.rounds, finished=True)
 
     def _look(self, grid: Nodes) -> None:
         """Look at the sites' held-out records, if a look is due after the last round and not done.

@@ -20,31 +20,37 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Tracked:
-    """What a tool is told about a run before its rounds.
+    """What a tool is told about a run, beside its rounds.
 
     Attributes:
         job: the job's id, by which the tool recognises the run when it goes on.
         private: false for a run whose noise came from a seed.
+        finished: false for a run that was interrupted, and may go on.
         experiment: name of the experiment to which the tool adds the run.
+        mlflow: address of MLflow's store, if that is used.
         folder: a folder in the run directory, for tools that write files.
         settings: dotted name → value.
     """
 
     job: str
     private: bool
+    finished: bool
     experiment: str
+    mlflow: str | None
     folder: Path
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: JobConfig, run: RunDirectory) -> Tracked:
+    def of(cls, config: JobConfig, run: RunDirectory, *, finished: bool) -> Tracked:
         """Describe the run of a job."""
         model = {key: x for key, x in run.info["model"].items() if key not in ("name", "folder")}
         facts = {key: run.info[key] for key in ("config_digest", "versions")} | {"model": model}
         return cls(
             job=run.info["job_id"],
             private=run.info["private"],
+            finished=finished,
             experiment=config.tracking.experiment,
+            mlflow=config.tracking.mlflow,
             folder=run.path / FOLDER,
             settings=dict(_texts({**_settings(config), "run": facts})),
         )

@@ -78,7 +78,7 @@ def test_settings_say_what_was_run_and_not_where(
     (tmp_path / "begun").mkdir()
     model = config.model.model_copy(update={"begin": str(tmp_path / "begun")})
     config = config.model_copy(update={"model": model})
-    tracked = Tracked.of(config, run)
+    tracked = Tracked.of(config, run, finished=True)
     assert not tracked.private and tracked.experiment == "fedpriv"
     settings = tracked.settings
     text = json.dumps(dict(settings))
