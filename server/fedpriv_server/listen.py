@@ -21,7 +21,7 @@ from fedpriv.config.site_file import is_loopback
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.pki.certificates import Description, check_certificate, load_certificate
 from fedpriv.pki.keys import load_key
-from fedpriv_server.connections import PromptProtocol, Refusals, watch
+from fedpriv_server.connections import PromptProtocol, watch
 
 STARTING = 30.0  # seconds
 
@@ -143,7 +143,7 @@ def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> It
             f" ({error.args[-1]}). Copy both from `pki/` of the same `fedpriv provision`."
         ) from None
     if config.ssl is not None:
-        watch(config.ssl, Refusals())
+        watch(config.ssl)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening],), name="web", daemon=True)
     thread.start()

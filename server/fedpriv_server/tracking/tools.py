@@ -1,8 +1,8 @@
 """A function for each tool: it tells the tool about a run that has ended.
 
 The tool is imported only here, which takes seconds. An error is logged, and never ends the job.
-Figures are those of each round; round 0 is before the first. A job that was interrupted and goes on
-is told again as a whole.
+`rounds` are the figures of each round; round 0 is before the first. `finished` is false for a job
+that was interrupted. If such a job goes on, all of it is told again.
 """
 
 from __future__ import annotations
@@ -12,26 +12,33 @@ import os
 import time
 from collections.abc import Sequence
 
-from fedpriv_server.tracking.public import Figures, Tracked
+from fedpriv.config.job import JobConfig
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_server.tracking.public import Figures, settings_of
 
+FOLDER = "tracking"  # a folder of the run directory
 JOB, PRIVATE = "fedpriv.job_id", "fedpriv.private"  # tags
 SETTINGS_AT_ONCE = 100  # as many as a store takes in one call
 
 
-def to_tensorboard(tracked: Tracked, rounds: Sequence[Figures]) -> None:
+def to_tensorboard(
+    config: JobConfig, run: RunDirectory, rounds: Sequence[Figures], finished: bool
+) -> None:
     """Write event files. TensorBoard drops from the run's earlier files what is told again."""
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    rows = "".join(f"| {name} | {value} |\n" for name, value in tracked.settings.items())
-    stamp = "" if tracked.private else "**NOT PRIVATE**: seeded noise.\n\n"
-    with SummaryWriter(str(tracked.folder / "tensorboard"), purge_step=0) as writer:
+    rows = "".join(f"| {name} | {value} |\n" for name, value in settings_of(config, run).items())
+    stamp = "" if run.info["private"] else "**NOT PRIVATE**: seeded noise.\n\n"
+    with SummaryWriter(str(run.path / FOLDER / "tensorboard"), purge_step=0) as writer:
         writer.add_text("settings", f"{stamp}| setting | value |\n|---|---|\n{rows}", 0)
         for step, figures in enumerate(rounds):
             for name, value in figures.items():
                 writer.add_scalar(name, value, step)
 
 
-def to_wandb(tracked: Tracked, rounds: Sequence[Figures]) -> None:
+def to_wandb(
+    config: JobConfig, run: RunDirectory, rounds: Sequence[Figures], finished: bool
+) -> None:
     """Write an offline run with the job's id. W&B collects nothing on machine, code and user.
 
     A job that goes on writes another part of the same run.
@@ -39,10 +46,11 @@ def to_wandb(tracked: Tracked, rounds: Sequence[Figures]) -> None:
     os.environ["WANDB_ERROR_REPORTING"] = "false"  # it calls home by default
     import wandb
 
-    tracked.folder.mkdir(exist_ok=True)
+    folder = run.path / FOLDER
+    folder.mkdir(exist_ok=True)
     settings = wandb.Settings(
         mode="offline",
-        root_dir=str(tracked.folder),
+        root_dir=str(folder),
         console="off",
         disable_code=True,
         disable_git=True,
@@ -56,22 +64,24 @@ def to_wandb(tracked: Tracked, rounds: Sequence[Figures]) -> None:
         x_disable_viewer=True,
         x_save_requirements=False,
     )
-    run = wandb.init(
-        project=tracked.experiment,
-        id=tracked.job,
-        name=tracked.job,
-        config=dict(tracked.settings),
-        tags=None if tracked.private else ["NOT PRIVATE"],
+    written = wandb.init(
+        project=config.tracking.experiment,
+        id=run.info["job_id"],
+        name=run.info["job_id"],
+        config=settings_of(config, run),
+        tags=None if run.info["private"] else ["NOT PRIVATE"],
         resume="allow",
         reinit="create_new",
         settings=settings,
     )
     for step, figures in enumerate(rounds):
-        run.log(figures, step=step)
-    run.finish(exit_code=0 if tracked.finished else 1)
+        written.log(figures, step=step)
+    written.finish(exit_code=0 if finished else 1)
 
 
-def to_mlflow(tracked: Tracked, rounds: Sequence[Figures]) -> None:
+def to_mlflow(
+    config: JobConfig, run: RunDirectory, rounds: Sequence[Figures], finished: bool
+) -> None:
     """Write a run through MLflow's client, which adds nothing about the machine or its user.
 
     A job that goes on replaces its earlier run.
@@ -81,17 +91,18 @@ def to_mlflow(tracked: Tracked, rounds: Sequence[Figures]) -> None:
     from mlflow.entities import Metric, Param
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
-    client = MlflowClient(tracking_uri=tracked.mlflow)
-    known = client.get_experiment_by_name(tracked.experiment)
-    under = known.experiment_id if known else client.create_experiment(tracked.experiment)
-    for old in client.search_runs([under], f"tags.`{JOB}` = '{tracked.job}'"):
+    client = MlflowClient(tracking_uri=config.tracking.mlflow)
+    job, experiment = run.info["job_id"], config.tracking.experiment
+    known = client.get_experiment_by_name(experiment)
+    under = known.experiment_id if known else client.create_experiment(experiment)
+    for old in client.search_runs([under], f"tags.`{JOB}` = '{job}'"):
         client.delete_run(old.info.run_id)
-    tags = {JOB: tracked.job, PRIVATE: str(tracked.private).lower()}
-    run = client.create_run(under, run_name=tracked.job, tags=tags).info.run_id
-    settings = [Param(name, value) for name, value in tracked.settings.items()]
+    tags = {JOB: job, PRIVATE: str(run.info["private"]).lower()}
+    made = client.create_run(under, run_name=job, tags=tags).info.run_id
+    settings = [Param(name, value) for name, value in settings_of(config, run).items()]
     for first in range(0, len(settings), SETTINGS_AT_ONCE):
-        client.log_batch(run, params=settings[first : first + SETTINGS_AT_ONCE])
+        client.log_batch(made, params=settings[first : first + SETTINGS_AT_ONCE])
     now = time.time_ns() // 1_000_000
     for step, figures in enumerate(rounds):
-        client.log_batch(run, metrics=[Metric(name, x, now, step) for name, x in figures.items()])
-    client.set_terminated(run, "FINISHED" if tracked.finished else "KILLED")
+        client.log_batch(made, metrics=[Metric(name, x, now, step) for name, x in figures.items()])
+    client.set_terminated(made, "FINISHED" if finished else "KILLED")

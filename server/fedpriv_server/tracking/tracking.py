@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,12 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import ConfigError
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_server.tracking.public import LONGEST, Figures, Tracked, figures_of, numbers_in
+from fedpriv_server.tracking.public import LONGEST, figures_of, numbers_in
 from fedpriv_server.tracking.tools import to_mlflow, to_tensorboard, to_wandb
 
 log = logging.getLogger(__name__)
 PATIENCE = 30.0  # seconds that the end of a job waits for tools that are still at work
-TOOLS: dict[str, Callable[[Tracked, Sequence[Figures]], None]] = {
-    "tensorboard": to_tensorboard,
-    "mlflow": to_mlflow,
-    "wandb": to_wandb,
-}
+TOOLS = {"tensorboard": to_tensorboard, "mlflow": to_mlflow, "wandb": to_wandb}
 
 
 def check_installed(section: TrackingSection, source: Path) -> None:
@@ -76,7 +72,7 @@ def _tell(
 ) -> None:
     try:
         figures = [numbers_in(run.info["baseline"]), *map(figures_of, rows)]
-        TOOLS[name](Tracked.of(config, run, finished=finished), figures)
+        TOOLS[name](config, run, figures, finished)
     except Exception as error:
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:LONGEST]}"
         log.warning("%s: did not get all figures of this run (%s).", name, why)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest, load_job
 from fedpriv.errors import ConfigError
 from fedpriv_audit.training import TrainingSize, for_audit
@@ -19,7 +20,7 @@ from fedpriv_comparison.variants import parse_variants
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.serve import serve
 from fedpriv_server.tracking import tracking
-from fedpriv_server.tracking.public import Figures, Tracked
+from fedpriv_server.tracking.public import Figures
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 from tests.waiting import CEILING
 
@@ -37,13 +38,15 @@ class Kept:
         self.steps: list[int] = []
         self.finished: bool | None = None
 
-    def __call__(self, tracked: Tracked, rounds: Sequence[Figures]) -> None:
+    def __call__(
+        self, config: JobConfig, run: RunDirectory, rounds: Sequence[Figures], finished: bool
+    ) -> None:
         if self._fails:
             raise OSError("no room\nat all")
         if self._hangs:
             self.goes_on.wait(CEILING)
         assert all(figures["eval_loss"] > 0 for figures in rounds)
-        self.steps, self.finished = list(range(len(rounds))), tracked.finished
+        self.steps, self.finished = list(range(len(rounds))), finished
         self.is_told.set()
 
 
