@@ -19,7 +19,7 @@ from flwr.app import Error, Message
 
 from fedpriv import logs
 from fedpriv_server.flower.messages import APP_FAILED, replying
-from fedpriv_server.flower.state import FleetState, FolderStore, Kept
+from fedpriv_server.flower.state import FleetState, Kept
 from fedpriv_server.long_poll import LongPoll, Presence
 from fedpriv_server.upload import Upload, UploadLimits
 
@@ -51,12 +51,12 @@ class Traffic(Protocol):
 class MessageBroker:
     """Keeps the nodes of a run, the messages to them, and what has come of their replies.
 
-    Flower's state is in memory, and large objects are files. What a job remembers is its
-    checkpoint, so after a crash everything is asked again. Flower's SQLite state took 14 ms of
+    Flower's state is in memory. What a job remembers is its checkpoint, so after a crash everything
+    is asked again. Flower's SQLite state took 14 ms of
     a core for each request.
 
     Args:
-        folder: where objects are kept; what it holds before is removed.
+        folder: where replies are kept; what it holds before is removed.
 
     Attributes:
         state: Flower's state.
@@ -72,7 +72,7 @@ class MessageBroker:
         folder.mkdir(mode=0o700, parents=True)
         self._folder = folder
         refused = partial(log.warning, "An object of a reply was not kept: %s")
-        self.state = FleetState(FolderStore(folder), refused)
+        self.state = FleetState(refused)
         self.presence = Presence()
         self.questions = LongPoll()
         self._names: dict[int, str] = {}

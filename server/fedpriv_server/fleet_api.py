@@ -85,7 +85,7 @@ class _FleetApi:
         metadata, tree, content = single_reply(request)
         if metadata.run_id != self._state.run:
             raise ProtocolError("A reply in another run.")
-        upload = self._state.expected(metadata.reply_to_message_id)
+        upload = self._state.expected.get(metadata.reply_to_message_id)
         if upload is not None and upload.node == request.node.node_id:
             upload.announce(metadata.reply_to_message_id, tree, content)
 
@@ -119,7 +119,7 @@ class _FleetApi:
             answer = await run_in_threadpool(self._state.answer, message)
         for said in answer.messages_list:
             traffic.took(node, said.metadata.message_id)
-        if self._state.has_mail(node):
+        if self._state.mailboxes[node]:
             questions.answered(node)
         return answer
 
