@@ -93,7 +93,7 @@ class Owed:
         run.owe(reports=reports - got, adapters=adapters - heard)
         if got:
             write_report(run.path, alive=False)
-            log.info("Job %s: the late report of %s is in.", run.info["job_id"], ", ".join(got))
+            log.info("Job %s: the budget reports of %s are in.", run.info["job_id"], ", ".join(got))
 
     def _hand_over(self, grid: JobGrid, names: dict[int, str]) -> list[str]:
         kept, folder = self._run.checkpoint(), self._run.path / "adapter"

@@ -180,9 +180,8 @@ class RunDirectory:
                 f"{path}: was started with other settings: {', '.join(keys)}."
                 " Resume with the same file and options; a plan can't change once it is committed."
             )
-        seeds = info.get("seeds")
-        noise = seeds.get("noise") if isinstance(seeds, dict) else None
-        if noise != _noise_of(insecure_seed) or info["private"] != (insecure_seed is None):
+        noise = info["seeds"]["noise"]
+        if noise != _noise_of(insecure_seed):
             how = "without --insecure-seed" if info["private"] else f"with --insecure-seed {noise}"
             raise RunError(f"{path}: was started {how}; resume it the same way.")
         return cls(path, info)
@@ -234,17 +233,8 @@ class RunDirectory:
 
     @property
     def owed(self) -> dict[str, list[str]]:
-        """The sites whose `reports` are missing, and those that have not got the adapter.
-
-        An older run says nothing about this. There, the reports of all sites that released
-        something are owed, unless their files exist.
-        """
-        if "owed" in self.info or self.info["status"] != "finished":
-            return self.info.get("owed") or {"reports": [], "adapters": []}
-        kept = self.checkpoint() if self.info["job"].get("engine") == "network" else None
-        heads = () if kept is None else kept.heads
-        there = [name for name in heads if (site_folder(self.path, name) / "budget.json").exists()]
-        return {"reports": sorted({*heads} - {*there}), "adapters": []}
+        """The sites whose `reports` are missing, and those that have not got the adapter."""
+        return self.info.get("owed") or {"reports": [], "adapters": []}
 
     def owe(self, *, reports: Collection[str], adapters: Collection[str]) -> None:
         """Store whose report is missing, and which sites have not got the adapter."""
