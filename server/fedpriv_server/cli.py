@@ -181,19 +181,10 @@ def retry(job: Number, state: State) -> None:
 
 
 @app.command()
-def reorder(
-    job: Number,
-    state: State,
-    first: Annotated[bool, typer.Option("--first", help="Put it first.")] = False,
-    before: Annotated[
-        int | None, typer.Option(metavar="JOB", help="Put it before this job.")
-    ] = None,
-) -> None:
-    """Move a waiting job before another waiting job."""
-    if first == (before is not None):
-        raise typer.BadParameter("give exactly one of the two", param_hint="--first or --before")
+def reorder(job: Number, state: State) -> None:
+    """Put a waiting job before all others that wait."""
     with Queue.open(state) as queue:
-        queue.reorder(job, before)
+        queue.put_first(job)
 
 
 @app.command()

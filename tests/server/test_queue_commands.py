@@ -37,8 +37,8 @@ def test_jobs_are_submitted_listed_moved_and_aborted(tmp_path: Path) -> None:
     assert typed(tmp_path, "submit", file, "--token", "y") == (
         "Job 2 was queued before: it is waiting.\n"
     )
-    typed(tmp_path, "reorder", 3, "--first")
-    typed(tmp_path, "reorder", 1, "--before", 3)
+    typed(tmp_path, "reorder", 3)
+    typed(tmp_path, "reorder", 1)
     assert listed(tmp_path) == [(1, "waiting"), (3, "waiting"), (2, "waiting")]
     assert typed(tmp_path, "abort", 3) == "Job 3 is aborted.\n"
     assert listed(tmp_path) == [(3, "aborted"), (1, "waiting"), (2, "waiting")]
