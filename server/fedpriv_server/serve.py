@@ -221,7 +221,13 @@ def _settle(job: Job, run: RunDirectory, grid: JobGrid) -> None:
         asked = {offer.site for offer in job.strategy.offers.values()} | heads.keys()
         run.owe(reports=asked, adapters=heads if run.info["status"] == "finished" else ())
         Owed(run).settle(grid)
-        run.owe(reports=heads.keys() & run.owed["reports"], adapters=run.owed["adapters"])
+        reports, adapters = heads.keys() & run.owed["reports"], run.owed["adapters"]
+        run.owe(reports=reports, adapters=adapters)
+        if reports:
+            log.warning("No budget report from %s.", ", ".join(sorted(reports)))
+        if adapters:
+            folder, names = run.path / "adapter", ", ".join(adapters)
+            log.warning("%s did not get the adapter: send them the folder %s.", names, folder)
         write_report(run.path, alive=False)
     except Exception as error:  # this must not hide what ended the job
         log.error("The reports were not written: %s", error)
