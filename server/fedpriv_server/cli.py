@@ -111,19 +111,14 @@ def status(
 def submit(
     file: Annotated[Path, typer.Argument(help="The federation file.")],
     state: State,
-    token: Annotated[
-        str | None,
-        typer.Option(help="Any word: a job with the same token is queued once."),
-    ] = None,
     set_: Replaced = None,
 ) -> None:
     """Queue a federation file's job as it is now; later changes of the file do not count."""
     config = load_job(file, set_ or [])
     server_of(config, file)
     with Queue.open(state) as queue:
-        number, is_new = queue.submit(config, file.resolve(), token)
-        before = f"was queued before: it is {queue.job(number).state}"
-    print(f"Job {number} {'is queued' if is_new else before}.")
+        number = queue.submit(config, file.resolve())
+    print(f"Job {number} is queued.")
 
 
 @app.command(name="list")

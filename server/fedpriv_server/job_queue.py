@@ -26,7 +26,7 @@ _APPLICATION = 0x66707175  # application id in SQLite's header: says that the fi
 VERSION = 1
 _TABLE = """
     CREATE TABLE jobs (
-      id INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT UNIQUE, name TEXT NOT NULL,
+      id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL,
       place INTEGER NOT NULL, state TEXT NOT NULL, abort INTEGER NOT NULL DEFAULT 0,
       settings TEXT NOT NULL, source TEXT NOT NULL, submitted TEXT NOT NULL, begun TEXT,
       ended TEXT, why TEXT NOT NULL DEFAULT '', sites TEXT NOT NULL DEFAULT '{}')
@@ -45,7 +45,6 @@ class QueuedJob:
     """
 
     id: int
-    token: str | None
     name: str
     state: State
     abort: bool
@@ -145,23 +144,16 @@ class Queue:
             raise
         self._database.execute("COMMIT")
 
-    def submit(self, config: JobConfig, source: Path, token: str | None = None) -> tuple[int, bool]:
-        """Queue a job. Return its number, and whether it is new.
-
-        Args:
-            token: a job that is submitted again with the same token is queued only once.
-        """
+    def submit(self, config: JobConfig, source: Path) -> int:
+        """Queue a job. Return its number."""
+        settings = config.model_dump_json(exclude_unset=True, exclude_none=True)
         with self._changing():
-            if token is not None and (old := self._rows("token = ?", token)):
-                return old[0].id, False
-            settings = config.model_dump_json(exclude_unset=True, exclude_none=True)
-            row = (token, config.job.name, settings, str(source), timestamp())
             made = self._database.execute(
-                "INSERT INTO jobs (token, name, settings, source, submitted, state, place) VALUES"
-                " (?, ?, ?, ?, ?, 'waiting', (SELECT coalesce(max(place), 0) + 1 FROM jobs))",
-                row,
+                "INSERT INTO jobs (name, settings, source, submitted, state, place) VALUES"
+                " (?, ?, ?, ?, 'waiting', (SELECT coalesce(max(place), 0) + 1 FROM jobs))",
+                (config.job.name, settings, str(source), timestamp()),
             )
-            return int(made.lastrowid or 0), True
+        return int(made.lastrowid or 0)
 
     def jobs(self) -> list[QueuedJob]:
         """Return all jobs: those that ended by number, then the running one, then the waiting."""

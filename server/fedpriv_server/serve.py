@@ -78,7 +78,6 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     """
     section = server_of(config, source)
     check_installed(config.tracking, source)
-    _checked(section, source, plain=plain)
     share_heap()
     with opened_run(out, config) as run:
         owed, is_finished = Owed(run), run.info["status"] == "finished"
@@ -111,7 +110,9 @@ def listening(
     Raises:
         ConfigError, EnrolmentError: see `serve`.
     """
-    address, tls, expires = _checked(section, source, plain=plain)
+    address, tls, expires = address_of(section, source, plain=plain), None, None
+    if not plain:
+        tls, expires = ServerTls.of(section), checked_certificate(section).expires
     with contextlib.ExitStack() as stack:
         healthy = stack.enter_context(health_service(section.health, "server.health"))
         figures = RunFigures(folder, 0)
@@ -242,14 +243,3 @@ def _wait_for_owed(grid: JobGrid, owed: Owed, patience: float) -> None:
         time.sleep(LOOK)
     left = f"{', '.join(sorted(owed.sites))} did not come back." if owed.sites else ""
     log.info("%s", left or "Nothing is owed any more.")
-
-
-def _checked(
-    section: ServerSection, source: Path, *, plain: bool
-) -> tuple[tuple[str, int], ServerTls | None, Any]:
-    """Return the address, the TLS files and the certificate's end. Refuse what can't be used."""
-    address = address_of(section, source, plain=plain)
-    SiteKeys.read(section.pki / "sites.json")
-    if plain:
-        return address, None, None
-    return address, ServerTls.of(section), checked_certificate(section).expires

@@ -43,15 +43,6 @@ def waiting(queue: Queue) -> list[int]:
     return [one.id for one in queue.jobs() if one.state == "waiting"]
 
 
-def test_a_token_queues_a_job_once(tmp_path: Path) -> None:
-    with Queue.open(tmp_path) as queue:
-        assert queue.submit(*job(tmp_path), "t") == (1, True)
-        assert queue.submit(*job(tmp_path, "other"), "t") == (1, False)
-        assert queue.submit(*job(tmp_path)) == (2, True)
-    with Queue.open(tmp_path) as queue:
-        assert waiting(queue) == [1, 2]
-
-
 def test_a_job_stays_as_it_was_submitted(tmp_path: Path) -> None:
     config, file = job(tmp_path)
     with Queue.open(tmp_path) as queue:

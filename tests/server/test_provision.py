@@ -428,7 +428,7 @@ def test_the_environment_can_hold_the_passphrase(federation: Make) -> None:
     assert "horse" not in shown.stdout + shown.stderr
 
 
-@pytest.mark.parametrize("name", ["ca.key", "ca.crt", "federation.json", "sites.json"])
+@pytest.mark.parametrize("name", ["ca.key", "ca.crt", "sites.json"])
 def test_a_federation_that_lost_a_part_is_not_replaced_by_another(
     federation: Make, name: str
 ) -> None:

@@ -32,11 +32,8 @@ def listed(folder: Path) -> list[tuple[Any, Any]]:
 def test_jobs_are_submitted_listed_moved_and_aborted(tmp_path: Path) -> None:
     _, file = job(tmp_path)
     for number, name in enumerate(("x", "y", "z"), 1):
-        said = typed(tmp_path, "submit", file, "--token", name, "--set", f"job.name={name}")
+        said = typed(tmp_path, "submit", file, "--set", f"job.name={name}")
         assert said == f"Job {number} is queued.\n"
-    assert typed(tmp_path, "submit", file, "--token", "y") == (
-        "Job 2 was queued before: it is waiting.\n"
-    )
     typed(tmp_path, "reorder", 3)
     typed(tmp_path, "reorder", 1)
     assert listed(tmp_path) == [(1, "waiting"), (3, "waiting"), (2, "waiting")]
