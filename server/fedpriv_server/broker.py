@@ -13,7 +13,6 @@ import threading
 from collections import defaultdict, deque
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from flwr.app import Error, Message
 
@@ -27,25 +26,6 @@ log = logging.getLogger(__name__)
 logs.silence("flwr")  # it would log every request
 RUN_HEARTBEAT = 10.0  # seconds
 REMEMBERED = 256  # newest messages to a node, which it may still confirm
-
-
-class Traffic(Protocol):
-    """Hears what nodes do. Its methods are called from the server's threads."""
-
-    def arrived(self, node: int) -> None:
-        """Note that a node connected, for the first time or anew."""
-
-    def asks(self, node: int) -> None:
-        """Note that a node asks for messages."""
-
-    def took(self, node: int, message_id: str) -> None:
-        """Note that a message was taken out of a node's mailbox."""
-
-    def confirmed(self, node: int, message_id: str) -> None:
-        """Note that a node has the whole message."""
-
-    def stored(self, node: int) -> None:
-        """Note that a part of a node's reply was stored."""
 
 
 class MessageBroker:
@@ -62,10 +42,7 @@ class MessageBroker:
         state: Flower's state.
         presence: which nodes are connected.
         questions: the nodes' requests for messages, which are held open.
-        traffic: told what nodes do; set it before the fleet API is served.
     """
-
-    traffic: Traffic
 
     def __init__(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from flwr.app import Message, MessageType
 
 from fedpriv_server.broker import MessageBroker, read_reply
-from fedpriv_server.door import Door
 from fedpriv_server.flower.messages import set_message_id
 from fedpriv_server.flower.state import Kept
 from fedpriv_server.upload import Upload, UploadLimits
@@ -55,7 +54,7 @@ class NetworkGrid:
     """
 
     def __init__(self, broker: MessageBroker) -> None:
-        self._broker, self._state = broker, broker.state
+        self.broker, self._state = broker, broker.state
         self._lock = threading.RLock()
         self._news = threading.Event()
         self._open: dict[str, _Request] = {}
@@ -63,20 +62,19 @@ class NetworkGrid:
         self._answered: dict[str, Message] = {}  # request → its complete reply
         self._greetings: dict[int, _Request] = {}
         self._newcomers: set[int] = set()
-        broker.traffic = self
 
     # What the rounds use
 
     def get_node_ids(self) -> list[int]:
         """Return the nodes that are connected now, in the order of their sites' names."""
-        names = self._broker.names
-        there = [node for node in names if self._broker.presence.is_there(node)]
+        names = self.broker.names
+        there = [node for node in names if self.broker.presence.is_there(node)]
         return sorted(there, key=lambda node: names[node])
 
     def _push(self, message: Message, timeout: float) -> _Request:
         metadata, content = message.metadata, self._state.keep(message.content)
         node, kind, group = metadata.dst_node_id, metadata.message_type, metadata.group_id
-        upload = self._broker.expect(node, UploadLimits.of_reply_to(message.content))
+        upload = self.broker.expect(node, UploadLimits.of_reply_to(message.content))
         key, ttl = uuid.uuid4().hex, timeout + MARGIN
         request = _Request(key, node, content, upload, kind, group, ttl)
         set_message_id(message, request.key)
@@ -111,7 +109,7 @@ class NetworkGrid:
                     finally:  # also when the caller asks for no more
                         self._close(request)
                 left = deadline - time.monotonic()
-                is_there = self._broker.presence.is_there
+                is_there = self.broker.presence.is_there
                 if left <= 0 or not any(is_there(request.node) for request in waiting.values()):
                     break
                 self._news.wait(min(left, 0.5))
@@ -148,7 +146,7 @@ class NetworkGrid:
 
     def _post(self, request: _Request) -> None:
         request.taken.clear()
-        posted = self._broker.post(
+        posted = self.broker.post(
             request.upload, request.content, request.kind, request.group, request.ttl
         )
         if posted is not None:
@@ -166,7 +164,7 @@ class NetworkGrid:
             while self._greetings:
                 self._say_no_more(self._greetings.popitem()[1])
 
-    # What the broker tells about its nodes
+    # What the fleet API tells about nodes
 
     def arrived(self, node: int) -> None:
         """Tell a new process, which knows nothing, its job and then the unanswered requests."""
@@ -227,13 +225,13 @@ class JobGrid:
         members: names of the job's sites.
     """
 
-    def __init__(self, grid: NetworkGrid, door: Door, members: Set[str]) -> None:
-        self._grid, self._door, self._members = grid, door, members
+    def __init__(self, grid: NetworkGrid, members: Set[str]) -> None:
+        self._grid, self._members = grid, members
 
     @property
     def names(self) -> dict[int, str]:
         """The admitted nodes of the job's sites: node → name of its site."""
-        known = self._door.broker.names
+        known = self._grid.broker.names
         return {node: name for node, name in known.items() if name in self._members}
 
     def get_node_ids(self) -> list[int]:

@@ -61,7 +61,7 @@ class Coordinator:
     ) -> None:
         self._queue, self._state, self._link, self._status = queue, state, link, status
         self._members, self._looked = members, 0.0
-        self._grid = JobGrid(link.grid, link.door, members)
+        self._grid = JobGrid(link.grid, members)
         self._owed: dict[int, Owed] = {}
         link.door.listeners.append(lambda: status.update(sites=link.door.seen(members)))
         for job in queue.jobs():

@@ -89,7 +89,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
         members = {site.name for site in config.sites}
         with listening(section, members, out, source, plain=plain) as link:
             if is_finished:
-                grid = JobGrid(link.grid, link.door, members)
+                grid = JobGrid(link.grid, members)
                 _wait_for_owed(grid, owed, seconds(section.wait))
             else:
                 run_job(config, run, link)
@@ -122,7 +122,7 @@ def listening(
         grid = NetworkGrid(broker)
         door = Door(broker, SiteKeys.read(section.pki / "sites.json"), set(sites), expires)
         door.review()
-        port = stack.enter_context(serving(fleet_api(broker), address, tls))
+        port = stack.enter_context(serving(fleet_api(grid), address, tls))
         stack.callback(broker.close)
         stack.enter_context(door.watched())
         log.info("Listening on %s:%d%s.", address[0], port, "" if tls else " without TLS")
@@ -141,7 +141,7 @@ def run_job(
     Raises:
         FedprivError: the error that ended the job before its last round.
     """
-    grid = JobGrid(link.grid, link.door, {site.name for site in config.sites})
+    grid = JobGrid(link.grid, {site.name for site in config.sites})
     status = Status(run.path, job=run.info["job_id"], state="preparing", sites={}, problem="")
     link.figures.turn_to(run.path, config.job.rounds)
     assembly: Assembly | None = None

@@ -42,14 +42,14 @@ class Place:
         door = SimpleNamespace(listeners=[], seen=lambda names: {}, broker=broker)
         figures = SimpleNamespace(turn_to=lambda out, rounds: None)
         link: Any = SimpleNamespace(
-            door=door, grid=SimpleNamespace(get_node_ids=list), figures=figures
+            door=door, grid=SimpleNamespace(get_node_ids=list, broker=broker), figures=figures
         )
         status = Status(self.folder, state="waiting", job="", sites={}, problem="")
         return Coordinator(self.queue, self.folder, link, set(members or "ab"), status)
 
     def submit(self, name: str, work: Work) -> int:
         self.works.append(work)
-        return self.queue.submit(*job(self.folder, name))[0]
+        return self.queue.submit(*job(self.folder, name))
 
     def became(self, number: int) -> tuple[str, str]:
         found = self.queue.job(number)
