@@ -219,7 +219,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         sites=sites,
         site_of=broker.names.get,
     )
-    with serving(fleet_api(broker), ("127.0.0.1", 0), ServerTls(certificate, key)) as port:
+    with serving(fleet_api(grid), ("127.0.0.1", 0), ServerTls(certificate, key)) as port:
         pipe.send((port, str(ca), [private_pem(private) for private in keys], proposal.digest()))
         while len(grid.get_node_ids()) < sites:
             time.sleep(0.05)

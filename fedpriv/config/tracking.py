@@ -13,11 +13,11 @@ from fedpriv.section import Section
 class TrackingSection(Section):
     """Tools that receive each round's entry of metrics.jsonl, and nothing else.
 
-    They receive it during the job if `job.data_is_public` is true, else after its end: they keep
-    times, and a round's duration depends on who was sampled.
+    They receive it when the job has ended or was interrupted: they keep times, and a round's
+    duration depends on who was sampled.
 
     Each tool needs an extra of its name, such as ``pip install 'fedpriv[mlflow]'``. A tool that
-    fails during the job receives no more; the job continues. A run may continue with other tools.
+    fails never ends a job. A run may continue with other tools.
     """
 
     tensorboard: bool = Field(

@@ -1,6 +1,5 @@
 """The federation's own authority: the folder that `fedpriv provision` keeps, and what it issues.
 
-    federation.json  random id and name
     ca.crt, ca.key   its certificate, and its private key: needed to sign, never to serve
     server.crt, server.key, sites.json, enrolments/NAME/…
 
@@ -19,20 +18,16 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from pydantic import AwareDatetime
 
 from fedpriv.errors import EnrolmentError
 from fedpriv.files import private_folder, sha256, write_atomic
-from fedpriv.names import Name
 from fedpriv.pki.certificates import USAGES, Use, certificate_pem, describe, load_certificate
-from fedpriv.pki.document import read_document, write_document
-from fedpriv.pki.enrolment import Federation, Manifest, signed_bytes
+from fedpriv.pki.enrolment import Manifest, signed_bytes
 from fedpriv.pki.keys import (
     PrivateKey,
     PublicKey,
@@ -42,25 +37,16 @@ from fedpriv.pki.keys import (
     new_key,
     write_key,
 )
-from fedpriv.section import Section
 from fedpriv_server.site_keys import SiteKeys
 
 AUTHORITY_DAYS = 3650
 CLOCK_SKEW = timedelta(minutes=5)  # a new certificate is valid at once where clocks lag
-_NEEDED = ("ca.key", "ca.crt", "federation.json", "sites.json")  # in the order they are made
+_NEEDED = ("ca.key", "ca.crt", "sites.json")  # in the order they are made
+_SUBJECT = "fedpriv federation "  # then the federation's id
 _LATER = ("sites.json", "server.key", "enrolments")
 _FIX = "Restore it from a backup: a new one would be another federation."
 
 Passphrase = Callable[[], bytes]
-
-
-class FederationFile(Section):
-    """The content of ``federation.json``."""
-
-    format: Literal[1] = 1
-    federation: Federation
-    name: Name
-    created: AwareDatetime
 
 
 class Authority:
@@ -75,9 +61,9 @@ class Authority:
 
     def __init__(self, folder: Path, passphrase: Passphrase) -> None:
         self.folder, self._passphrase = folder, passphrase
-        about = read_document(folder / "federation.json", FederationFile, fix=_FIX)
-        self.federation, self.name = about.federation, about.name
         self.certificate = load_certificate(folder / "ca.crt")
+        self.name = _organization(self.certificate)
+        self.federation = describe(self.certificate).name.removeprefix(_SUBJECT)
         self.fingerprint = fingerprint(self.certificate.public_key())
         self.site_keys = SiteKeys.read(folder / "sites.json")
 
@@ -113,8 +99,6 @@ class Authority:
         federation = secrets.token_hex(16)
         certificate = authority_certificate(key, federation, name, days=AUTHORITY_DAYS, now=now)
         write_atomic(folder / "ca.crt", certificate_pem(certificate))
-        about = FederationFile(federation=federation, name=name, created=now.replace(microsecond=0))
-        write_document(folder / "federation.json", about)
         SiteKeys(folder / "sites.json").write()
         return cls(folder, passphrase)
 
@@ -149,7 +133,7 @@ def authority_certificate(
     Args:
         federation: random id, which tells authorities of the same `name` apart.
     """
-    subject = _subject(name, f"fedpriv federation {federation}")
+    subject = _subject(name, _SUBJECT + federation)
     builder = _builder(subject, key.public_key(), now, now + timedelta(days=days))
     return (
         builder.issuer_name(subject)
@@ -184,11 +168,10 @@ def site_certificate(
 def _issued(
     ca: x509.Certificate, key: PublicKey, name: str, use: Use, days: int, now: datetime
 ) -> x509.CertificateBuilder:
-    organization = ca.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value
     expires = min(now + timedelta(days=days), ca.not_valid_after_utc)
     signer = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     return (
-        _builder(_subject(str(organization), name), key, now, expires)
+        _builder(_subject(_organization(ca), name), key, now, expires)
         .issuer_name(ca.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
@@ -220,6 +203,10 @@ def _subject(organization: str, name: str) -> x509.Name:
             x509.NameAttribute(NameOID.COMMON_NAME, name),
         ]
     )
+
+
+def _organization(ca: x509.Certificate) -> str:
+    return str(ca.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value)
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedpriv_server.flower.requests import SIGNATURE_LIFE, Signature
-from fedpriv_server.flower.state import LARGE
+from fedpriv_server.upload import LARGE
 
 LARGEST = {  # most bytes of each kind of request; no other kinds are answered
     "/v1/fleet/activate-node": 4 << 10,

@@ -13,13 +13,12 @@ import threading
 from collections import defaultdict, deque
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from flwr.app import Error, Message
 
 from fedpriv import logs
 from fedpriv_server.flower.messages import APP_FAILED, replying
-from fedpriv_server.flower.state import FleetState, FolderStore, Kept
+from fedpriv_server.flower.state import FleetState, Kept
 from fedpriv_server.long_poll import LongPoll, Presence
 from fedpriv_server.upload import Upload, UploadLimits
 
@@ -29,50 +28,28 @@ RUN_HEARTBEAT = 10.0  # seconds
 REMEMBERED = 256  # newest messages to a node, which it may still confirm
 
 
-class Traffic(Protocol):
-    """Hears what nodes do. Its methods are called from the server's threads."""
-
-    def arrived(self, node: int) -> None:
-        """Note that a node connected, for the first time or anew."""
-
-    def asks(self, node: int) -> None:
-        """Note that a node asks for messages."""
-
-    def took(self, node: int, message_id: str) -> None:
-        """Note that a message was taken out of a node's mailbox."""
-
-    def confirmed(self, node: int, message_id: str) -> None:
-        """Note that a node has the whole message."""
-
-    def stored(self, node: int) -> None:
-        """Note that a part of a node's reply was stored."""
-
-
 class MessageBroker:
     """Keeps the nodes of a run, the messages to them, and what has come of their replies.
 
-    Flower's state is in memory, and large objects are files. What a job remembers is its
-    checkpoint, so after a crash everything is asked again. Flower's SQLite state took 14 ms of
+    Flower's state is in memory. What a job remembers is its checkpoint, so after a crash everything
+    is asked again. Flower's SQLite state took 14 ms of
     a core for each request.
 
     Args:
-        folder: where objects are kept; what it holds before is removed.
+        folder: where replies are kept; what it holds before is removed.
 
     Attributes:
         state: Flower's state.
         presence: which nodes are connected.
         questions: the nodes' requests for messages, which are held open.
-        traffic: told what nodes do; set it before the fleet API is served.
     """
-
-    traffic: Traffic
 
     def __init__(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
         self._folder = folder
         refused = partial(log.warning, "An object of a reply was not kept: %s")
-        self.state = FleetState(FolderStore(folder), refused)
+        self.state = FleetState(refused)
         self.presence = Presence()
         self.questions = LongPoll()
         self._names: dict[int, str] = {}

@@ -15,12 +15,10 @@ from rich.table import Table
 from fedpriv import __version__, logs
 from fedpriv.command_line import run
 from fedpriv.config.load import load_job
-from fedpriv.config.server import ServerSection
 from fedpriv.environment import set_environment
-from fedpriv.errors import RunningError
-from fedpriv.process import read_status, stop_on_terminate
+from fedpriv.process import stop_on_terminate
 from fedpriv_server import status as of_server
-from fedpriv_server.consortium import load_consortium, server_of
+from fedpriv_server.consortium import server_of
 from fedpriv_server.job_queue import Queue, QueuedJob
 
 Plain = Annotated[bool, typer.Option("--plain", help="Use HTTP without TLS, on this machine only.")]
@@ -62,8 +60,8 @@ def serve(
         raise typer.BadParameter("give the federation file", param_hint="--config")
     job = load_job(config, set_ or [])
     out = out or Path("runs") / job.job.name
-    section = job.server if job.job.engine == "network" else None
-    _prepare(section, config, out, plain=plain, json_logs=json_logs)
+    logs.configure(as_json=json_logs)
+    stop_on_terminate()
     from fedpriv_server.serve import serve as serve_job
 
     serve_job(job, out, source=config, plain=plain)
@@ -77,30 +75,11 @@ def serve_sites(
     json_logs: JsonLogs = False,
 ) -> None:
     """Serve a consortium for years: run the submitted jobs one after the other."""
-    section = load_consortium(consortium).server
-    _prepare(section, consortium, state, plain=plain, json_logs=json_logs)
+    logs.configure(as_json=json_logs)
+    stop_on_terminate()
     from fedpriv_server.lasting import serve_consortium
 
     serve_consortium(consortium, state, plain=plain)
-
-
-def _prepare(
-    section: ServerSection | None, source: Path, folder: Path, *, plain: bool, json_logs: bool
-) -> None:
-    """Refuse at once what can't be used. The code that serves takes long to load."""
-    logs.configure(as_json=json_logs)
-    stop_on_terminate()
-    if section is None:
-        return
-    from fedpriv_server.listen import check_ports, checked_certificate
-
-    if not plain:
-        checked_certificate(section)
-    facts = read_status(folder)
-    if facts["running"]:
-        raise RunningError(f"{folder}: another process works in it already. Stop that one first.")
-    if facts.get("state") != "finished":
-        check_ports(section, source, plain=plain)
 
 
 @app.command()
@@ -132,26 +111,14 @@ def status(
 def submit(
     file: Annotated[Path, typer.Argument(help="The federation file.")],
     state: State,
-    token: Annotated[
-        str | None,
-        typer.Option(help="Any word: a job with the same token is queued once."),
-    ] = None,
     set_: Replaced = None,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Queue it even if sites' reports say they can't pay.")
-    ] = False,
 ) -> None:
     """Queue a federation file's job as it is now; later changes of the file do not count."""
     config = load_job(file, set_ or [])
     server_of(config, file)
-    if not anyway:
-        from fedpriv_server.affordable import check_affordable, last_reports
-
-        check_affordable(config, last_reports(state).values())
     with Queue.open(state) as queue:
-        number, is_new = queue.submit(config, file.resolve(), token)
-        before = f"was queued before: it is {queue.job(number).state}"
-    print(f"Job {number} {'is queued' if is_new else before}.")
+        number = queue.submit(config, file.resolve())
+    print(f"Job {number} is queued.")
 
 
 @app.command(name="list")
@@ -209,19 +176,10 @@ def retry(job: Number, state: State) -> None:
 
 
 @app.command()
-def reorder(
-    job: Number,
-    state: State,
-    first: Annotated[bool, typer.Option("--first", help="Put it first.")] = False,
-    before: Annotated[
-        int | None, typer.Option(metavar="JOB", help="Put it before this job.")
-    ] = None,
-) -> None:
-    """Move a waiting job before another waiting job."""
-    if first == (before is not None):
-        raise typer.BadParameter("give exactly one of the two", param_hint="--first or --before")
+def reorder(job: Number, state: State) -> None:
+    """Put a waiting job before all others that wait."""
     with Queue.open(state) as queue:
-        queue.reorder(job, before)
+        queue.put_first(job)
 
 
 @app.command()

@@ -6,9 +6,7 @@ import asyncio
 import logging
 import resource
 import ssl
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -73,36 +71,23 @@ class PromptProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
         return self.cycle is None or self.cycle.response_complete
 
 
-class Refusals:
-    """Logs why handshakes failed: the first of each reason at once, later ones as a count.
+def watch(context: ssl.SSLContext) -> None:
+    """Log every handshake of a server's `context` that fails, and tell the other side.
 
-    Anybody who can reach the port can make handshakes fail, so they must not fill the log.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._told: dict[str, float] = {}
-        self._more: dict[str, int] = {}
-
-    def __call__(self, reason: str) -> None:
-        """Count one more refused connection, with the reason in OpenSSL's words."""
-        with self._lock:
-            self._more[reason] = self._more.get(reason, 0) + 1
-            now = self._clock()
-            if reason in self._told and now - self._told[reason] < PAUSE:
-                return
-            self._told[reason], count = now, self._more.pop(reason)
-        log.warning("%d TLS connections were refused: %s.", count, reason.replace("_", " ").lower())
-
-
-def watch(context: ssl.SSLContext, refused: Callable[[str], None]) -> None:
-    """Tell `refused` and the other side of every handshake of a server's `context` that fails.
+    Anybody who can reach the port can make handshakes fail. So each reason is logged at most once
+    a minute.
 
     asyncio closes the connection without sending the alert that OpenSSL has ready, so the other
     side only sees the server hang up. If the handshake asks to read more before it fails, asyncio
     first sends the alert.
     """
+    told: dict[str, float] = {}
+
+    def refused(reason: str) -> None:
+        now = time.monotonic()
+        if now - told.get(reason, -PAUSE) >= PAUSE:
+            told[reason] = now
+            log.warning("TLS connections are refused: %s.", reason.replace("_", " ").lower())
 
     class Watched(ssl.SSLObject):
         failure: ssl.SSLError | None = None

@@ -18,6 +18,7 @@ from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.doctor.studies import advice
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.methods.proposal import job_recipe
+from fedpriv.metrics import HOST
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
 from fedpriv.pki.certificates import SOON, load_certificate
@@ -26,7 +27,7 @@ from fedpriv.private_training.pool import load_model, with_gradients
 from fedpriv.private_training.worker import Worker
 from fedpriv_server.consortium import roster_of
 from fedpriv_server.evaluation import evaluation_records
-from fedpriv_server.listen import checked_certificate, side_ports
+from fedpriv_server.listen import checked_certificate
 from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.provision import server_names
 from fedpriv_server.site_keys import SiteKeys
@@ -62,13 +63,14 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
     looks: list[tuple[str, Callable[[], str]]] = []
     if server is not None and engine == "network":
         authority = server.pki / "ca.key"
-        ports = {"server.listen": server.bound, **side_ports(server)}
+        metrics = None if server.metrics_port is None else f"{HOST}:{server.metrics_port}"
+        ports = {"listen": server.bound, "health": server.health, "metrics_port": metrics}
         looks += [
             ("certificate", lambda: _certificate(server)),
             *([("ca.key", lambda: _in_clear(authority))] if authority.exists() else []),
             ("sites", lambda: _sites(config, server)),
             *([("roster", lambda: _roster(config))] if config.privacy.roster is not None else []),
-            *(("port", partial(_port, at, key)) for key, at in ports.items()),
+            *(("port", partial(_port, at, f"server.{key}")) for key, at in ports.items() if at),
         ]
     model, compute = config.model, config.compute
     if compute.is_tried:

@@ -19,24 +19,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedpriv.errors import ProtocolError
 from fedpriv_server.bounds import Bounds
-from fedpriv_server.broker import MessageBroker
 from fedpriv_server.flower.messages import ObjectTree
 from fedpriv_server.flower.requests import announced, fleet, http_error_translator, objects
+from fedpriv_server.grid import NetworkGrid
 
 log = logging.getLogger(__name__)
 LONGEST_NAME = 100  # characters of a message's type, group and ids
 
 
-def fleet_api(broker: MessageBroker) -> ASGIApp:
-    """Return the app that a web server serves."""
-    return Bounds(_FleetApi(broker), is_known=broker.is_admitted)
+def fleet_api(grid: NetworkGrid) -> ASGIApp:
+    """Return the app that a web server serves. It tells the grid what nodes do."""
+    return Bounds(_FleetApi(grid), is_known=grid.broker.is_admitted)
 
 
 class _FleetApi:
     """Handles each request whose signer is known, before and after Flower does."""
 
-    def __init__(self, broker: MessageBroker) -> None:
-        self._broker, self._state = broker, broker.state
+    def __init__(self, grid: NetworkGrid) -> None:
+        self._grid, self._broker, self._state = grid, grid.broker, grid.broker.state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await http_error_translator(Request(scope, receive), self._respond)
@@ -58,7 +58,7 @@ class _FleetApi:
 
     def _answer(self, message: Any) -> Any:
         """Answer a request that needs no waiting."""
-        node, traffic = message.node.node_id, self._broker.traffic
+        node = message.node.node_id
         match message:
             case fleet.PushMessagesRequest():
                 try:
@@ -75,9 +75,9 @@ class _FleetApi:
         answer = self._state.answer(message)
         match message:
             case objects.ConfirmMessageReceivedRequest():
-                traffic.confirmed(node, message.message_object_id)
+                self._grid.confirmed(node, message.message_object_id)
             case objects.PushObjectRequest() | fleet.PushMessagesRequest():
-                traffic.stored(node)
+                self._grid.stored(node)
         return answer
 
     def _announce(self, request: fleet.PushMessagesRequest) -> None:
@@ -85,7 +85,7 @@ class _FleetApi:
         metadata, tree, content = single_reply(request)
         if metadata.run_id != self._state.run:
             raise ProtocolError("A reply in another run.")
-        upload = self._state.expected(metadata.reply_to_message_id)
+        upload = self._state.expected.get(metadata.reply_to_message_id)
         if upload is not None and upload.node == request.node.node_id:
             upload.announce(metadata.reply_to_message_id, tree, content)
 
@@ -97,20 +97,20 @@ class _FleetApi:
         self._state.end_lease(node)
         answer = self._state.answer(message)
         self._broker.presence.heard(node)
-        self._broker.traffic.arrived(node)
+        self._grid.arrived(node)
         return answer
 
     async def _hold(self, message: fleet.PullMessagesRequest, request: Request) -> Any:
         """Answer a node's request for messages when there is one, or after a while without one."""
-        questions, traffic = self._broker.questions, self._broker.traffic
+        questions = self._broker.questions
         node = message.node.node_id
         visit = questions.visit(node)
         with self._broker.presence.waiting(node):
             self._state.heard(node)
             for came in message.message_ids:
                 if self._broker.was_told(node, came):
-                    traffic.confirmed(node, came)
-            traffic.asks(node)
+                    self._grid.confirmed(node, came)
+            self._grid.asks(node)
             await questions.wait(node, partial(_gone, request))
             if not questions.is_latest(node, visit) or await request.is_disconnected():
                 # No message is taken out of the mailbox for a node that is gone.
@@ -118,8 +118,8 @@ class _FleetApi:
             questions.answer(node)
             answer = await run_in_threadpool(self._state.answer, message)
         for said in answer.messages_list:
-            traffic.took(node, said.metadata.message_id)
-        if self._state.has_mail(node):
+            self._grid.took(node, said.metadata.message_id)
+        if self._state.mailboxes[node]:
             questions.answered(node)
         return answer
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 from flwr.app import Message, MessageType
 
 from fedpriv_server.broker import MessageBroker, read_reply
-from fedpriv_server.door import Door
 from fedpriv_server.flower.messages import set_message_id
 from fedpriv_server.flower.state import Kept
 from fedpriv_server.upload import Upload, UploadLimits
 
 MARGIN = 600.0  # seconds that a message outlives the wait for its reply
-REPEATS, PERIOD = 5, 5.0  # a node is told everything again at most 5 times in 5 seconds
 
 
 @dataclass
@@ -56,7 +54,7 @@ class NetworkGrid:
     """
 
     def __init__(self, broker: MessageBroker) -> None:
-        self._broker, self._state = broker, broker.state
+        self.broker, self._state = broker, broker.state
         self._lock = threading.RLock()
         self._news = threading.Event()
         self._open: dict[str, _Request] = {}
@@ -64,22 +62,19 @@ class NetworkGrid:
         self._answered: dict[str, Message] = {}  # request → its complete reply
         self._greetings: dict[int, _Request] = {}
         self._newcomers: set[int] = set()
-        self._told: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REPEATS))
-        self._forgetful: set[int] = set()  # nodes to tell everything, as soon as PERIOD allows
-        broker.traffic = self
 
     # What the rounds use
 
     def get_node_ids(self) -> list[int]:
         """Return the nodes that are connected now, in the order of their sites' names."""
-        names = self._broker.names
-        there = [node for node in names if self._broker.presence.is_there(node)]
+        names = self.broker.names
+        there = [node for node in names if self.broker.presence.is_there(node)]
         return sorted(there, key=lambda node: names[node])
 
     def _push(self, message: Message, timeout: float) -> _Request:
         metadata, content = message.metadata, self._state.keep(message.content)
         node, kind, group = metadata.dst_node_id, metadata.message_type, metadata.group_id
-        upload = self._broker.expect(node, UploadLimits.of_reply_to(message.content))
+        upload = self.broker.expect(node, UploadLimits.of_reply_to(message.content))
         key, ttl = uuid.uuid4().hex, timeout + MARGIN
         request = _Request(key, node, content, upload, kind, group, ttl)
         set_message_id(message, request.key)
@@ -114,7 +109,7 @@ class NetworkGrid:
                     finally:  # also when the caller asks for no more
                         self._close(request)
                 left = deadline - time.monotonic()
-                is_there = self._broker.presence.is_there
+                is_there = self.broker.presence.is_there
                 if left <= 0 or not any(is_there(request.node) for request in waiting.values()):
                     break
                 self._news.wait(min(left, 0.5))
@@ -151,7 +146,7 @@ class NetworkGrid:
 
     def _post(self, request: _Request) -> None:
         request.taken.clear()
-        posted = self._broker.post(
+        posted = self.broker.post(
             request.upload, request.content, request.kind, request.group, request.ttl
         )
         if posted is not None:
@@ -169,7 +164,7 @@ class NetworkGrid:
             while self._greetings:
                 self._say_no_more(self._greetings.popitem()[1])
 
-    # What the broker tells about its nodes
+    # What the fleet API tells about nodes
 
     def arrived(self, node: int) -> None:
         """Tell a new process, which knows nothing, its job and then the unanswered requests."""
@@ -181,7 +176,7 @@ class NetworkGrid:
     def asks(self, node: int) -> None:
         """Post again what got lost. A node that asks for more has read only what it confirmed."""
         with self._lock:
-            if node in self._forgetful or any(request.taken for request in self._said(node)):
+            if any(request.taken for request in self._said(node)):
                 self._say_again(node)
 
     def took(self, node: int, message_id: str) -> None:
@@ -218,12 +213,6 @@ class NetworkGrid:
         return sorted(requests, key=lambda item: item.kind != MessageType.QUERY)
 
     def _say_again(self, node: int) -> None:
-        now, told = time.monotonic(), self._told[node]
-        if len(told) == REPEATS and now - told[0] < PERIOD:
-            self._forgetful.add(node)
-            return
-        told.append(now)
-        self._forgetful.discard(node)
         for request in self._said(node):
             self._withdraw(request)  # else a later request might be read first
             self._post(request)
@@ -236,13 +225,13 @@ class JobGrid:
         members: names of the job's sites.
     """
 
-    def __init__(self, grid: NetworkGrid, door: Door, members: Set[str]) -> None:
-        self._grid, self._door, self._members = grid, door, members
+    def __init__(self, grid: NetworkGrid, members: Set[str]) -> None:
+        self._grid, self._members = grid, members
 
     @property
     def names(self) -> dict[int, str]:
         """The admitted nodes of the job's sites: node → name of its site."""
-        known = self._door.broker.names
+        known = self._grid.broker.names
         return {node: name for node, name in known.items() if name in self._members}
 
     def get_node_ids(self) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -42,7 +41,7 @@ from fedpriv_server.evaluation import (
 )
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.synthetic import evolution_of
-from fedpriv_server.tracking.tracking import Tracking
+from fedpriv_server.tracking.tracking import track
 from fedpriv_strategies.looks import look
 from fedpriv_strategies.messages import Nodes
 from fedpriv_strategies.rounds import Rounds
@@ -188,10 +187,8 @@ class Job:
         run.ready(**facts | {"baseline": self.baseline.as_dict()} if is_new else {})
         live = LiveReport(run.path)
         live.update()
-        tracking = None
         try:
             self._look(grid)  # the last look, if an interruption left its outcome unknown
-            tracking = Tracking(self.config, run, self.rounds)
             for number in range(self._done + 1, self.config.job.rounds + 1):
                 if "ended_early" in run.info:
                     break
@@ -202,7 +199,6 @@ class Job:
                 self.rounds.append(metrics)
                 self._look(grid)
                 self._warn()
-                tracking.round_done(self.rounds[-1])
                 listener(self.rounds[-1])
                 live.update()
         except BaseException:
@@ -210,14 +206,13 @@ class Job:
                 self.save()
             with suppress(OSError, FedprivError):
                 run.stop("interrupted")
-            if tracking is not None:
-                tracking.close(finished=False)
+            track(self.config, run, self.rounds, finished=False)
             raise
         self.save()
         if self.config.job.engine == "network":  # until the sites have answered
             run.info["owed"] = {key: sorted(self.strategy.heads) for key in ("reports", "adapters")}
         run.stop("finished")
-        tracking.close(finished=True)
+        track(self.config, run, self.rounds, finished=True)
 
     def _look(self, grid: Nodes) -> None:
         """Look at the sites' held-out records, if a look is due after the last round and not done.
@@ -292,38 +287,26 @@ class Job:
                 settings.base_model_name_or_path = "base"
                 shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
             worker.model.save_pretrained(folder, save_embedding_layers=False)
-        said = card(config.job.name, self.proposal, private=self.run.info["private"])
+        said = card(self.proposal, private=self.run.info["private"])
         write_atomic(folder / "README.md", said)  # the one that peft writes says nothing
         write_facts(folder, self.proposal, kind="federated")
         if self.evolution is not None:
             self.run.write_synthetic(self.evolution.records.value)
 
 
-def card(name: str, proposal: Proposal, *, private: bool) -> str:
-    """Return an adapter's card: Markdown with the header that model hubs read.
+def card(proposal: Proposal, *, private: bool) -> str:
+    """Return a note on a run's adapter, in Markdown. `fedpriv adapter` writes a whole card.
 
     Args:
-        name: the job's name.
         private: false if the noise came from a seed.
     """
-    model, privacy = proposal.model.name, proposal.privacy
-    base = [f"base_model: {json.dumps(model)}"] if model != "embedded" else []
-    header = "\n".join(["---", "library_name: peft", *base, "tags: [lora, fedpriv]", "---"])
-    if private:
-        claim = (
-            f"Each site was asked for ε = {privacy.epsilon:g} at δ = {privacy.delta:g}, for adding"
-            f" or removing one unit ({privacy.unit}). What each has paid, in this job and in its"
-            " life, is in its signed budget report."
-        )
-    else:
-        claim = "**NOT PRIVATE**: samples and noise were drawn from a seed that others may know."
-    began = ""
+    begun, claim = "", "What each site has paid is in its signed budget report."
     if proposal.begin_digest is not None:
-        merged = "merged into the base, without which this one is of no use"
-        how = merged if proposal.model.begin_as == "merged" else "which was trained further"
-        began = f" It began at another adapter, {proposal.begin_digest}, {how}."
+        begun = f" It began at another adapter, {proposal.begin_digest}."
+    if not private:
+        claim = "**NOT PRIVATE**: samples and noise were drawn from a seed that others may know."
     return (
-        f"{header}\n\n# {name}\n\n"
-        f"A LoRA adapter of {model}, trained by fedpriv {__version__} in job `{proposal.job_id}`:"
-        f" {proposal.rounds} rounds, method {proposal.method}.{began}\n\n{claim}\n"
+        f"# {proposal.job_id}\n\nA LoRA adapter of {proposal.model.name}, trained by fedpriv"
+        f" {__version__} with {proposal.method}.{begun}\n\n{claim} `fedpriv adapter` writes a whole"
+        " card.\n"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -23,17 +23,14 @@ FILE = "queue.db"
 State = Literal["waiting", "running", "finished", "failed", "aborted"]
 ENDED = ("finished", "failed", "aborted")
 _APPLICATION = 0x66707175  # application id in SQLite's header: says that the file is ours
-_MIGRATIONS = (  # from each version to the next; never change a released one
-    """
+VERSION = 1
+_TABLE = """
     CREATE TABLE jobs (
-      id INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT UNIQUE, name TEXT NOT NULL,
+      id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL,
       place INTEGER NOT NULL, state TEXT NOT NULL, abort INTEGER NOT NULL DEFAULT 0,
       settings TEXT NOT NULL, source TEXT NOT NULL, submitted TEXT NOT NULL, begun TEXT,
-      ended TEXT, why TEXT NOT NULL DEFAULT '', sites TEXT NOT NULL DEFAULT '{}');
-    CREATE TABLE consortium (site TEXT PRIMARY KEY);
-    """,
-)
-VERSION = len(_MIGRATIONS)
+      ended TEXT, why TEXT NOT NULL DEFAULT '', sites TEXT NOT NULL DEFAULT '{}')
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,6 @@ class QueuedJob:
     """
 
     id: int
-    token: str | None
     name: str
     state: State
     abort: bool
@@ -107,32 +103,35 @@ class Queue:
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = FULL")
                 queue = cls(database, path)
-                queue._migrate()
+                queue._begin_or_check()
                 yield queue
         except sqlite3.Error as error:
             raise RunError(f"{path}: can't be used as a queue ({error}).") from None
 
-    def _migrate(self) -> None:
+    def _begin_or_check(self) -> None:
+        """Make the table in a new file. Refuse a file that is something else."""
         with self._changing():
-            version, application = (
-                self._database.execute(f"PRAGMA {key}").fetchone()[0]
-                for key in ("user_version", "application_id")
-            )
-            tables = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            path = self._path
-            if application != _APPLICATION and (version or tables):
-                raise RunError(f"{path}: is no queue of fedpriv-server. Name another --state.")
-            if version > VERSION:
-                raise RunError(
-                    f"{path}: is of version {version}, and this fedpriv knows {VERSION}. Use the"
-                    " fedpriv that wrote it, or a newer one."
+            version, application, tables = (
+                self._database.execute(question).fetchone()[0]
+                for question in (
+                    "PRAGMA user_version",
+                    "PRAGMA application_id",
+                    "SELECT count(*) FROM sqlite_master",
                 )
-            for step in _MIGRATIONS[version:]:
-                for statement in filter(str.strip, step.split(";")):
-                    self._database.execute(statement)
-            if version < VERSION:
+            )
+            if application == 0 and not tables:
+                self._database.execute(_TABLE)
                 self._database.execute(f"PRAGMA application_id = {_APPLICATION}")
                 self._database.execute(f"PRAGMA user_version = {VERSION}")
+            elif application != _APPLICATION:
+                raise RunError(
+                    f"{self._path}: is no queue of fedpriv-server. Name another --state."
+                )
+            elif version != VERSION:
+                raise RunError(
+                    f"{self._path}: is of version {version}, and this fedpriv knows {VERSION}. Use"
+                    " the fedpriv that wrote it."
+                )
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -145,36 +144,16 @@ class Queue:
             raise
         self._database.execute("COMMIT")
 
-    def submit(self, config: JobConfig, source: Path, token: str | None = None) -> tuple[int, bool]:
-        """Queue a job. Return its number, and whether it is new.
-
-        Args:
-            token: a job that is submitted again with the same token is queued only once.
-
-        Raises:
-            ConfigError: the job names sites that the consortium does not have.
-        """
+    def submit(self, config: JobConfig, source: Path) -> int:
+        """Queue a job. Return its number."""
+        settings = config.model_dump_json(exclude_unset=True, exclude_none=True)
         with self._changing():
-            if token is not None and (old := self._rows("token = ?", token)):
-                return old[0].id, False
-            known = {row[0] for row in self._database.execute("SELECT site FROM consortium")}
-            unknown = {site.name for site in config.sites} - known
-            if known and unknown:
-                raise ConfigError(
-                    "is not in this consortium",
-                    file=source,
-                    key="sites",
-                    value=", ".join(sorted(unknown)),
-                    fix=f"Its sites are {', '.join(sorted(known))}.",
-                )
-            settings = config.model_dump_json(exclude_unset=True, exclude_none=True)
-            row = (token, config.job.name, settings, str(source), timestamp())
             made = self._database.execute(
-                "INSERT INTO jobs (token, name, settings, source, submitted, state, place) VALUES"
-                " (?, ?, ?, ?, ?, 'waiting', (SELECT coalesce(max(place), 0) + 1 FROM jobs))",
-                row,
+                "INSERT INTO jobs (name, settings, source, submitted, state, place) VALUES"
+                " (?, ?, ?, ?, 'waiting', (SELECT coalesce(max(place), 0) + 1 FROM jobs))",
+                (config.job.name, settings, str(source), timestamp()),
             )
-            return int(made.lastrowid or 0), True
+        return int(made.lastrowid or 0)
 
     def jobs(self) -> list[QueuedJob]:
         """Return all jobs: those that ended by number, then the running one, then the waiting."""
@@ -248,31 +227,18 @@ class Queue:
                 (number,),
             )
 
-    def reorder(self, number: int, before: int | None = None) -> None:
-        """Put a waiting job before another waiting job, or before all of them.
+    def put_first(self, number: int) -> None:
+        """Put a waiting job before all others that wait.
 
         Raises:
-            RunError: one of the two does not wait.
+            RunError: there is no such job, or it does not wait.
         """
         with self._changing():
             self._living(number, "waiting")
-            order = [job.id for job in self._rows("state = 'waiting'") if job.id != number]
-            if before == number:
-                return
-            if before is not None:
-                self._living(before, "waiting")
-            order.insert(0 if before is None else order.index(before), number)
-            last = "SELECT coalesce(max(place), 0) FROM jobs WHERE state != 'waiting'"
-            [begun] = self._database.execute(last).fetchone()
-            places = [(place, one) for place, one in enumerate(order, begun + 1)]
-            self._database.executemany("UPDATE jobs SET place = ? WHERE id = ?", places)
+            self._database.execute(
+                "UPDATE jobs SET place = (SELECT min(place) - 1 FROM jobs) WHERE id = ?", (number,)
+            )
 
     def _living(self, number: int, *states: str) -> None:
         if (state := self.job(number).state) not in states:
             raise RunError(f"Job {number} is {state}, and not {' or '.join(states)}.")
-
-    def admit(self, sites: Iterable[str]) -> None:
-        """Store which sites the consortium has."""
-        with self._changing():
-            self._database.execute("DELETE FROM consortium")
-            self._database.executemany("INSERT INTO consortium VALUES (?)", [(s,) for s in sites])

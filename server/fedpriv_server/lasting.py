@@ -39,7 +39,6 @@ def serve_consortium(file: Path, state: Path, *, plain: bool = False) -> None:
     """
     consortium = load_consortium(file)
     with Queue.open(state) as queue, only_process(state):
-        queue.admit(consortium.names)
         status = Status(state, state="waiting", job="", sites={}, problem="")
         share_heap()
         with listening(consortium.server, consortium.names, state, file, plain=plain) as link:
@@ -62,7 +61,7 @@ class Coordinator:
     ) -> None:
         self._queue, self._state, self._link, self._status = queue, state, link, status
         self._members, self._looked = members, 0.0
-        self._grid = JobGrid(link.grid, link.door, members)
+        self._grid = JobGrid(link.grid, members)
         self._owed: dict[int, Owed] = {}
         link.door.listeners.append(lambda: status.update(sites=link.door.seen(members)))
         for job in queue.jobs():
@@ -109,7 +108,7 @@ class Coordinator:
                     gone = {site.name for site in config.sites} - self._members
                     if gone:
                         names = ", ".join(sorted(gone))
-                        raise RoundError(f"{names}: no longer in this consortium.")
+                        raise RoundError(f"{names}: not in this consortium.")
                     run_job(config, run, self._link, lambda: self._between(job))
             return "finished", *_end_of(path)
         except FedprivError as error:

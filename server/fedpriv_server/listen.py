@@ -18,12 +18,10 @@ from starlette.types import ASGIApp
 
 from fedpriv.config.server import ServerSection
 from fedpriv.config.site_file import is_loopback
-from fedpriv.doctor import machine
 from fedpriv.errors import ConfigError, EnrolmentError
-from fedpriv.metrics import HOST
 from fedpriv.pki.certificates import Description, check_certificate, load_certificate
 from fedpriv.pki.keys import load_key
-from fedpriv_server.connections import PromptProtocol, Refusals, watch
+from fedpriv_server.connections import PromptProtocol, watch
 
 STARTING = 30.0  # seconds
 
@@ -93,26 +91,6 @@ def address_of(section: ServerSection, source: Path, *, plain: bool) -> tuple[st
     return host, int(port)
 
 
-def check_ports(section: ServerSection, source: Path, *, plain: bool) -> None:
-    """Refuse a port that another process uses. Nothing is left listening.
-
-    Raises:
-        ConfigError: names the key of that port.
-    """
-    host, port = address_of(section, source, plain=plain)
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    for key, there in {"server.listen": address, **side_ports(section)}.items():
-        machine.port(there, key)
-
-
-def side_ports(section: ServerSection) -> dict[str, str]:
-    """Return the other addresses where a server listens: setting's key → host:port."""
-    found = {} if section.health is None else {"server.health": section.health}
-    if section.metrics_port is not None:
-        found["server.metrics_port"] = f"{HOST}:{section.metrics_port}"
-    return found
-
-
 @contextlib.contextmanager
 def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> Iterator[int]:
     """Serve `app` while the context lasts, and yield the port.
@@ -165,7 +143,7 @@ def serving(app: ASGIApp, address: tuple[str, int], tls: ServerTls | None) -> It
             f" ({error.args[-1]}). Copy both from `pki/` of the same `fedpriv provision`."
         ) from None
     if config.ssl is not None:
-        watch(config.ssl, Refusals())
+        watch(config.ssl)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening],), name="web", daemon=True)
     thread.start()

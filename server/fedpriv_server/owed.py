@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -93,14 +92,14 @@ class Owed:
         run.owe(reports=reports - got, adapters=adapters - heard)
         if got:
             write_report(run.path, alive=False)
-            log.info("Job %s: the late report of %s is in.", run.info["job_id"], ", ".join(got))
+            log.info("Job %s: the budget reports of %s are in.", run.info["job_id"], ", ".join(got))
 
     def _hand_over(self, grid: JobGrid, names: dict[int, str]) -> list[str]:
-        kept, folder = self._run.checkpoint(), self._run.path / "adapter"
+        kept = self._run.checkpoint()
         if kept is None:
             return sorted(names.values())
         vector = post_process(vector_of, kept.tensors)
-        return hand_over(grid, names, read_facts(folder).proposal, vector, folder)
+        return hand_over(grid, names, read_facts(self._run.path / "adapter").proposal, vector)
 
 
 def collect_reports(grid: Nodes, run: RunDirectory, names: Mapping[int, str]) -> list[str]:
@@ -128,8 +127,6 @@ def collect_reports(grid: Nodes, run: RunDirectory, names: Mapping[int, str]) ->
             folder.mkdir(parents=True, exist_ok=True)
             received.write(report, folder / "budget.json")
             missing.discard(name)
-    if missing:
-        log.warning("No budget report from %s.", ", ".join(sorted(missing)))
     return sorted(missing)
 
 
@@ -148,11 +145,7 @@ def _report(body: object, name: str, job: str) -> BudgetReport:
 
 
 def hand_over(
-    grid: Nodes,
-    names: Mapping[int, str],
-    proposal: Proposal,
-    vector: Privatised[Vector],
-    folder: Path,
+    grid: Nodes, names: Mapping[int, str], proposal: Proposal, vector: Privatised[Vector]
 ) -> list[str]:
     """Send the adapter to sites that released something for it. Return those that didn't get it.
 
@@ -162,7 +155,6 @@ def hand_over(
     Args:
         names: node → site, for the sites to send it to.
         vector: (P,), the adapter's values.
-        folder: where the adapter is, for sites that have to be sent it in another way.
     """
     missing = set(names.values())
     try:
@@ -182,7 +174,4 @@ def hand_over(
                 log.warning("Site %s did not take the adapter: %s", names[node], error)
     except Exception as error:
         log.error("The adapter was not handed over: %s", error)
-    if missing:
-        shown = ", ".join(sorted(missing))
-        log.warning("%s did not get the adapter: send them the folder %s.", shown, folder)
     return sorted(missing)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -156,7 +156,8 @@ class _Work:
 
     def revoke(self, site: Site) -> None:
         if site.revoked is None:
-            self.authority.site_keys.write(replace(site, revoked=self.now.replace(microsecond=0)))
+            now = self.now.replace(microsecond=0)
+            self.authority.site_keys.write(site.model_copy(update={"revoked": now}))
             self.done.append(f"{site.name}: revoked; the server refuses it.")
 
     def site(self, name: str) -> None:
@@ -164,15 +165,16 @@ class _Work:
         site_keys, request = self.authority.site_keys, self.requests.get(name)
         before = site_keys.sites.get(name)
         if request is not None:
-            self._approve(before or Site(name, "site"), request)
+            self._approve(before or Site(name=name, key_made="site"), request)
         elif before is not None:
             if name in self.options.renew:
                 self._renew(before)
         elif self.options.keys_at_sites:
-            site_keys.write(Site(name, "site"))
+            site_keys.write(Site(name=name, key_made="site"))
             self.done.append(f"{name}: waits for the request that fedpriv-client enroll makes.")
         else:
-            self._certify(Site(name, "here"), _own_key(self._folder(name) / "site.key"))
+            key = _own_key(self._folder(name) / "site.key")
+            self._certify(Site(name=name, key_made="here"), key)
 
     def _approve(self, site: Site, key: PublicKey) -> None:
         is_its_key = fingerprint(key) == site.fingerprint
@@ -189,7 +191,7 @@ class _Work:
                 f" request is for {in_groups(fingerprint(key))}. If the site says that this"
                 f" is its new key, add --renew {site.name}: the old key is then refused."
             )
-        self._certify(replace(site, key_made="site"), key)
+        self._certify(site.model_copy(update={"key_made": "site"}), key)
         (self._folder(site.name) / "site.key").unlink(missing_ok=True)
 
     def _renew(self, site: Site) -> None:
@@ -213,7 +215,8 @@ class _Work:
             retired += (site.fingerprint,)
         ca, ca_key, days = self.authority.certificate, self.authority.key, self.options.days
         certificate = site_certificate(ca, ca_key, key, site.name, days=days, now=self.now)
-        self.authority.site_keys.write(Site(site.name, site.key_made, certificate, None, retired))
+        changed = {"certificate": certificate, "revoked": None, "retired": retired}
+        self.authority.site_keys.write(site.model_copy(update=changed))
         where = "here" if site.key_made == "here" else "at the site"
         key_shown = in_groups(fingerprint(key))
         self.done.append(f"{site.name}: certified its key {key_shown}, made {where}.")

@@ -85,7 +85,6 @@ def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
     sites = {
         name: {
             "fingerprint": site.fingerprint,
-            "serial": site.serial,
             "key_made": site.key_made,
             "expires": site.expires and _iso(site.expires),
             "status": site.status(now),

@@ -130,7 +130,7 @@ class RunDirectory:
             "config": settings_of(config),
             "versions": {"fedpriv": __version__} | {n: version(n) for n in _SHOWN},
             "software": {name: one.model_dump() for name, one in software().items()},
-            "seeds": {"public": config.job.seed, "noise": _noise_of(insecure_seed)},
+            "seeds": _seeds(config, insecure_seed),
             "private": insecure_seed is None,
         }
         run = cls(path, info)
@@ -180,11 +180,9 @@ class RunDirectory:
                 f"{path}: was started with other settings: {', '.join(keys)}."
                 " Resume with the same file and options; a plan can't change once it is committed."
             )
-        seeds = info.get("seeds")
-        noise = seeds.get("noise") if isinstance(seeds, dict) else None
-        if noise != _noise_of(insecure_seed) or info["private"] != (insecure_seed is None):
-            how = "without --insecure-seed" if info["private"] else f"with --insecure-seed {noise}"
-            raise RunError(f"{path}: was started {how}; resume it the same way.")
+        if info.get("seeds") != _seeds(config, insecure_seed):
+            how = "without" if info["private"] else "with"
+            raise RunError(f"{path}: was started {how} --insecure-seed; resume it the same way.")
         return cls(path, info)
 
     def same_records(self, own: Mapping[str, Any]) -> dict[str, str]:
@@ -234,17 +232,8 @@ class RunDirectory:
 
     @property
     def owed(self) -> dict[str, list[str]]:
-        """The sites whose `reports` are missing, and those that have not got the adapter.
-
-        An older run says nothing about this. There, the reports of all sites that released
-        something are owed, unless their files exist.
-        """
-        if "owed" in self.info or self.info["status"] != "finished":
-            return self.info.get("owed") or {"reports": [], "adapters": []}
-        kept = self.checkpoint() if self.info["job"].get("engine") == "network" else None
-        heads = () if kept is None else kept.heads
-        there = [name for name in heads if (site_folder(self.path, name) / "budget.json").exists()]
-        return {"reports": sorted({*heads} - {*there}), "adapters": []}
+        """The sites whose `reports` are missing, and those that have not got the adapter."""
+        return self.info.get("owed") or {"reports": [], "adapters": []}
 
     def owe(self, *, reports: Collection[str], adapters: Collection[str]) -> None:
         """Store whose report is missing, and which sites have not got the adapter."""
@@ -330,11 +319,12 @@ class RunDirectory:
             raise RunError(f"{path}: can't be read: {error.strerror}.") from None
         kept = []
         for line in lines:
-            row = _metrics(line)
-            if row is None:
-                break
-            if row["round"] <= last:
-                kept.append(row)
+            try:
+                row = json.loads(line)
+                if row["round"] <= last:
+                    kept.append(row)
+            except (ValueError, RecursionError, TypeError, KeyError):
+                break  # cut short
         if len(kept) < len(lines):
             _write_lines(path, kept)
         return kept
@@ -351,16 +341,6 @@ _NEEDED = {"job_id", "status", "config", "config_digest", "private"}
 _SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
 
 
-def _metrics(line: bytes) -> dict[str, Any] | None:
-    """Read the metrics in a line. Return None if the line was cut short or is not ours."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    is_ours = isinstance(row, dict) and type(row.get("round")) is int
-    return row if is_ours else None
-
-
 def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]], **options: bool) -> None:
     write_atomic(path, "".join(json.dumps(row, **options) + "\n" for row in rows))  # type: ignore[arg-type]
 
@@ -374,8 +354,9 @@ def _empty(path: Path, spared: Collection[str] = (LOCK,)) -> None:
             item.unlink(missing_ok=True)
 
 
-def _noise_of(insecure_seed: int | None) -> str | int:
-    return "operating system" if insecure_seed is None else insecure_seed
+def _seeds(config: JobConfig, insecure_seed: int | None) -> dict[str, str | int]:
+    noise = "operating system" if insecure_seed is None else insecure_seed
+    return {"public": config.job.seed, "noise": noise}
 
 
 def _read_info(path: Path) -> dict[str, Any] | None:

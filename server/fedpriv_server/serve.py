@@ -25,7 +25,7 @@ from fedpriv.health import health_service
 from fedpriv.heap import share_heap
 from fedpriv.metrics import metrics_service
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.process import Status, read_status
+from fedpriv.process import Status
 from fedpriv.report.figures import last_loss, look_line, worse
 from fedpriv.report.html import write_report
 from fedpriv_server.assembly import LOOK, Assembly
@@ -38,7 +38,7 @@ from fedpriv_server.job import Job
 from fedpriv_server.listen import ServerTls, address_of, checked_certificate, serving
 from fedpriv_server.metrics import RunFigures
 from fedpriv_server.number_format import settle
-from fedpriv_server.owed import Owed, collect_reports, hand_over
+from fedpriv_server.owed import Owed
 from fedpriv_server.run_directory import RunDirectory, opened_run
 from fedpriv_server.signed import signature_of
 from fedpriv_server.site_keys import SiteKeys
@@ -78,19 +78,19 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     """
     section = server_of(config, source)
     check_installed(config.tracking, source)
-    _checked(section, source, plain=plain)
     share_heap()
     with opened_run(out, config) as run:
-        is_finished = run.info["status"] == "finished"
+        owed, is_finished = Owed(run), run.info["status"] == "finished"
         if is_finished:
             advice = "To a site that did not get the adapter, send the folder"
             log.info("%s: the job is finished. %s %s.", out, advice, out / "adapter")
-            if not Owed(run).sites:
+            if not owed.sites:
                 return run
         members = {site.name for site in config.sites}
         with listening(section, members, out, source, plain=plain) as link:
             if is_finished:
-                _wait_for_owed(run, link, members, seconds(section.wait))
+                grid = JobGrid(link.grid, members)
+                _wait_for_owed(grid, owed, seconds(section.wait))
             else:
                 run_job(config, run, link)
     return run
@@ -110,7 +110,9 @@ def listening(
     Raises:
         ConfigError, EnrolmentError: see `serve`.
     """
-    address, tls, expires = _checked(section, source, plain=plain)
+    address, tls, expires = address_of(section, source, plain=plain), None, None
+    if not plain:
+        tls, expires = ServerTls.of(section), checked_certificate(section).expires
     with contextlib.ExitStack() as stack:
         healthy = stack.enter_context(health_service(section.health, "server.health"))
         figures = RunFigures(folder, 0)
@@ -120,7 +122,7 @@ def listening(
         grid = NetworkGrid(broker)
         door = Door(broker, SiteKeys.read(section.pki / "sites.json"), set(sites), expires)
         door.review()
-        port = stack.enter_context(serving(fleet_api(broker), address, tls))
+        port = stack.enter_context(serving(fleet_api(grid), address, tls))
         stack.callback(broker.close)
         stack.enter_context(door.watched())
         log.info("Listening on %s:%d%s.", address[0], port, "" if tls else " without TLS")
@@ -139,7 +141,7 @@ def run_job(
     Raises:
         FedprivError: the error that ended the job before its last round.
     """
-    grid = JobGrid(link.grid, link.door, {site.name for site in config.sites})
+    grid = JobGrid(link.grid, {site.name for site in config.sites})
     status = Status(run.path, job=run.info["job_id"], state="preparing", sites={}, problem="")
     link.figures.turn_to(run.path, config.job.rounds)
     assembly: Assembly | None = None
@@ -163,10 +165,9 @@ def run_job(
         if assembly is not None:
             link.door.listeners.remove(assembly.tell)
             if run.info["status"] != "preparing":
-                _collect(job, run, grid)
+                _settle(job, run, grid)
         link.grid.forget()
     run.keep_end(run.info.get("ended_early") or "All rounds are done.", assembly.account())
-    _hand_over(job, run, grid)
     assembly.tell(state="finished", problem=run.info.get("ended_early", ""))
     log.info("Job %s is finished: %s.", run.info["job_id"], run.path / "report.html")
     if said := worse(job.baseline.eval_loss, last_loss(job.rounds)):
@@ -213,48 +214,32 @@ def _round_done(
     figures.round_done(metrics)
 
 
-def _collect(job: Job, run: RunDirectory, grid: JobGrid) -> None:
+def _settle(job: Job, run: RunDirectory, grid: JobGrid) -> None:
+    """Fetch the sites' budget reports. Hand a finished adapter to those that released something."""
+    heads = job.strategy.heads
+    log.info("Asking the sites for their budget reports.")
     try:
-        log.info("Asking the sites for their budget reports.")
-        missing = set(collect_reports(grid, run, grid.names)) & job.strategy.heads.keys()
-        run.owe(reports=missing, adapters=run.owed["adapters"])
+        asked = {offer.site for offer in job.strategy.offers.values()} | heads.keys()
+        run.owe(reports=asked, adapters=heads if run.info["status"] == "finished" else ())
+        Owed(run).settle(grid)
+        reports, adapters = heads.keys() & run.owed["reports"], run.owed["adapters"]
+        run.owe(reports=reports, adapters=adapters)
+        if reports:
+            log.warning("No budget report from %s.", ", ".join(sorted(reports)))
+        if adapters:
+            folder, names = run.path / "adapter", ", ".join(adapters)
+            log.warning("%s did not get the adapter: send them the folder %s.", names, folder)
         write_report(run.path, alive=False)
     except Exception as error:  # this must not hide what ended the job
         log.error("The reports were not written: %s", error)
 
 
-def _hand_over(job: Job, run: RunDirectory, grid: JobGrid) -> None:
-    """Hand the adapter to the sites that released something for it."""
-    heads = job.strategy.heads
-    names = {node: name for node, name in grid.names.items() if name in heads}
-    log.info("Handing the adapter over to the sites.")
-    missing = {*hand_over(grid, names, job.proposal, job.update.vector, run.path / "adapter")}
-    run.owe(reports=run.owed["reports"], adapters=missing | (heads.keys() - names.values()))
-
-
-def _wait_for_owed(run: RunDirectory, link: Link, members: Set[str], patience: float) -> None:
+def _wait_for_owed(grid: JobGrid, owed: Owed, patience: float) -> None:
     """Wait for sites whose report is missing, or that were not handed the adapter."""
-    old = read_status(run.path)
-    grid, owed = JobGrid(link.grid, link.door, members), Owed(run)
-    status = Status(run.path, **{k: old[k] for k in old.keys() - {"pid", "running", "started"}})
-    text = f"Waiting for {', '.join(sorted(owed.sites))}: a report or the adapter is owed."
-    log.info("%s", text)
-    status.update(problem=text)
+    log.info("Waiting for %s: a report or the adapter is owed.", ", ".join(sorted(owed.sites)))
     deadline = time.monotonic() + patience
     while owed.sites and time.monotonic() < deadline:
         owed.settle(grid)
         time.sleep(LOOK)
     left = f"{', '.join(sorted(owed.sites))} did not come back." if owed.sites else ""
     log.info("%s", left or "Nothing is owed any more.")
-    status.update(problem=left or old.get("problem", ""))
-
-
-def _checked(
-    section: ServerSection, source: Path, *, plain: bool
-) -> tuple[tuple[str, int], ServerTls | None, Any]:
-    """Return the address, the TLS files and the certificate's end. Refuse what can't be used."""
-    address = address_of(section, source, plain=plain)
-    SiteKeys.read(section.pki / "sites.json")
-    if plain:
-        return address, None, None
-    return address, ServerTls.of(section), checked_certificate(section).expires

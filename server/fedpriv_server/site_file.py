@@ -5,17 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from string import Template
+
+import jinja2
 
 from fedpriv.config.job import JobConfig
-
-_TEMPLATE = Path(__file__).parent / "templates" / "site.toml"
-_BEGIN = """\
-# The adapter that the job begins at, where you have it, and its digest, as fedpriv-client digest
-# prints it.
-#! begin = "adapter"
-#! begin_digest = "sha256:..."
-"""
 
 
 def site_file(config: JobConfig, name: str, address: str) -> str:
@@ -24,29 +17,22 @@ def site_file(config: JobConfig, name: str, address: str) -> str:
     Values that only its administrator can know are comments. So the file is refused until they
     are filled in.
     """
-    model = config.model
-    known = {
-        "name": name,
-        "address": address,
-        "columns": config.data.columns,
-        "unit": config.privacy.unit,
-        "max_records_per_unit": config.privacy.max_records_per_unit,
-        "delta": config.privacy.delta,
-        "epsilon": config.privacy.epsilon,
-        "method": config.job.method,
-        "sample_rate": config.privacy.sample_rate,
-        "steps": config.slots,
-        "max_length": model.max_length,
-        "r": config.lora.r,
-        "colluding": 1 if config.max_colluding is None else config.max_colluding,
-    }
-    is_elsewhere = Path(model.name).is_absolute()  # a folder on the coordinator's machine
-    where = Path(model.name).name if is_elsewhere else model.name
-    return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        {key: _toml(value) for key, value in known.items()},
-        labels=f"labels = {_toml(model.labels)}\n" if model.labels else "",
-        model=f"{'#! ' if is_elsewhere else ''}model = {_toml(where)}",
-        begin="" if model.begin is None else _BEGIN,
+    base = Path(config.model.name)
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("fedpriv_server"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters["toml"] = _toml
+    return templates.get_template("site.toml").render(
+        config=config,
+        model=config.model,
+        privacy=config.privacy,
+        name=name,
+        address=address,
+        is_elsewhere=base.is_absolute(),  # a folder on the coordinator's machine
+        folder=base.name,
     )
 
 

@@ -6,14 +6,12 @@ holds no secret, but anybody who can change it decides which sites are let in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from cryptography import x509
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, PlainSerializer, PlainValidator
 
 from fedpriv.errors import EnrolmentError
 from fedpriv.names import Digest, Name
@@ -28,8 +26,23 @@ Status = Literal["waiting", "active", "expired", "revoked"]
 _FIX = "Restore it from a backup: without it, revoked sites can't be told from others."
 
 
-@dataclass(frozen=True)
-class Site:
+def _parsed(value: object) -> x509.Certificate:
+    if isinstance(value, x509.Certificate):
+        return value
+    try:
+        return parse_certificate(str(value).encode(), Path("certificate"))
+    except EnrolmentError as error:
+        raise ValueError(str(error)) from None
+
+
+Certificate = Annotated[
+    x509.Certificate,
+    PlainValidator(_parsed),
+    PlainSerializer(lambda made: certificate_pem(made).decode()),
+]
+
+
+class Site(Section):
     """A site as the coordinator knows it.
 
     Attributes:
@@ -39,13 +52,13 @@ class Site:
         retired: fingerprints of keys that it had before; none is ever accepted again.
     """
 
-    name: str
+    name: Name
     key_made: Made
-    certificate: x509.Certificate | None = None
-    revoked: datetime | None = None
-    retired: tuple[str, ...] = ()
+    certificate: Certificate | None = None
+    revoked: AwareDatetime | None = None
+    retired: tuple[Digest, ...] = ()
 
-    @cached_property
+    @property
     def public_key(self) -> bytes | None:
         """The public key in PEM, by which Flower knows a node."""
         return None if self.certificate is None else public_pem(self.certificate.public_key())
@@ -53,10 +66,6 @@ class Site:
     @property
     def fingerprint(self) -> str | None:
         return None if self.certificate is None else describe(self.certificate).fingerprint
-
-    @property
-    def serial(self) -> str | None:
-        return None if self.certificate is None else describe(self.certificate).serial
 
     @property
     def expires(self) -> datetime | None:
@@ -103,8 +112,7 @@ class SiteKeys:
         stamp = self._stamp_now()
         if stamp == self._stamp:
             return False
-        rows = read_document(self.path, _File, fix=_FIX).sites
-        sites = [row.site(self.path) for row in rows]
+        sites = read_document(self.path, _File, fix=_FIX).sites
         _check(sites, self.path)
         self.sites, self._stamp = {site.name: site for site in sites}, stamp
         return True
@@ -120,8 +128,8 @@ class SiteKeys:
             EnrolmentError: two sites would have the same key, or a site a retired one.
         """
         after = self.sites | {site.name: site for site in sites}
-        _check(list(after.values()), self.path)
-        write_document(self.path, _File(sites=tuple(_Row.of(one) for one in after.values())))
+        _check(tuple(after.values()), self.path)
+        write_document(self.path, _File(sites=tuple(after.values())))
         self.sites, self._stamp = after, self._stamp_now()
 
     def _stamp_now(self) -> tuple[int, ...]:
@@ -132,36 +140,12 @@ class SiteKeys:
         return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-class _Row(Section):
-    name: Name
-    key_made: Made
-    certificate: str | None
-    revoked: AwareDatetime | None
-    retired: tuple[Digest, ...]
-
-    @classmethod
-    def of(cls, site: Site) -> _Row:
-        pem = None if site.certificate is None else certificate_pem(site.certificate).decode()
-        return cls(
-            name=site.name,
-            key_made=site.key_made,
-            certificate=pem,
-            revoked=site.revoked,
-            retired=site.retired,
-        )
-
-    def site(self, path: Path) -> Site:
-        pem = self.certificate
-        certificate = None if pem is None else parse_certificate(pem.encode(), path)
-        return Site(self.name, self.key_made, certificate, self.revoked, self.retired)
-
-
 class _File(Section):
     format: Literal[1] = 1
-    sites: tuple[_Row, ...]
+    sites: tuple[Site, ...]
 
 
-def _check(sites: list[Site], path: Path) -> None:
+def _check(sites: tuple[Site, ...], path: Path) -> None:
     """Check that names are unique and in their certificates, and no key is shared or retired."""
     retired = {one for site in sites for one in site.retired}
     names: set[str] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,11 @@ from fedpriv.process import STATUS, read_status
 from fedpriv.report.figures import when
 from fedpriv_server.job_queue import Queue
 
-LATELY = timedelta(minutes=1)  # a site that was not heard from since then is not there
-
 
 def facts_of(folder: Path) -> dict[str, Any]:
     """Return what is known about the server of a folder, its job and its sites.
 
-    A site is `there` while a server runs that heard from it in the last minute.
+    A site is `there` only while a server runs.
 
     Raises:
         RunError: no server has worked there.
@@ -31,11 +29,8 @@ def facts_of(folder: Path) -> dict[str, Any]:
     if not facts["running"] and facts["state"] not in ("finished", "stopped"):
         # the problem that it last wrote down no longer counts
         facts |= {"state": "stopped", "problem": "Start the server again, and it goes on."}
-    since = datetime.now(UTC) - LATELY
     for site in facts["sites"].values():
-        heard = site.setdefault("heard", None)
-        lately = heard is None or datetime.fromisoformat(heard) >= since  # None: an older server
-        site["there"] = bool(site["there"] and facts["running"] and lately)
+        site["there"] = site["there"] and facts["running"]
     return facts
 
 

@@ -170,20 +170,15 @@ def synthetic_records(config: JobConfig, cache_dir: Path) -> list[Record]:
         )
     chosen = records.select(range(min(wanted.size, len(records))))
     found: list[Record] = [{field: _as_text(one[field]) for field in columns} for one in chosen]
-    for row, record in enumerate(found, 1):
-        if max(map(len, record.values())) > MAX_TEXT:
-            raise ConfigError(
-                f"row {row} has a text of more than {MAX_TEXT:,} characters",
-                file=wanted.data,
-                key="synthetic.data",
-                fix="Leave it out, or shorten it: only the first window of a record is used.",
-            )
-    if characters(found) > MAX_SET:
+    lengths = [max(map(len, record.values())) for record in found]
+    longest = max(lengths)
+    if longest > MAX_TEXT or characters(found) > MAX_SET:
         raise ConfigError(
-            f"has more than {MAX_SET:,} characters in its first {wanted.size} records",
+            f"row {lengths.index(longest) + 1} has a text of {longest:,} characters, and the set"
+            f" has {characters(found):,}; at most {MAX_TEXT:,} and {MAX_SET:,} are sent",
             file=wanted.data,
             key="synthetic.data",
-            fix="Name shorter records, or fewer.",
+            fix="Name shorter records, or fewer: only the first window of a record is used.",
         )
     return found
 

@@ -24,9 +24,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedpriv import wire
 from fedpriv.errors import ProtocolError
 from fedpriv_server.flower import messages
-from fedpriv_server.flower.state import LARGE
 from fedpriv_strategies.messages import BYTES, REPLY
 
+LARGE = 64 << 10  # bytes; an object of this size or larger is kept as a file
 SLACK = 1 << 20  # bytes that a reply may have beside its values
 RECORDS = 4
 LARGEST_WHOLE = 2 * wire.WHOLE  # bytes, with the heads of its records

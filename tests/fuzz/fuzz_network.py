@@ -344,7 +344,7 @@ def service() -> Service:
     broker = MessageBroker(Path(folder.name) / "link")
     grid = NetworkGrid(broker)
     node = broker.admit("cardiology", public_pem(KEY.public_key()))
-    return Service(broker, grid, fleet_api(broker), node, asyncio.new_event_loop(), folder, [])
+    return Service(broker, grid, fleet_api(grid), node, asyncio.new_event_loop(), folder, [])
 
 
 def activate(served: Service) -> None:

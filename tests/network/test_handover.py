@@ -78,7 +78,7 @@ def test_a_site_that_is_not_there_at_the_end_is_waited_for_or_can_be_sent_the_fo
     report = federation.out / "sites" / "site-1" / "budget.json"
     assert not report.exists()
     again = federation.server()
-    federation.until(problem="Waiting for site-1")
+    wait_until(lambda: "Waiting for site-1" in again.text, lambda: again.text)
     back = federation.client(1)
     assert again.wait() == 0
     assert str(federation.out / "adapter") in again.text

@@ -20,7 +20,7 @@ def test_a_lasting_server_that_is_killed_amid_a_job_finishes_it_and_asks_nothing
     federation: Federation, expected: Totals
 ) -> None:
     federation.only(2, needed=2)
-    federation.submit(1, "--token", "once")
+    federation.submit(1)
     server = federation.lasting()
     federation.client(0, "held")
     federation.client(1)

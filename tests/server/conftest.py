@@ -18,7 +18,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network
     """A grid over a broker that listens; sites' questions are held for a moment only."""
     monkeypatch.setattr(long_poll, "HOLD", 0.2)
     made = Network(tmp_path)
-    with serving(fleet_api(made.broker), ("127.0.0.1", 0), None) as port:
+    with serving(fleet_api(made.grid), ("127.0.0.1", 0), None) as port:
         made.port = port
         yield made
         made.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -23,7 +22,7 @@ from fedpriv_client.flower import FleetCalls
 from fedpriv_server.flower import messages, requests
 from fedpriv_server.flower.messages import ArrayChunk, ObjectTree
 from fedpriv_server.flower.requests import Signature, fleet
-from fedpriv_server.flower.state import LARGE, FleetState, FolderStore
+from fedpriv_server.flower.state import FleetState
 from tests.network.network_by_hand import Network, Reply, content_of
 
 
@@ -49,27 +48,23 @@ class Expected:
 
 
 class Made:
-    """A state over a folder, with what it refused."""
+    """A state, with what it refused."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self.refused: list[Exception] = []
-        self.folder = folder
-        self.store = FolderStore(folder)
-        self.state = FleetState(self.store, self.refused.append)
-
-    def files(self) -> int:
-        return len(list(self.folder.iterdir()))
+        self.state = FleetState(self.refused.append)
+        self.store = self.state.objects
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[Made]:
-    yield Made(tmp_path)
+def made() -> Iterator[Made]:
+    yield Made()
     messages.set_identity(1, 1)
 
 
 def large() -> RecordDict:
-    """A content with an object that is a file."""
-    values = np.arange(LARGE, dtype=np.float32)
+    """A content that does not travel with its message."""
+    values = np.arange(64 << 10, dtype=np.float32)
     return RecordDict({"arrays": ArrayRecord({"a": Array(values)})})
 
 
@@ -107,7 +102,7 @@ def test_objects_are_read_as_flower_writes_them() -> None:
     assert set(kinds) == {"ArrayChunk", "Array", "ArrayRecord", "RecordDict"}
     assert all(messages.object_id_of(content) == key for key, content in contents.items())
     body = messages.object_body(kinds["ArrayChunk"], ArrayChunk)
-    assert len(body) >= 4 * LARGE, "a chunk is the values and little else"
+    assert len(body) >= 4 * (64 << 10), "a chunk is the values and little else"
     assert kinds["ArrayRecord"].startswith(b"ArrayRecord"), "an object begins with its kind"
 
 
@@ -122,25 +117,25 @@ def test_an_object_that_is_none_is_refused(content: bytes) -> None:
 # The link state
 
 
-def test_large_objects_are_files_and_shared_ones_are_kept_once(made: Made) -> None:
+def test_shared_objects_are_kept_once(made: Made) -> None:
     first, second = made.state.keep(large()), made.state.keep(large())
-    assert first == second and made.files() == 1, "the store counts references to an object"
+    assert first == second and len(made.store) == 4, "the store counts references to an object"
     made.state.release(first)
-    assert made.files() == 1
+    assert len(made.store) == 4
     made.state.release(second)
-    assert made.files() == 0 and not len(made.store), "what nothing refers to has to go"
+    assert not len(made.store), "what nothing refers to has to go"
 
 
 def test_a_message_carries_a_content_that_is_kept(made: Made) -> None:
     node = made.state.add_node("site", public_pem(new_key().public_key()))
-    made.state._state.activate_node(node, 60.0)  # as the route does
+    made.state.activate_node(node, 60.0)  # as the route does
     kept = made.state.keep(large())
     key = made.state.post(node, kept, "train", "1", 60.0, Expected(node))
-    assert key is not None and made.state.expected(key) is not None
+    assert key is not None and key in made.state.expected
     made.state.release(kept)
-    assert made.files() == 1, "a message holds what it refers to"
+    assert kept.root in made.store, "a message holds what it refers to"
     made.state.discard({key})
-    assert made.files() == 0 and made.state.expected(key) is None
+    assert not len(made.store) and key not in made.state.expected
     assert made.state.post(12345, kept, "train", "1", 60.0, Expected(12345)) is None
 
 
@@ -148,7 +143,7 @@ def test_a_message_is_there_with_its_objects_or_not_at_all(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that asks while a message is posted must not take it from the mailbox without them."""
-    state = made.state._state
+    state = made.state
     node = made.state.add_node("site", public_pem(new_key().public_key()))
     state.activate_node(node, 60.0)
     kept, put = made.state.keep(large()), made.store.put
@@ -166,7 +161,7 @@ def test_a_message_is_there_with_its_objects_or_not_at_all(
 
 
 def test_withdrawn_messages_leave_nothing_in_a_mailbox(made: Made) -> None:
-    state = made.state._state
+    state = made.state
     node = made.state.add_node("site", public_pem(new_key().public_key()))
     state.activate_node(node, 60.0)
     kept = made.state.keep(large())
@@ -178,7 +173,7 @@ def test_withdrawn_messages_leave_nothing_in_a_mailbox(made: Made) -> None:
 
 
 def test_a_node_takes_its_own_messages_one_by_one(made: Made) -> None:
-    state = made.state._state
+    state = made.state
     kept = made.state.keep(large())
 
     def add(name: str) -> int:
@@ -216,7 +211,7 @@ def test_a_node_is_known_by_the_pem_of_its_key(made: Made) -> None:
 
 def test_what_a_site_sends_goes_where_it_is_expected(made: Made) -> None:
     """Flower's servicers have to call these of the state, by these names."""
-    state = made.state._state
+    state = made.state
     first, second = Expected(2), Expected(3, ProtocolError("not this"))
     state.expected = {"one": first, "two": second}
     sessions = {state.start_session(made.state.run) for _ in range(9)}

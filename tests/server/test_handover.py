@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,12 +33,11 @@ PROPOSAL = Proposal(
     vector_digest=ANY,
 )
 VECTOR = np.linspace(-1, 1, 300, dtype=np.float32)
-OUT = Path("run/adapter")
 
 
 def handed(grid: InlineGrid, vector: Any, *sites: str, released: tuple[str, ...]) -> list[str]:
     names = {node: site for node, site in enumerate(sites, 2) if site in released}
-    return hand_over(grid, names, PROPOSAL, vector, OUT)
+    return hand_over(grid, names, PROPOSAL, vector)
 
 
 def answering(answer: Callable[[], Body], seen: list[Message]) -> ClientApp:
@@ -79,7 +77,7 @@ def test_who_says_something_else_is_named_and_the_job_is_finished(
     apps = {2: answering(Received, []), 3: answering(answer, [])}
     with InlineGrid(apps, 1) as grid:
         assert handed(grid, public(VECTOR), "a", "b", released=("a", "b")) == ["b"]
-    assert f"b did not get the adapter: send them the folder {OUT}" in caplog.text
+    assert "Site b did not take the adapter" in caplog.text
 
 
 def test_raw_values_are_not_sent(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ssl
+
 import pytest
 
-from fedpriv_server.connections import PAUSE, Refusals
+from fedpriv_server import connections
 
 
-def test_a_flood_is_a_line_a_minute_with_its_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reason_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    connections.watch(context)
     now = 0.0
-    refused = Refusals(clock=lambda: now)
-    for index in range(1000):
-        now = PAUSE * index / 400  # two minutes and a half
-        refused("HTTP_REQUEST")
-    refused("UNKNOWN_CA")
-    assert [record.getMessage() for record in caplog.records] == [
-        "1 TLS connections were refused: http request.",
-        "400 TLS connections were refused: http request.",
-        "400 TLS connections were refused: http request.",
-        "1 TLS connections were refused: unknown ca.",
-    ]
+    monkeypatch.setattr(connections.time, "monotonic", lambda: now)
+    for second in range(100):
+        now = float(second)
+        said = ssl.MemoryBIO()
+        said.write(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises(ssl.SSLError):
+            context.wrap_bio(said, ssl.MemoryBIO(), server_side=True).do_handshake()
+    refused = "TLS connections are refused: http request."
+    assert [record.getMessage() for record in caplog.records] == [refused, refused]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest, load_job
-from fedpriv.errors import ConfigError, RunError
+from fedpriv.errors import RunError
 from fedpriv_server.job_queue import ENDED, VERSION, Queue
 
 FILE = """
@@ -43,15 +43,6 @@ def waiting(queue: Queue) -> list[int]:
     return [one.id for one in queue.jobs() if one.state == "waiting"]
 
 
-def test_a_token_queues_a_job_once(tmp_path: Path) -> None:
-    with Queue.open(tmp_path) as queue:
-        assert queue.submit(*job(tmp_path), "t") == (1, True)
-        assert queue.submit(*job(tmp_path, "other"), "t") == (1, False)
-        assert queue.submit(*job(tmp_path)) == (2, True)
-    with Queue.open(tmp_path) as queue:
-        assert waiting(queue) == [1, 2]
-
-
 def test_a_job_stays_as_it_was_submitted(tmp_path: Path) -> None:
     config, file = job(tmp_path)
     with Queue.open(tmp_path) as queue:
@@ -67,7 +58,7 @@ def test_one_that_was_running_goes_on_before_all(tmp_path: Path) -> None:
             queue.submit(*job(tmp_path, name))
         first = queue.begin()
         assert first is not None and (first.id, first.state) == (1, "running")
-        queue.reorder(2)
+        queue.put_first(2)
     with Queue.open(tmp_path) as queue:  # whoever had it was killed
         again = queue.begin()
         assert again is not None and (again.id, again.begun) == (1, first.begun)
@@ -99,29 +90,20 @@ def test_a_job_is_aborted_now_or_after_its_round_and_tried_again(tmp_path: Path)
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 5), st.none() | st.integers(1, 5)), max_size=6))
+@given(st.lists(st.integers(1, 5), max_size=6))
 def test_reordering_loses_nobody(
-    tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[int, int | None]]
+    tmp_path_factory: pytest.TempPathFactory, moves: list[int]
 ) -> None:
     folder = tmp_path_factory.mktemp("queue")
     with Queue.open(folder) as queue:
         for _ in range(5):
             queue.submit(*job(folder))
         order = [1, 2, 3, 4, 5]
-        for number, before in moves:
-            queue.reorder(number, before)
-            if number != before:
-                order.remove(number)
-                order.insert(0 if before is None else order.index(before), number)
+        for number in moves:
+            queue.put_first(number)
+            order.remove(number)
+            order.insert(0, number)
             assert waiting(queue) == order
-
-
-def test_sites_of_no_consortium_are_refused_at_once(tmp_path: Path) -> None:
-    with Queue.open(tmp_path) as queue:
-        queue.admit({"a"})
-        with pytest.raises(ConfigError, match="sites: is not in this consortium") as refused:
-            queue.submit(*job(tmp_path))
-        assert "'b'" in str(refused.value) and queue.jobs() == []
 
 
 def test_a_queue_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
@@ -153,30 +135,11 @@ def test_what_is_no_queue_is_refused(tmp_path: Path, content: bytes | None) -> N
         queue.job(9)
 
 
-def test_an_earlier_version_is_brought_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fedpriv_server import job_queue
-
-    with Queue.open(tmp_path) as queue:
-        queue.submit(*job(tmp_path))
-    further = (*job_queue._MIGRATIONS, "ALTER TABLE consortium ADD COLUMN note TEXT")
-    monkeypatch.setattr(job_queue, "_MIGRATIONS", further)
-    monkeypatch.setattr(job_queue, "VERSION", len(further))
-    for _ in range(2):
-        with Queue.open(tmp_path) as queue:
-            assert waiting(queue) == [1]
-    with sqlite3.connect(tmp_path / "queue.db") as database:
-        assert database.execute("SELECT note FROM consortium").fetchall() == []
-        assert database.execute("PRAGMA user_version").fetchone() == (len(further),)
-
-
 def test_what_was_half_written_is_not_there(tmp_path: Path) -> None:
     with Queue.open(tmp_path) as queue:
-        with pytest.raises(ZeroDivisionError), queue._changing():
-            queue._database.execute("DELETE FROM consortium")
-            queue._database.execute("INSERT INTO consortium VALUES ('z')")
-            raise ZeroDivisionError
         queue.submit(*job(tmp_path))
+        with pytest.raises(ZeroDivisionError), queue._changing():
+            queue._database.execute("DELETE FROM jobs")
+            raise ZeroDivisionError
         assert {one.name for one in queue.job(1).config.sites} == {"a", "b"}
         assert queue.job(1).state not in ENDED

@@ -42,14 +42,14 @@ class Place:
         door = SimpleNamespace(listeners=[], seen=lambda names: {}, broker=broker)
         figures = SimpleNamespace(turn_to=lambda out, rounds: None)
         link: Any = SimpleNamespace(
-            door=door, grid=SimpleNamespace(get_node_ids=list), figures=figures
+            door=door, grid=SimpleNamespace(get_node_ids=list, broker=broker), figures=figures
         )
         status = Status(self.folder, state="waiting", job="", sites={}, problem="")
         return Coordinator(self.queue, self.folder, link, set(members or "ab"), status)
 
     def submit(self, name: str, work: Work) -> int:
         self.works.append(work)
-        return self.queue.submit(*job(self.folder, name))[0]
+        return self.queue.submit(*job(self.folder, name))
 
     def became(self, number: int) -> tuple[str, str]:
         found = self.queue.job(number)
@@ -139,7 +139,7 @@ def test_one_whose_end_was_not_noted_is_not_run_again(
 def test_a_job_of_sites_that_have_left_fails_in_words(place: Place) -> None:
     place.submit("x", finishes)
     place.coordinator("a", "c").work()
-    assert place.became(1) == ("failed", "b: no longer in this consortium.")
+    assert place.became(1) == ("failed", "b: not in this consortium.")
     assert place.ran == []
 
 

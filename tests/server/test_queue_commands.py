@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fedpriv.errors import BudgetError, ConfigError, FedprivError, RunError
-from fedpriv.report import received
+from fedpriv.errors import ConfigError, FedprivError, RunError
 from fedpriv_server.cli import app
-from tests.server.test_affordable import told
 from tests.server.test_job_queue import job
 
 
@@ -34,13 +32,10 @@ def listed(folder: Path) -> list[tuple[Any, Any]]:
 def test_jobs_are_submitted_listed_moved_and_aborted(tmp_path: Path) -> None:
     _, file = job(tmp_path)
     for number, name in enumerate(("x", "y", "z"), 1):
-        said = typed(tmp_path, "submit", file, "--token", name, "--set", f"job.name={name}")
+        said = typed(tmp_path, "submit", file, "--set", f"job.name={name}")
         assert said == f"Job {number} is queued.\n"
-    assert typed(tmp_path, "submit", file, "--token", "y") == (
-        "Job 2 was queued before: it is waiting.\n"
-    )
-    typed(tmp_path, "reorder", 3, "--first")
-    typed(tmp_path, "reorder", 1, "--before", 3)
+    typed(tmp_path, "reorder", 3)
+    typed(tmp_path, "reorder", 1)
     assert listed(tmp_path) == [(1, "waiting"), (3, "waiting"), (2, "waiting")]
     assert typed(tmp_path, "abort", 3) == "Job 3 is aborted.\n"
     assert listed(tmp_path) == [(3, "aborted"), (1, "waiting"), (2, "waiting")]
@@ -59,15 +54,3 @@ def test_a_simulation_is_no_job_of_it(tmp_path: Path) -> None:
     file.write_text(text + '[[sites]]\nname = "a"\ndata = "a.jsonl"\nsize = 9\n')
     with pytest.raises(ConfigError, match=r"job\.engine: is not for the network"):
         typed(tmp_path, "submit", file)
-
-
-def test_what_no_site_can_pay_for_is_said_before_it_is_queued(tmp_path: Path) -> None:
-    _, file = job(tmp_path)
-    for name in ("a", "b"):
-        folder = tmp_path / "state" / "runs" / "0001-notes" / "sites" / name
-        folder.mkdir(parents=True)
-        received.write(told(name, epsilon_allocated=12.0), folder / "budget.json")
-    with pytest.raises(BudgetError, match="0 sites can pay for this job, and 1 are needed"):
-        typed(tmp_path, "submit", file)
-    assert listed(tmp_path) == []
-    assert typed(tmp_path, "submit", file, "--anyway") == "Job 1 is queued.\n"

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedpriv.privacy.ledger.ledger import Head
-from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.process import Status
-from fedpriv_server.checkpoint import Checkpoint
-from fedpriv_server.run_directory import RunDirectory, site_folder
+from fedpriv_server.run_directory import RunDirectory
 from tests.server.test_job_queue import job
 
 
@@ -41,19 +38,10 @@ def test_another_job_in_its_place_is_another_one(tmp_path: Path) -> None:
     assert RunDirectory.open(run.path, other).info["job_id"] != run.info["job_id"]
 
 
-def test_of_an_older_finished_run_those_are_owed_that_released_and_did_not_report(
-    tmp_path: Path,
-) -> None:
+def test_what_is_owed_is_kept(tmp_path: Path) -> None:
     config, _ = job(tmp_path)
     run = RunDirectory.open(tmp_path / "run", config)
-    heads = {name: Head(4, "f" * 64) for name in ("a", "b")}
-    run.begin(Checkpoint(run.info["job_id"], 0, public({}), heads))
-    folder = site_folder(run.path, "a")
-    folder.mkdir(parents=True)
-    (folder / "budget.json").write_text("{}")
     assert run.owed == {"reports": [], "adapters": []}
-    run.stop("finished")
-    assert run.owed == {"reports": ["b"], "adapters": []}
     run.owe(reports=(), adapters={"b"})
     found = RunDirectory.read(run.path)
     assert found is not None and found.owed == {"reports": [], "adapters": ["b"]}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -24,7 +24,12 @@ CA = authority_certificate(CA_KEY, "a" * 32, "hearts", days=100, now=NOW)
 
 def site(name: str, key: PublicKey | None = None, days: int = 10) -> Site:
     public = key or new_key().public_key()
-    return Site(name, "here", site_certificate(CA, CA_KEY, public, name, days=days, now=NOW))
+    certificate = site_certificate(CA, CA_KEY, public, name, days=days, now=NOW)
+    return Site(name=name, key_made="here", certificate=certificate)
+
+
+def changed(site: Site, **changes: Any) -> Site:
+    return site.model_copy(update=changes)
 
 
 @pytest.fixture
@@ -43,8 +48,9 @@ def test_a_key_has_the_bytes_by_which_flower_knows_a_node() -> None:
 
 
 def test_what_was_written_is_read(path: Path) -> None:
-    made = [site("a"), replace(site("b"), revoked=NOW), Site("c", "site"), site("d", days=2)]
-    retired = replace(made[0], retired=("sha256:" + "0" * 64,))
+    made = [site("a"), changed(site("b"), revoked=NOW), Site(name="c", key_made="site")]
+    made.append(site("d", days=2))
+    retired = changed(made[0], retired=("sha256:" + "0" * 64,))
     SiteKeys(path).write(retired, *made[1:])
     found = SiteKeys.read(path)
     assert found.sites["a"] == retired
@@ -65,7 +71,7 @@ def test_a_running_server_sees_a_revocation(path: Path) -> None:
     coordinator.write(site("a"), site("b"))
     server = SiteKeys.read(path)
     assert not server.reload_if_changed()
-    coordinator.write(replace(coordinator.sites["a"], revoked=NOW))
+    coordinator.write(changed(coordinator.sites["a"], revoked=NOW))
     assert admitted(server) == ["a", "b"]
     assert server.reload_if_changed()
     assert admitted(server) == ["b"]
@@ -92,10 +98,10 @@ def test_no_two_sites_have_one_key_and_none_a_retired_one(path: Path) -> None:
         site_keys.write(site("b", key))
     fingerprint = site_keys.sites["a"].fingerprint
     assert fingerprint is not None
-    site_keys.write(replace(site("a"), retired=(fingerprint,)))
+    site_keys.write(changed(site("a"), retired=(fingerprint,)))
     for name in ("a", "b"):
         with pytest.raises(EnrolmentError, match="was retired"):
-            site_keys.write(replace(site(name, key), retired=site_keys.sites["a"].retired))
+            site_keys.write(changed(site(name, key), retired=site_keys.sites["a"].retired))
     assert admitted(SiteKeys.read(path)) == ["a"]
 
 
@@ -110,8 +116,8 @@ def test_a_file_that_contradicts_itself_is_refused(path: Path) -> None:
         "sites.0.key_made": [rows[0] | {"key_made": "elsewhere"}],
         "sites.0.extra": [rows[0] | {"extra": 1}],
     }
-    for words, changed in cases.items():
-        path.write_text(json.dumps({"format": 1, "sites": changed}))
+    for words, rows in cases.items():
+        path.write_text(json.dumps({"format": 1, "sites": rows}))
         with pytest.raises(EnrolmentError, match=words):
             SiteKeys.read(path)
     path.write_text(json.dumps({"format": 2}))

@@ -30,12 +30,12 @@ def said(folder: Path, *options: str) -> str:
     return answer.output
 
 
-def test_a_site_is_there_while_a_server_heard_of_it_in_the_last_minute(tmp_path: Path) -> None:
-    rows = {"near": row(5), "long-ago": row(90), "gone": row(5, there=False)}
+def test_a_site_is_there_only_while_a_server_runs(tmp_path: Path) -> None:
+    rows = {"near": row(5), "gone": row(5, there=False)}
     with only_process(tmp_path):
         Status(tmp_path, job="j", state="waiting", sites=rows, problem="Waiting for far.")
         facts = facts_of(tmp_path)
-        assert [site["there"] for site in facts["sites"].values()] == [True, False, False]
+        assert [site["there"] for site in facts["sites"].values()] == [True, False]
         assert "A server runs (process " in said(tmp_path) and listens(tmp_path)
     facts = facts_of(tmp_path)
     assert not any(site["there"] for site in facts["sites"].values())

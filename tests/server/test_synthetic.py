@@ -105,11 +105,11 @@ def test_a_record_too_long_to_send_is_named(
     path.write_text("".join(json.dumps({"note": note}) + "\n" for note in ("short", "x" * 30)))
     config = load_job(file, ["synthetic.size=2", f"synthetic.data={path}"])
     monkeypatch.setattr("fedpriv_server.synthetic.MAX_TEXT", 20)
-    with pytest.raises(ConfigError, match=r"public.jsonl.*row 2 has a text of more than 20"):
+    with pytest.raises(ConfigError, match=r"public.jsonl.*row 2 has a text of 30 characters"):
         synthetic_records(config, tmp_path / "a")
     monkeypatch.setattr("fedpriv_server.synthetic.MAX_TEXT", 40)
     monkeypatch.setattr("fedpriv_server.synthetic.MAX_SET", 30)
-    with pytest.raises(ConfigError, match="more than 30 characters"):
+    with pytest.raises(ConfigError, match="the set has 35"):
         synthetic_records(config, tmp_path / "b")
 
 

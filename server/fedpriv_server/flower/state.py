@@ -6,7 +6,6 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -34,57 +33,11 @@ from fedpriv.wire import WHOLE
 from fedpriv_server.flower.messages import ObjectTree, set_identity, set_message_id
 from fedpriv_strategies.messages import content_bytes
 
-LARGE = 64 << 10  # bytes; an object of this size or larger is kept as a file
 _ENDPOINTS = {  # kind of a request → Flower's function that answers it
     kind: getattr(fleet_router, "fleet_" + path.rpartition("/")[2].replace("-", "_"))
     for (_, path), kind in PROTOBUF_REQUEST_TYPES.items()
     if path.startswith("/v1/fleet/")
 }
-
-
-class FolderStore(InMemoryObjectStore):
-    """Keeps the contents of large objects as files of a folder, named by their SHA-256.
-
-    Memory holds small objects and the references between all objects. Files are not synced,
-    because everything in the store is sent again after a crash.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-
-    def put(self, object_id: str, object_content: bytes) -> None:
-        """Keep the content of one of the server's own objects, which was announced."""
-        if len(object_content) < LARGE:
-            super().put(object_id, object_content)
-            return
-        with self.lock_store:
-            entry = self.store[object_id]
-            if not entry.is_available:
-                (self._folder / object_id).write_bytes(object_content)
-                entry.is_available = True
-
-    def get(self, object_id: str) -> bytes | None:
-        """Return an object's content: b"" if it has not come yet, None if it was not announced."""
-        with self.lock_store:
-            entry = self.store.get(object_id)
-            if entry is None:
-                return None
-            if entry.content or not entry.is_available:
-                return entry.content
-        try:
-            return (self._folder / object_id).read_bytes()
-        except FileNotFoundError:  # deleted meanwhile
-            return None
-
-    def delete(self, object_id: str) -> None:
-        """Remove an object, and the objects that only it refers to."""
-        with self.lock_store:
-            if object_id not in self.store:
-                return  # so no file of ours has this name either
-            super().delete(object_id)  # calls this method for the objects that it refers to
-            if object_id not in self.store:
-                (self._folder / object_id).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -139,25 +92,43 @@ class Incoming(Protocol):
         """Keep an object. Raise ProtocolError or OSError if it can't be kept."""
 
 
-class _State(InMemoryLinkState):
-    """Flower's state, except that what a site sends goes to the `Incoming` that expects it.
+class FleetState(InMemoryLinkState):
+    """Holds one Flower run in memory: the nodes that may take part, and the messages to them.
 
-    It is not stored among the server's own messages. Also, the work for one node does not grow
-    with the number of nodes, as it does in Flower.
+    It is Flower's state, except that what a site sends goes to the `Incoming` that expects it. It
+    is not stored among the server's own messages. Also, the work for one node does not grow with
+    the number of nodes, as it does in Flower.
+
+    Args:
+        refused: called with the reason why an object of a reply was not kept.
 
     Attributes:
+        run: id of the run.
+        objects: what the server's own messages consist of.
         expected: message → the place for the reply to it.
         arrived: message → the reply to it, until it is asked for.
-        refused: called with the reason why an object was not kept.
         mailboxes: node → the messages that it has not taken out yet.
     """
 
-    def __init__(self, store: InMemoryObjectStore, refused: Callable[[Exception], None]) -> None:
-        super().__init__(NoOpFederationManager(), store)
+    def __init__(self, refused: Callable[[Exception], None]) -> None:
+        self.objects = InMemoryObjectStore()
+        super().__init__(NoOpFederationManager(), self.objects)
         self.expected: dict[str, Incoming] = {}
         self.arrived: dict[str, Message] = {}
-        self.refused = refused
         self.mailboxes: defaultdict[int, list[str]] = defaultdict(list)
+        self._refused = refused
+        factory = SimpleNamespace(state=lambda: self)
+        self._app = SimpleNamespace(state=SimpleNamespace(linkstate_factory=factory))
+        federation, owner, app = NOOP_FEDERATION_ID, NOOP_FLWR_AID, TaskType.SERVER_APP
+        self.run = self.create_run(None, None, "0" * 64, {}, federation, None, owner, app)
+        task = self.get_run_info(run_ids=[self.run])[0].primary_task_id
+        assert task is not None
+        self._task = task
+        self.claim_task(task)
+        self.activate_task(task)
+        set_identity(self.run, task)
+
+    # What Flower calls
 
     def start_session(self, run_id: int) -> str:
         return secrets.token_hex(16)
@@ -184,7 +155,7 @@ class _State(InMemoryLinkState):
             for incoming in found[:1]:
                 incoming.put(object_id, object_content)
         except (ProtocolError, OSError) as error:
-            self.refused(error)
+            self._refused(error)
             return False
         return bool(found)
 
@@ -209,74 +180,34 @@ class _State(InMemoryLinkState):
             self.mailboxes[node_id] = [metadata.message_id for metadata in left]
         return taken
 
-    def discard(self, message_ids: set[str]) -> None:
-        """Remove messages and the replies to them, and expect no more replies."""
-        with self.lock:
-            for key in message_ids:
-                self.expected.pop(key, None)
-                self.arrived.pop(key, None)
-                message = self.message_ins_store.get(key)
-                if message is not None:
-                    mailbox = self.mailboxes[message.metadata.dst_node_id]
-                    if key in mailbox:
-                        mailbox.remove(key)
-            self.delete_messages(message_ids)
-
-
-class FleetState:
-    """Holds one Flower run in memory: the nodes that may take part, and the messages to them.
-
-    Args:
-        refused: called with the reason why an object of a reply was not kept.
-
-    Attributes:
-        run: id of the run.
-    """
-
-    def __init__(self, store: InMemoryObjectStore, refused: Callable[[Exception], None]) -> None:
-        self._store = store
-        self._state = _State(store, refused)
-        factory = SimpleNamespace(state=lambda: self._state)
-        self._app = SimpleNamespace(state=SimpleNamespace(linkstate_factory=factory))
-        self.run, self._task = self._start_run()
-
-    def _start_run(self) -> tuple[int, int]:
-        state, federation, owner = self._state, NOOP_FEDERATION_ID, NOOP_FLWR_AID
-        app = TaskType.SERVER_APP
-        run = state.create_run(None, None, "0" * 64, {}, federation, None, owner, app)
-        task = state.get_run_info(run_ids=[run])[0].primary_task_id
-        assert task is not None
-        state.claim_task(task)
-        state.activate_task(task)
-        set_identity(run, task)
-        return run, task
+    # What the server calls
 
     def keep_run(self) -> None:
         """Tell Flower that the run goes on. Without this, Flower ends the run after some time."""
-        self._state.acknowledge_task_heartbeat(self._task)
+        self.acknowledge_task_heartbeat(self._task)
 
     def node_of(self, public_key: bytes) -> int | None:
         """Return the node that holds a key (PEM), even if it may no longer take part."""
-        return self._state.get_node_id_by_public_key(public_key)
+        return self.get_node_id_by_public_key(public_key)
 
     def add_node(self, name: str, public_key: bytes) -> int:
         """Add a new node. Flower never frees its key for another node."""
-        return self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public_key, 0, name=name)
+        return self.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public_key, 0, name=name)
 
     def end_lease(self, node: int) -> None:
         """Let a node be activated anew. Else the successor of a killed process has to wait."""
-        self._state.deactivate_node(node)
+        self.deactivate_node(node)
 
     def heard(self, node: int) -> None:
         """Renew a node's lease for the longest time that Flower allows."""
-        self._state.acknowledge_node_heartbeat(node, HEARTBEAT_MAX_INTERVAL)
+        self.acknowledge_node_heartbeat(node, HEARTBEAT_MAX_INTERVAL)
 
     def keep(self, content: RecordDict) -> Kept:
         """Put a content of messages into the store, until it is released.
 
         An object that several contents share, such as the vector of a round, is stored once.
         """
-        store = self._store
+        store = self.objects
         with no_object_id_recompute():
             root = content.object_id
             tree = get_object_tree(content)
@@ -290,9 +221,9 @@ class FleetState:
 
     def release(self, kept: Kept) -> None:
         """Let a content go when the last message that carries it is gone."""
-        with self._store.lock_store:
-            self._store.store[kept.root].ref_count -= 1
-            self._store.delete(kept.root)
+        with self.objects.lock_store:
+            self.objects.store[kept.root].ref_count -= 1
+            self.objects.delete(kept.root)
 
     def post(
         self, node: int, kept: Kept, kind: str, group: str, ttl: float, incoming: Incoming
@@ -305,35 +236,35 @@ class FleetState:
         message = Message(_Reference(kept.root), node, kind, ttl=ttl, group_id=group)
         key = message.object_id
         set_message_id(message, key)
-        self._store.preregister(self.run, ObjectTree(object_id=key, children=[kept.tree]))
-        self._store.put(key, message.deflate())
-        self._state.expected[key] = incoming
+        self.objects.preregister(self.run, ObjectTree(object_id=key, children=[kept.tree]))
+        self.objects.put(key, message.deflate())
+        self.expected[key] = incoming
         # This comes last: a node that asks at this moment takes the message, and needs its objects.
         said = make_message(message.metadata, kept.whole)
-        if self._state.store_message_ins(said) is None:
+        if self.store_message_ins(said) is None:
             self.discard({key})
             return None
         return key
 
-    def has_mail(self, node: int) -> bool:
-        """Tell whether a message waits in a node's mailbox."""
-        return bool(self._state.mailboxes[node])
-
-    def expected(self, message_id: str) -> Incoming | None:
-        """Return the place for the reply to a message, if one is expected."""
-        return self._state.expected.get(message_id)
-
     def replies(self, message_ids: set[str]) -> list[Message]:
         """Return the replies to these messages that came since the last call, without content."""
-        arrived = self._state.arrived
-        with self._state.lock:
-            return [arrived.pop(key) for key in message_ids if key in arrived]
+        with self.lock:
+            return [self.arrived.pop(key) for key in message_ids if key in self.arrived]
 
     def discard(self, message_ids: set[str]) -> None:
-        """Remove messages and the replies to them."""
+        """Remove messages and the replies to them, and expect no more replies."""
         for key in message_ids:
-            self._store.delete(key)
-        self._state.discard(message_ids)
+            self.objects.delete(key)
+        with self.lock:
+            for key in message_ids:
+                self.expected.pop(key, None)
+                self.arrived.pop(key, None)
+                message = self.message_ins_store.get(key)
+                if message is not None:
+                    mailbox = self.mailboxes[message.metadata.dst_node_id]
+                    if key in mailbox:
+                        mailbox.remove(key)
+            self.delete_messages(message_ids)
 
     async def read(self, request: Request) -> Any:
         """Read a request to the fleet API, and check that its own node signed it.
@@ -355,4 +286,4 @@ class FleetState:
 
     def answer(self, request: Any) -> Any:
         """Answer a request as Flower does."""
-        return _ENDPOINTS[type(request)](request, self._state)
+        return _ENDPOINTS[type(request)](request, self)

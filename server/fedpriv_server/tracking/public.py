@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +11,9 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import NOT_OF_A_RUN
 from fedpriv_server.run_directory import RunDirectory
 
-FOLDER = "tracking"  # a folder of the run directory
 LONGEST = 500  # characters of a setting; tools refuse longer ones
 OF_A_SITE = ("size", "epsilon", "epsilon_alone")
 Figures = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Tracked:
-    """What a tool is told about a run before its rounds.
-
-    Attributes:
-        job: the job's id, by which the tool recognises the run when it goes on.
-        private: false for a run whose noise came from a seed.
-        experiment: name of the experiment to which the tool adds the run.
-        folder: a folder in the run directory, for tools that write files.
-        settings: dotted name → value.
-    """
-
-    job: str
-    private: bool
-    experiment: str
-    folder: Path
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, config: JobConfig, run: RunDirectory) -> Tracked:
-        """Describe the run of a job."""
-        model = {key: x for key, x in run.info["model"].items() if key not in ("name", "folder")}
-        facts = {key: run.info[key] for key in ("config_digest", "versions")} | {"model": model}
-        return cls(
-            job=run.info["job_id"],
-            private=run.info["private"],
-            experiment=config.tracking.experiment,
-            folder=run.path / FOLDER,
-            settings=dict(_texts({**_settings(config), "run": facts})),
-        )
 
 
 def numbers_in(said: Mapping[str, Any]) -> Figures:
@@ -65,8 +31,11 @@ def figures_of(row: Mapping[str, Any]) -> Figures:
     return figures | {"sites_answered": sum(answered.values())}
 
 
-def _settings(config: JobConfig) -> dict[str, Any]:
-    """Return the settings that give no address: no path, no host, no table of places."""
+def settings_of(config: JobConfig, run: RunDirectory) -> dict[str, str]:
+    """Return dotted name → value of a job's settings, and what they led to.
+
+    No setting that gives an address is among them: no path, no host, no table of places.
+    """
     said = config.model_dump(
         exclude={**NOT_OF_A_RUN, **dict.fromkeys(("server", "sites", "outside"), True)}
     )
@@ -75,16 +44,16 @@ def _settings(config: JobConfig) -> dict[str, Any]:
             said["model"][key] = path.name or None
     if said["synthetic"] is not None:
         said["synthetic"].pop("generator")
-    sites = {site.name: {key: getattr(site, key) for key in OF_A_SITE} for site in config.sites}
-    return {**said, "sites": sites}
-
-
-def _texts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in _leaves(said, "."):
-        if value is None or isinstance(value, Path):
-            continue
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-        yield name, text[:LONGEST]
+    said["sites"] = {
+        one.name: {key: getattr(one, key) for key in OF_A_SITE} for one in config.sites
+    }
+    model = {key: x for key, x in run.info["model"].items() if key not in ("name", "folder")}
+    said["run"] = {key: run.info[key] for key in ("config_digest", "versions")} | {"model": model}
+    return {
+        name: (value if isinstance(value, str) else json.dumps(value, default=str))[:LONGEST]
+        for name, value in _leaves(said, ".")
+        if value is not None and not isinstance(value, Path)
+    }
 
 
 def _leaves(value: Any, joined_by: str, name: str = "") -> Iterator[tuple[str, Any]]:

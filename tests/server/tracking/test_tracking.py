@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest, load_job
 from fedpriv.errors import ConfigError
 from fedpriv_audit.training import TrainingSize, for_audit
@@ -29,25 +30,24 @@ OF_RECORDS = ('data = "site', "size")  # begin the lines that are no business of
 
 
 class Kept:
-    """A tool that remembers; at a round it raises, or hangs until it may go on."""
+    """A tool that remembers; it raises, or hangs until it may go on."""
 
-    def __init__(self, fails_at: int | None = None, hangs_at: int | None = None) -> None:
-        self._fails_at, self._hangs_at = fails_at, hangs_at
-        self.hangs, self.goes_on = threading.Event(), threading.Event()
+    def __init__(self, *, fails: bool = False, hangs: bool = False) -> None:
+        self._fails, self._hangs = fails, hangs
+        self.goes_on, self.is_told = threading.Event(), threading.Event()
         self.steps: list[int] = []
-        self.ended: bool | None = None
+        self.finished: bool | None = None
 
-    def log(self, step: int, figures: Figures) -> None:
-        assert figures["eval_loss"] > 0
-        if step == self._fails_at:
-            raise OSError(f"no room for {step}\nat all")
-        if step == self._hangs_at:
-            self.hangs.set()
+    def __call__(
+        self, config: JobConfig, run: RunDirectory, rounds: Sequence[Figures], finished: bool
+    ) -> None:
+        if self._fails:
+            raise OSError("no room\nat all")
+        if self._hangs:
             self.goes_on.wait(CEILING)
-        self.steps.append(step)
-
-    def close(self, *, finished: bool) -> None:
-        self.ended = finished
+        assert all(figures["eval_loss"] > 0 for figures in rounds)
+        self.steps, self.finished = list(range(len(rounds))), finished
+        self.is_told.set()
 
 
 def run_with(
@@ -57,62 +57,55 @@ def run_with(
     tools: dict[str, Kept],
     **options: Any,
 ) -> Outcome:
-    monkeypatch.setattr(tracking, "_open", lambda name, section, tracked: tools[name])
+    monkeypatch.setattr(tracking, "TOOLS", tools)
     config = load_job(file, [text for text in ALL if text.split("=")[0][9:] in tools])
     return simulate(config, out, source=file, **options)
 
 
 @pytest.mark.parametrize("public", [True, False])
-def test_of_private_records_a_tool_hears_when_the_job_has_ended(
+def test_a_tool_hears_when_the_job_has_ended(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, public: bool
 ) -> None:
     """It keeps the time of what it is told, and a round's depends on who was sampled."""
-    opened: list[int] = []
-    tool, rounds = Kept(), list[int]()
-    monkeypatch.setattr(tracking, "_open", lambda *_: opened.append(len(rounds)) or tool)
+    tool = Kept()
+    told: list[bool] = []
+    progress = Progress(round_done=lambda _: told.append(tool.is_told.is_set()))
     file = federation(public=public)
-    config = load_job(file, ["tracking.wandb=true"])
-    progress = Progress(round_done=lambda row: rounds.append(row["round"]))
-    simulate(config, tmp_path / "run", source=file, progress=progress)
-    assert (tool.steps, tool.ended) == ([0, 1, 2, 3], True)
-    assert (opened == [3]) is not public
+    run_with(monkeypatch, file, tmp_path / "run", {"wandb": tool}, progress=progress)
+    assert (tool.steps, tool.finished) == ([0, 1, 2, 3], True)
+    assert told == [False, False, False]
 
 
-def test_a_tool_that_fails_is_told_no_more_and_the_run_ends_as_it_would(
+def test_a_tool_that_fails_changes_nothing_else(
     federation: Make,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bad, good = Kept(fails_at=1), Kept()
+    bad, good = Kept(fails=True), Kept()
     tools = {"wandb": bad, "tensorboard": good}
     with caplog.at_level(logging.WARNING, logger=tracking.__name__):
         outcome = run_with(monkeypatch, federation(), tmp_path / "run", tools)
     assert outcome.run.info["status"] == "finished" and len(outcome.rounds) == 3
-    assert (good.steps, good.ended) == ([0, 1, 2, 3], True)
-    assert (bad.steps, bad.ended) == ([0], None)
+    assert (good.steps, good.finished) == ([0, 1, 2, 3], True)
     (record,) = [record for record in caplog.records if record.name == tracking.__name__]
-    assert "wandb" in record.getMessage() and "no room for 1" in record.getMessage()
+    assert "wandb" in record.getMessage() and "no room" in record.getMessage()
     assert "at all" not in record.getMessage()
 
 
-def test_a_tool_that_hangs_holds_up_nothing(
+def test_a_tool_that_hangs_is_waited_for_only_a_while(
     federation: Make,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(tracking, "PATIENCE", 0.0)
-    slow = Kept(hangs_at=1)
-    last = Progress(round_done=lambda row: row["round"] < 3 or slow.hangs.wait(CEILING))
-    tools = {"mlflow": slow}
-    outcome = run_with(monkeypatch, federation(), tmp_path / "run", tools, progress=last)
-    assert len(outcome.rounds) == 3 and slow.steps == [0]
-    assert "mlflow: is too slow" in caplog.text
-    (thread,) = [one for one in threading.enumerate() if one.name == "tracking-mlflow"]
+    slow = Kept(hangs=True)
+    outcome = run_with(monkeypatch, federation(), tmp_path / "run", {"mlflow": slow})
+    assert len(outcome.rounds) == 3 and slow.steps == []
+    assert "mlflow: is slow" in caplog.text
     slow.goes_on.set()
-    thread.join(CEILING)
-    assert slow.steps == [0, 1]  # what it was at, and nothing after that
+    assert slow.is_told.wait(CEILING)
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
@@ -150,11 +143,3 @@ def test_comparisons_and_audits_track_nothing(federation: Make) -> None:
     assert not for_audit(load_job(file, ALL), TrainingSize()).tracking.backends
     found = Comparison.of(file, ALL, parse_variants(["dp-lora"], []), seeds=1)
     assert not any(config.tracking.backends for config in found.configs.values())
-
-
-def test_no_tool_no_thread(federation: Make, tmp_path: Path) -> None:
-    config = load_job(federation())
-    run: Any = None  # nothing of it is read
-    followed = tracking.Tracking(config, run, [{"round": 1}])
-    followed.close(finished=True)
-    assert not [one for one in threading.enumerate() if one.name.startswith("tracking-")]
