@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from fedpriv.config.groups import Decision, Grouping, GroupTerms
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import (
-    BudgetError,
     FedprivError,
     LimitError,
     ProtocolError,
@@ -27,7 +26,7 @@ from fedpriv.errors import (
 )
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
+from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.mechanism import execution as mechanism
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.grid import step_of
@@ -36,7 +35,6 @@ from fedpriv.protocol import Centres, Proposal, StepRequest
 from fedpriv_client import site as module
 from fedpriv_client.site import Site
 from tests.client.client_setting import TERMS, Setting, request
-from tests.earlier_rules import envelopes_are_made
 from tests.example_counts import examples
 
 Make = Callable[..., Any]
@@ -302,24 +300,6 @@ def test_a_site_says_what_a_controller_may_move(setting: Setting, allowed: str) 
 def test_an_offer_has_no_order(setting: Setting, rule: Rule) -> None:
     site = setting.site(ruled(rule))
     assert site.consider(setting.change(groups=grouped())).order is None
-    site.close()
-
-
-def test_an_older_envelope_goes_on_with_its_job_and_takes_no_other_one(setting: Setting) -> None:
-    real = {"simulated": False}  # so that the file's rule is compared with the ledger's
-    ledger, fixed = setting.folder / "ledger.db", setting.change(groups=grouped())
-    with envelopes_are_made():
-        Ledger.create(ledger, ruled(EnvelopeRule(0.5, 2.0, 4), **real)).close()
-        site = setting.site(ruled(PlanRule(), **real), ledger=ledger, min_noise=2.0)
-        site.consider(fixed)
-        site.step(request(decision=decision()), setting.vector)
-        site.close()
-    site = setting.site(ruled(RdpRule(8), **real), ledger=ledger, min_noise=2.0)
-    site.consider(fixed)
-    site.step(request(1, decision=decision()), setting.vector)
-    assert site.ledger.slots("job-1") == [(0, True), (1, True)]
-    with pytest.raises(BudgetError, match="takes no new plan"):
-        site.consider(setting.change(job_id="job-2"))
     site.close()
 
 
