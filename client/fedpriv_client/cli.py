@@ -112,8 +112,7 @@ def enroll(
     """Make this site's key and a request, which you send to the coordinator."""
     from fedpriv_client.enroll import enroll as make
 
-    made = make(folder, name)
-    print(f"Made {made.key} and {made.request}.\n{made.advice}")
+    print(make(folder, name))
 
 
 @app.command()
@@ -131,7 +130,7 @@ def setup(config: Config = SITE) -> None:
         if key.exists():
             print(f"Put the files from the coordinator into {folder}, then type this again.")
         else:
-            print(make(folder, typer.prompt("This site's name in the federation file")).advice)
+            print(make(folder, typer.prompt("This site's name in the federation file")))
         return
     authority = read_enrolment(enrolment, key=key).manifest.ca
     print("Fingerprint of the coordinator's authority:")
@@ -177,8 +176,7 @@ def init(
 ) -> None:
     """Make the ledger of this site's people, once, with their budget for life.
 
-    At a terminal it shows the terms and asks; a script is not asked. A ledger with other terms is
-    undone first, if it is at most a day old and nothing was spent from it: see undo-init.
+    At a terminal it shows the terms and asks; a script is not asked.
     """
     from fedpriv_client.init import make_ledger
 
