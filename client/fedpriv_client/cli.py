@@ -292,9 +292,6 @@ def personalise(
 def evaluate(
     config: Config = SITE,
     adapter: Adapter = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Use only the first N held-out records.", metavar="N")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the models on this site's held-out records; the figures stay here."""
@@ -302,7 +299,7 @@ def evaluate(
     stop_on_terminate()
     from fedpriv_client.evaluate import run as compare
 
-    found = compare(file, config, adapter, limit=limit, as_json=as_json)
+    found = compare(file, config, adapter, as_json=as_json)
     if as_json:
         print(json.dumps(found, indent=2))
 

@@ -186,7 +186,7 @@ def run(
     found = dict(finite_json(made.as_dict()))
     if file.data.held_out is not None:
         try:
-            found["evaluation"] = evaluate.run(file, config, adapter, limit=None, as_json=as_json)
+            found["evaluation"] = evaluate.run(file, config, adapter, as_json=as_json)
         except DataError as error:  # the site model is complete
             console.print(f"The site model can't be evaluated: {error}")
     return found
