@@ -112,8 +112,7 @@ def enroll(
     """Make this site's key and a request, which you send to the coordinator."""
     from fedpriv_client.enroll import enroll as make
 
-    made = make(folder, name)
-    print(f"Made {made.key} and {made.request}.\n{made.advice}")
+    print(make(folder, name))
 
 
 @app.command()
@@ -131,7 +130,7 @@ def setup(config: Config = SITE) -> None:
         if key.exists():
             print(f"Put the files from the coordinator into {folder}, then type this again.")
         else:
-            print(make(folder, typer.prompt("This site's name in the federation file")).advice)
+            print(make(folder, typer.prompt("This site's name in the federation file")))
         return
     authority = read_enrolment(enrolment, key=key).manifest.ca
     print("Fingerprint of the coordinator's authority:")
@@ -177,8 +176,7 @@ def init(
 ) -> None:
     """Make the ledger of this site's people, once, with their budget for life.
 
-    At a terminal it shows the terms and asks; a script is not asked. A ledger with other terms is
-    undone first, if it is at most a day old and nothing was spent from it: see undo-init.
+    At a terminal it shows the terms and asks; a script is not asked.
     """
     from fedpriv_client.init import make_ledger
 
@@ -294,9 +292,6 @@ def personalise(
 def evaluate(
     config: Config = SITE,
     adapter: Adapter = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Use only the first N held-out records.", metavar="N")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the models on this site's held-out records; the figures stay here."""
@@ -304,7 +299,7 @@ def evaluate(
     stop_on_terminate()
     from fedpriv_client.evaluate import run as compare
 
-    found = compare(file, config, adapter, limit=limit, as_json=as_json)
+    found = compare(file, config, adapter, as_json=as_json)
     if as_json:
         print(json.dumps(found, indent=2))
 

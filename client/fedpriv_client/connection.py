@@ -6,7 +6,6 @@ never an app: the site does not ask for bundles.
 
 from __future__ import annotations
 
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -252,24 +251,11 @@ def _unreachable(address: str, error: httpx.TransportError) -> Exception:
                 " coordinator for a new enrolment."
             )
     if isinstance(error, httpx.RemoteProtocolError):
-        if error.request.url.scheme == "http" and _speaks_tls(error.request.url):
-            return errors.CertificateError(
-                f"{address}: speaks TLS. Leave server.plain out of the site's file."
-            )
-        return errors.UnreachableError(f"{address}: hung up.")
+        if error.request.url.scheme == "https":
+            return errors.UnreachableError(f"{address}: hung up.")
+        advice = "If it speaks TLS, leave server.plain out of the site's file."
+        return errors.UnreachableError(f"{address}: hung up. {advice}")
     return errors.UnreachableError(f"{address}: can't be reached ({_reason(error)}).")
-
-
-def _speaks_tls(url: httpx.URL) -> bool:
-    """Check whether a server that hung up on plain HTTP answers to TLS."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
-    try:
-        with socket.create_connection((url.host, url.port or 80), timeout=5) as plain:
-            context.wrap_socket(plain).close()
-        return True
-    except OSError:
-        return False
 
 
 def _untrusted(error: ssl.SSLCertVerificationError) -> str:

@@ -10,7 +10,6 @@ kept for people, reports and accounts. Whatever else fills the disk, a site answ
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +26,6 @@ from fedpriv_client.site_settings import SiteSettings, last_report
 ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open
 REPLIES = 4  # of the most values: two are kept, one is written, and one may be rolled back
 MARGIN = 2**24  # bytes of ROWS, for a round's rows and for what a transaction may roll back
-FORMATS = "number-formats.json"  # each job's, where compute.dtype is auto
 FILES = 5 * LARGEST  # bytes for two reports, an account, proposals, and one more file being written
 
 
@@ -79,11 +77,10 @@ def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> Toke
     Privacy:
         It depends on the records, so it must never be part of an answer to a server.
     """
-    check_disk_space(settings, units, shutil.disk_usage(folder).free)
-    tokens, _ = disk_space_needed(settings, units)
+    tokens = bytes_needed(settings.longest, units)
     try:
         return TokenFile(folder, tokens)
-    except OSError as error:  # a quota, or a limit of the process
+    except OSError as error:
         raise _not_reserved(folder, tokens, error) from None
 
 
@@ -123,32 +120,7 @@ def files_taken(settings: SiteSettings) -> int:
 def _beside(settings: SiteSettings) -> set[Path]:
     """Return the files that are written beside an answer, without the proposals."""
     own = last_report(settings, settings.terms.dataset_id)
-    formats = settings.state_dir / FORMATS
-    return {own, settings.report, account_file(settings), formats}
-
-
-def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
-    """Check that `free` bytes are enough for what a site's own limits allow.
-
-    Raises:
-        DataError: they are not; names the limit that takes the most.
-    """
-    tokens, ledger = disk_space_needed(settings, units)
-    missing = tokens + ledger - free
-    if missing <= 0:
-        return
-    limit, key = "max_length", "model.max_length"
-    if ledger > tokens:
-        limit, key = "max_trainable", "lora.r"
-    raise DataError(
-        f"is {megabytes(missing)} short of disk space: this site's own limits may need"
-        f" {megabytes(tokens)} for the tokens of {units:,} units and {megabytes(ledger)} for the"
-        " ledger, its replies, and what is kept for people",
-        file=settings.state_dir,
-        key=key if settings.terms.simulated else f"allow.{limit}",
-        value=getattr(settings.limits, limit),
-        fix="Lower this limit, or free some of the disk.",
-    )
+    return {own, settings.report, account_file(settings)}
 
 
 def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
@@ -163,14 +135,10 @@ def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
     return bytes_needed(settings.longest, units), others
 
 
-def megabytes(count: int) -> str:
-    """Return a number of bytes in megabytes, rounded up, for people."""
-    return f"{-(-count // 10**6):,} MB"
-
-
 def _not_reserved(folder: Path, count: int, error: OSError) -> DataError:
-    fix = "Free some of the disk, or raise the quota."
-    return DataError(f"can't reserve {megabytes(count)} ({error.strerror})", file=folder, fix=fix)
+    size = f"{-(-count // 10**6):,} MB"
+    fix = "Free some of the disk, or lower allow.max_length or allow.max_trainable."
+    return DataError(f"can't reserve {size} ({error.strerror})", file=folder, fix=fix)
 
 
 def _growing(settings: SiteSettings) -> list[Path]:

@@ -16,7 +16,6 @@ from fedpriv.config.load import load_site
 from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import where
 from fedpriv.data.held_out import OwnRecords
-from fedpriv.data.identity import identities
 from fedpriv.data.read import UNIT
 from fedpriv.data.transform import find_transform, remembers
 from fedpriv.doctor import machine, memory
@@ -29,15 +28,14 @@ from fedpriv.pki.certificates import SOON
 from fedpriv.pki.points import in_groups
 from fedpriv.plugins import load_part
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.process import is_running
 from fedpriv.report.figures import upper
 from fedpriv.report.lifetime import share
 from fedpriv.stored_adapter import find_adapter
-from fedpriv_client.disk_space import check_disk_space, disk_space_needed
+from fedpriv_client.disk_space import disk_space_needed
 from fedpriv_client.init import usual_job
 from fedpriv_client.roster_entry import own_key
-from fedpriv_client.settings import enrolment_of, ledger_path, ledgers, settings_of, site_settings
+from fedpriv_client.settings import enrolment_of, settings_of, site_settings
 from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import cache_folder, work_folder
 from fedpriv_client.undo_init import LOG, last_undone
@@ -207,26 +205,16 @@ def _records(file: SiteFile) -> str:
 
 
 def _population(file: SiteFile, own: OwnRecords) -> Iterator[str]:
-    """Yield signs that these are not the people whom the ledger is about.
+    """Say if the declared size is wrong by more than a factor of ten.
 
     Privacy:
-        Shown only on the administrator's own screen, and coarse: that the declared size is wrong by
-        more than a factor of ten, and that fewer than half of the units are known. No file holds
-        it.
+        Shown only on the administrator's own screen. No file holds it.
     """
     unit, parts = file.data.unit, own.as_read
     units = sum(len(part if unit == "record" else set(part[UNIT])) for part in parts)
-    size, known = file.data.size, ledgers(file)
+    size = file.data.size
     if size > FAR * units or units > FAR * size:
         yield f"the declared size is far {'above' if size > units else 'below'} what is here"
-    dataset_id = file.data.dataset_id or next(iter(known), "")
-    index = UnitIndex(ledger_path(file, dataset_id).parent)
-    if len(known) == 1 and index.path.exists() and index.knows(dataset_id):
-        people = (identities(record, unit) for part in parts for record in part)
-        if not index.covers(dataset_id, people):
-            new = "most of these units are new to the ledger. If the data was replaced by other"
-            own_one = "people's, it needs a ledger of its own: fedpriv-client init --another"
-            yield f"{new} {own_one}"
 
 
 def _transform(file: SiteFile) -> str:
@@ -269,9 +257,7 @@ def _disk(file: SiteFile, *, running: bool) -> str:
     settings = settings_of(file, file.data.dataset_id or "")
     cached = path.stat().st_size if path.is_file() else 0
     cached *= 1 if file.data.transform is None else 2  # the transformed records are another copy
-    machine.disk(folder, cached, "site.state_dir")
     units = file.data.size + (settings.limits.held_out or 0) * file.allow.evaluation
-    check_disk_space(settings, units, machine.free(folder) - cached)
     needed = cached + sum(disk_space_needed(settings, units))
     return machine.disk(folder, needed, "site.state_dir")
 

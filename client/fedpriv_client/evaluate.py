@@ -38,14 +38,12 @@ def own_view(
     config: Path,
     adapter: Path | None = None,
     *,
-    limit: int | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Evaluation:
     """Score the base, federated and (if any) own models on the held-out records.
 
     Args:
         adapter: folder of the job's adapter; by default the newest that was handed over.
-        limit: use only this many held-out records, from the first.
 
     Raises:
         ConfigError, DataError, ModelError: the evaluation can't begin; names what to do.
@@ -64,8 +62,6 @@ def own_view(
     chosen = federated(file, config, adapter)
     with at_work(chosen.settings.state_dir), opened(chosen, say) as (own, worker):
         records = own.held_out
-        if limit is not None:
-            records = records.select(range(min(limit, len(records))))
         spec = chosen.spec
         with naming(config):
             tokenizer, key = worker.base.tokenizer, "data.held_out"
@@ -125,9 +121,7 @@ def _notes(knowing: Mapping[Kind, str | None], own: int) -> list[str]:
     return notes
 
 
-def run(
-    file: OwnSiteFile, config: Path, adapter: Path | None, *, limit: int | None, as_json: bool
-) -> dict[str, Any]:
+def run(file: OwnSiteFile, config: Path, adapter: Path | None, *, as_json: bool) -> dict[str, Any]:
     """Evaluate, write the page, and show the table.
 
     Returns:
@@ -135,7 +129,7 @@ def run(
     """
     console = Console(stderr=as_json, highlight=False, markup=False)
     with shown_on(console, "Starting") as say:
-        found = own_view(file, config, adapter, limit=limit, say=say)
+        found = own_view(file, config, adapter, say=say)
     page = file.site.state_dir / PAGE
     write_page(found, page)
     if not as_json:

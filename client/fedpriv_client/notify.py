@@ -20,7 +20,6 @@ from fedpriv_client.proposals import KeptProposal
 from fedpriv_client.stated import stated
 
 log = logging.getLogger(__name__)
-LIMIT = 30.0  # seconds to wait for an answer
 
 
 def notifier(file: SiteFile) -> Callable[[KeptProposal], None]:
@@ -62,14 +61,8 @@ def notifier(file: SiteFile) -> Callable[[KeptProposal], None]:
 
 
 def _send(index: int, sender: Any, title: str, body: str) -> None:
-    sent: list[bool] = []
-
-    def send() -> None:
-        with suppress(Exception):  # an error's text may quote the URL
-            sent.append(sender.notify(title=title, body=body, body_format="text"))
-
-    at_work = threading.Thread(target=send, name="sending", daemon=True)
-    at_work.start()
-    at_work.join(LIMIT)
-    if sent != [True]:
+    sent = False
+    with suppress(Exception):  # an error's text may quote the URL
+        sent = sender.notify(title=title, body=body, body_format="text")
+    if not sent:
         log.warning("A notice was not sent: notify.urls.%d did not take it.", index)

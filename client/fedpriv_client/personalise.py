@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress
 
 from fedpriv.adapter_facts import read_facts
-from fedpriv.config.personal import OwnSiteFile, PersonalSection
+from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import DataError, naming
 from fedpriv.files import finite_json, private_folder
 from fedpriv.models.vector import Vector
@@ -24,6 +23,7 @@ from fedpriv.personal.training import Epoch, Personal
 from fedpriv.plain_training.adapter import read_values
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
+from fedpriv.progress import shown_on
 from fedpriv.serving.folder import site_models
 from fedpriv.serving.write import write_site_model
 from fedpriv_client import evaluate
@@ -66,29 +66,13 @@ class Made:
         }
 
 
-class Watch:
-    """Follow what `personalise` does, for the administrator's screen. This class is silent."""
-
-    def say(self, text: str) -> None:
-        """Show what is done next."""
-
-    def begun(self, kind: OwnKind) -> None:
-        """Take note of a model before it is trained."""
-
-    def told(self, epoch: Epoch) -> None:
-        """Take note of a pass over the records."""
-
-    def learned(self, step: int, steps: int) -> None:
-        """Take note of a step of the single adapter, and of the number of its steps."""
-
-
 def personalise(
     file: OwnSiteFile,
     config: Path,
     adapter: Path | None = None,
     *,
     single: bool = False,
-    watch: Watch | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Made:
     """Train a site's own models, and make the folder in which they answer with the federation's.
 
@@ -98,7 +82,7 @@ def personalise(
         adapter: folder of the job's adapter; by default the newest that was handed over.
         single: let one adapter answer by itself. It learns what the models answer together; for
             labels it is the job's adapter, trained further.
-        watch: follows what is done; None for nobody.
+        say: told what is done next.
 
     Raises:
         ConfigError, DataError, ModelError: it can't begin; names what to do.
@@ -108,12 +92,12 @@ def personalise(
     Privacy:
         None: it is trained on raw records, and so stays in the site's folder (law 16).
     """
-    chosen, watch = federated(file, config, adapter), watch or Watch()
+    chosen = federated(file, config, adapter)
     settings, facts = chosen.settings, chosen.facts
     recipe = recipe_of(facts.proposal, settings)
     with at_work(settings.state_dir) as folder:
-        training, models = _train(chosen, file, config, folder, single, watch)
-        watch.say("Writing the site model")
+        training, models = _train(chosen, file, config, folder, single, say)
+        say("Writing the site model")
         adapters = {"federated": chosen.folder}
         adapters |= {kind.name: kind / facts.job for kind in folder.iterdir()}
         weights = models.answer.weights
@@ -126,18 +110,23 @@ def personalise(
 
 
 def _train(
-    chosen: Federated, file: OwnSiteFile, config: Path, folder: Path, single: bool, watch: Watch
+    chosen: Federated,
+    file: OwnSiteFile,
+    config: Path,
+    folder: Path,
+    single: bool,
+    say: Callable[[str], None],
 ) -> tuple[OwnParts, OwnModels]:
     """Train the models and write their adapters into a folder. Only results stay in memory."""
     settings, facts = chosen.settings, chosen.facts
     recipe = recipe_of(facts.proposal, settings)
     labels = bool(recipe.model.labels)
-    with opened(chosen, watch.say) as (own, worker):
+    with opened(chosen, say) as (own, worker):
         with naming(config):
             records = to_train_on(own, chosen.spec, worker.base.tokenizer, file.personal)
         parts = records.left_out
         how = f", leaving out each of {parts} parts in turn to choose settings" if parts > 1 else ""
-        watch.say(f"Training on {len(records.everything)} examples{how}")
+        say(f"Training on {len(records.everything)} examples{how}")
         start, another = read_values(chosen.folder, worker, facts), worker.initial
         if not (single and labels):
             with WorkerPool().borrow(replace(recipe, seed=recipe.seed + 1)) as other:
@@ -149,8 +138,8 @@ def _train(
             records,
             file.personal,
             only_personal=single and labels,
-            begun=watch.begun,
-            told=watch.told,
+            begun=lambda kind: say(f"Training: {kind}"),
+            told=lambda epoch: say(_pass(epoch)),
         )
 
         def write(kind: OwnKind, worker: Worker, values: Vector, trained: str) -> None:
@@ -171,11 +160,11 @@ def _train(
             write(kind, worker, made.values, made.best.said)
         weights = models.answer.weights
         if single and len(weights) > 1:
-            watch.begun("single")
+            say("Training: single")
             there = {"federated": start} | {k: made.values for k, made in models.trained.items()}
             teachers = [(there[name], weight) for name, weight in weights.items()]
             with WorkerPool().borrow(wider(recipe, len(teachers))) as wide:
-                values = distil(wide, worker, teachers, records.everything, told=watch.learned)
+                values = distil(wide, worker, teachers, records.everything)
                 write("single", wide, values, "of what the others answer together")
             models = replace(models, answer=replace(models.answer, weights={"single": 1.0}))
     return records, models
@@ -190,55 +179,23 @@ def run(
         What was made, as JSON.
     """
     console = Console(stderr=as_json, highlight=False, markup=False)
-    screen = _Screen(console, file.personal)
-    with screen.bar:
-        made = personalise(file, config, adapter, single=single, watch=screen)
+    with shown_on(console, "Starting") as say:
+        made = personalise(file, config, adapter, single=single, say=say)
     if not as_json:
         console.print(summary(made), soft_wrap=True)
     found = dict(finite_json(made.as_dict()))
     if file.data.held_out is not None:
         try:
-            found["evaluation"] = evaluate.run(file, config, adapter, limit=None, as_json=as_json)
+            found["evaluation"] = evaluate.run(file, config, adapter, as_json=as_json)
         except DataError as error:  # the site model is complete
             console.print(f"The site model can't be evaluated: {error}")
     return found
 
 
-class _Screen(Watch):
-    """Show a bar at a terminal, and lines elsewhere."""
-
-    def __init__(self, console: Console, personal: PersonalSection) -> None:
-        self._console, self._personal, self._lowest = console, personal, math.inf
-        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}")
-        hidden = not console.is_terminal
-        self.bar = Progress(*columns, console=console, disable=hidden, transient=True)
-        self._task = self.bar.add_task("Starting", total=None, note="")
-
-    def say(self, text: str) -> None:
-        self.bar.update(self._task, description=text)
-        if not self._console.is_terminal:
-            self._console.print(text, soft_wrap=True)
-
-    def begun(self, kind: OwnKind) -> None:
-        self._lowest = math.inf
-        self.say(f"Training: {kind}")
-        epochs = self._personal.beginning(kind).epochs
-        self.bar.update(self._task, completed=0, total=epochs, note="")
-
-    def told(self, epoch: Epoch) -> None:
-        if epoch.loss is not None:
-            self._lowest = min(self._lowest, epoch.loss)
-        if epoch.number:
-            note = f"at best {self._lowest:.3f}" if self._lowest < math.inf else ""
-            note = f"rate {epoch.rate:g} {note}"
-            self.bar.update(self._task, completed=epoch.number, note=note)
-        if not self._console.is_terminal:
-            name = f"rate {epoch.rate:g}, pass {epoch.number}" if epoch.number else "before"
-            how = ", all records" if epoch.loss is None else f": loss {epoch.loss:.3f}"
-            self._console.print(name + how)
-
-    def learned(self, step: int, steps: int) -> None:
-        self.bar.update(self._task, completed=step, total=steps)
+def _pass(epoch: Epoch) -> str:
+    """Describe a pass over the records."""
+    name = f"rate {epoch.rate:g}, pass {epoch.number}" if epoch.number else "before"
+    return name + (", all records" if epoch.loss is None else f": loss {epoch.loss:.3f}")
 
 
 def summary(made: Made) -> str:

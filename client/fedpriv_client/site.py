@@ -253,8 +253,7 @@ class Site:
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
         recipe = recipe_of(proposal, settings)
         if settings.compute.dtype == "auto":
-            settle = load_part("compute.dtype").settle
-            recipe = settle(settings, proposal, recipe, self._pool, check, self.files)
+            recipe = load_part("compute.dtype").settle(proposal, recipe, self._pool, check)
         with self._pool.borrow(recipe, check) as worker:
             check_model(worker, proposal, plan, settings.limits, self.ledger.terms)
             if proposal.local is not None:

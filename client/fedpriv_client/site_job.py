@@ -18,7 +18,7 @@ from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.noise_share import check_added_delta
 from fedpriv.private_training.method import SiteHalf, SiteMethod
 from fedpriv.private_training.pool import Inspect
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import ModelRecipe, Worker, computed_in
 from fedpriv.protocol import Proposal, StepRequest
 from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv_client.limits import Limits
@@ -113,14 +113,17 @@ class SiteJob:
 
 
 def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
-    """Return a proposal's model, from the site's own source: a server names no file or hub here."""
+    """Return a proposal's model, from the site's own source: a server names no file or hub here.
+
+    Where the site's file leaves the number format to a trial, it is float32.
+    """
     model = proposal.model
     if settings.model is not None:
         begin = None if model.begin is None else settings.begin
         model = model.model_copy(update={"name": settings.model, "begin": begin})
     compute = settings.compute
     if compute.dtype == "auto":
-        compute = load_part("compute.dtype").compute_of(settings, proposal.job_id)
+        compute = computed_in(compute, "float32")
     return ModelRecipe(model, proposal.lora, proposal.seed, compute)
 
 

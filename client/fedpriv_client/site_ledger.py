@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Head, Ledger, Terms
-from fedpriv.privacy.ledger.rules import EnvelopeRule, RdpRule, SumRule
+from fedpriv.privacy.ledger.rules import RdpRule, SumRule
 from fedpriv.report import budget
 from fedpriv_client.site_settings import SiteSettings, last_report
 
@@ -92,8 +92,6 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
     names = {} if stated.simulated else _IN_THE_SITES_FILE
     for key in dict.fromkeys((*_FIXED, *names)):
         now, fixed = getattr(stated, key), getattr(ledger.terms, key)
-        if isinstance(fixed, EnvelopeRule):  # no file states it any more
-            continue
         if ledger.grown and isinstance(fixed, RdpRule | SumRule):  # they derive from the first δ
             now, fixed = now.name, fixed.name
         if now == fixed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -150,20 +150,6 @@ class BudgetSection(Section):
         description="File on another disk that records every ledger row, to notice an older copy"
         " of the ledger.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_no_older_rule(cls, given: Any) -> Any:
-        """Refuse the rule `envelope` (ConfigError), before its keys are refused as unknown."""
-        if isinstance(given, dict) and given.get("rule") == "envelope":
-            raise ConfigError(
-                "is a rule of older ledgers, which take no new job",
-                key="budget.rule",
-                value="envelope",
-                fix="Use rdp, plan or sum. To go on with what an older ledger has accepted, leave"
-                " out rule, slots, sample_rate and noise_multiplier.",
-            )
-        return given
 
     def new_rule(self) -> Rule:
         """Make the rule that a ledger with this budget has.

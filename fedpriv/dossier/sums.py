@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import ceil, fsum
+from math import fsum
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
 from fedpriv.privacy.ledger.account import Account
 from fedpriv.privacy.ledger.claims import Claim
 from fedpriv.privacy.ledger.history import History
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
+from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
 from fedpriv.report.budget import figure_names
 
 
@@ -111,9 +111,6 @@ def _figures(claim: Claim, accounts: list[Account]) -> Iterator[Figure]:
 def _committed(claim: Claim, allocated: tuple[Term, ...]) -> tuple[tuple[Term, ...], float]:
     """Return the terms of the claim for life, and the budget if that is the claim (else 0)."""
     rule = claim.rule
-    if isinstance(rule, EnvelopeRule):
-        whole = Event(rule.sample_rate, rule.noise_multiplier, rule.slots)
-        return (Numerical(claim.delta, (whole,)),), 0.0
     if isinstance(rule, PlanRule) and allocated:
         return allocated, 0.0
     return allocated, claim.budget
@@ -132,11 +129,6 @@ def _allocated(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
     charged = [(one, one.charged(refunds=rule.refunds)) for one in accounts]
     charged = [(account, steps) for account, steps in charged if steps]
     match rule:
-        case EnvelopeRule():
-            slots = ceil(fsum(steps for _, steps in charged))
-            if slots:
-                event = Event(rule.sample_rate, rule.noise_multiplier, slots)
-                yield Numerical(claim.delta, (event,))
         case RdpRule():
             events = tuple(account.plan.event(steps) for account, steps in charged)
             if events:

@@ -7,10 +7,8 @@ adapter is wider.
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -54,7 +52,6 @@ def distil(
     *,
     written: int = WRITTEN,
     seed: int = 0,
-    told: Callable[[int, int], None] = lambda step, steps: None,
 ) -> Vector:
     """Distil one adapter (P,) for a worker. It answers as the teachers do together.
 
@@ -65,7 +62,6 @@ def distil(
         records: all records that a site trains on, for a language model; at least one.
         written: texts for each record. There are at most `MOST` in all.
         seed: seed of the texts, and of the order in which they are learned.
-        told: called at every step, with its number and the number of all steps.
 
     Raises:
         ValueError: the worker has no room for so many adapters.
@@ -77,7 +73,7 @@ def distil(
     count = min(written * len(records), MOST)
     texts = write(narrow, teachers, records, count, seed=seed)
     wide = [(widened(worker, narrow, [(values, 1.0)]), weight) for values, weight in teachers]
-    return follow(worker, start, wide, [*OWN * list(records), *texts], seed=seed, told=told)
+    return follow(worker, start, wide, [*OWN * list(records), *texts], seed=seed)
 
 
 def widened(worker: Worker, narrow: Worker, adapters: Weighted) -> Vector:
@@ -158,7 +154,6 @@ def follow(
     rate: float = 3e-3,
     batch_size: int = 8,
     seed: int = 0,
-    told: Callable[[int, int], None] = lambda step, steps: None,
 ) -> Vector:
     """Train from `start` (P,) by AdamW to answer as the teachers do together, in one pass.
 
@@ -177,12 +172,9 @@ def follow(
     Privacy:
         None, as for `distil`.
     """
-    step, steps = itertools.count(1), math.ceil(len(records) / batch_size)
 
     def slope(worker: Worker, part: Sequence[Example], values: Vector) -> Vector:
-        found = gradient(worker, part, values, teachers)
-        told(next(step), steps)
-        return found
+        return gradient(worker, part, values, teachers)
 
     how: dict[str, Any] = {"epochs": 1, "batch_size": batch_size, "falling": True, "seed": seed}
     for values in passes(worker, start, records, rate, gradient=slope, **how):

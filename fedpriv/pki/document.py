@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import ValidationError
-
-from fedpriv.errors import EnrolmentError
+from fedpriv.documents import Document, read_json
+from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.files import write_atomic
 from fedpriv.section import Section
-
-FORMAT = 1
-Document = TypeVar("Document", bound=Section)
 
 
 def read_document(path: Path, kind: type[Document], *, fix: str) -> Document:
@@ -23,25 +17,12 @@ def read_document(path: Path, kind: type[Document], *, fix: str) -> Document:
         fix: what to do if it is missing or damaged, in a sentence.
 
     Raises:
-        EnrolmentError: it can't be read, is damaged, or was written by a newer fedpriv.
+        EnrolmentError: it can't be read, is damaged, or is of another version of fedpriv.
     """
-    content = read_bytes(path, fix)
     try:
-        version = json.loads(content)["format"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        version = None
-    if isinstance(version, int) and version > FORMAT:
-        raise EnrolmentError(
-            f"{path}: has format {version}, and this fedpriv reads {FORMAT}. Install the fedpriv"
-            " version that the coordinator uses."
-        )
-    try:
-        return kind.model_validate_json(content, strict=True)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = ".".join(map(str, problem["loc"]))
-        what = f"{where}: {problem['msg']}" if where else problem["msg"]
-        raise EnrolmentError(f"{path}: was edited or is damaged ({what}). {fix}") from None
+        return read_json(path, kind)
+    except ConfigError as error:
+        raise EnrolmentError(f"{error} {fix}") from None
 
 
 def read_bytes(path: Path, fix: str) -> bytes:

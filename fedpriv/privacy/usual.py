@@ -3,7 +3,6 @@
 from typing import Literal
 
 RuleName = Literal["plan", "rdp", "sum"]
-AnyRule = Literal["plan", "envelope", "rdp", "sum"]  # older ledgers' rules, too
 Numerics = Literal["default", "strict"]
 # What is taken if nothing is said.
 DELTA = 1e-5

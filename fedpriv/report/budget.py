@@ -20,7 +20,7 @@ from fedpriv.files import canonical_json
 from fedpriv.names import Name
 from fedpriv.pki.points import VerifyingKey
 from fedpriv.privacy.life import Life
-from fedpriv.privacy.usual import MAX_STEPS, AnyRule
+from fedpriv.privacy.usual import MAX_STEPS, RuleName
 from fedpriv.section import Section
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class BudgetReport(Section):
     relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
     delta: float = Field(gt=0, lt=1)
     declared_size: int = Field(ge=1, description="in units; typed, never derived")
-    rule: AnyRule = "plan"
+    rule: RuleName = "plan"
     accountant: str = Field(min_length=1)
     timing: str = TIMING
     numerics: str = NUMERICS

@@ -47,7 +47,7 @@ def _asked(account: Mapping[str, Any], plan: Plan) -> tuple[Terms, Amounts, Plan
 def terms_in(account: Mapping[str, Any]) -> Terms:
     """Return the terms of a ledger from its `History.figures`."""
     found = {field.name: account[field.name] for field in fields(Terms)}
-    return Terms(**{**found, "rule": rule_of(account["rule"])}, new=False)
+    return Terms(**{**found, "rule": rule_of(account["rule"])})
 
 
 def in_words(life: Life, *, asks: bool = False) -> str:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 RULES = {
     "plan": "One plan of private steps, fixed before the first release, for the whole life of"
     " the ledger. Steps that were skipped, failed or never reached stay charged.",
-    "envelope": "A fixed number of private steps at a fixed worst sampling rate and noise,"
-    " reserved before the first release and filled only by steps that cost no more.",
     "rdp": "A Rényi filter at a fixed order: every plan is debited before its first step, and one"
     " that would overrun the budget is refused, so the budget is the claim.",
     "sum": "Basic composition: the ε and δ of the separate plans are added up, and one that would"

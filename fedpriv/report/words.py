@@ -14,7 +14,7 @@ from typing import Any
 
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
 from fedpriv.privacy.ledger.rules import RULES
-from fedpriv.privacy.usual import AnyRule
+from fedpriv.privacy.usual import RuleName
 from fedpriv.report.budget import NUMERICS, STRICT_NUMERICS, TICKS, TIMING, trust_model
 
 ASSUMPTIONS = (
@@ -61,7 +61,7 @@ class Basis:
         at_ticks: whether all replies that the claim is about leave at public ticks.
     """
 
-    rule: AnyRule
+    rule: RuleName
     strict: bool
     max_colluding: int | None
     lost_sums: bool

@@ -81,7 +81,7 @@ def rounds_of(
 
 
 class PrivateRounds(Strategy):
-    """Runs rounds of private steps at sites that run `fedpriv_client.client_app`.
+    """Runs rounds of private steps at sites that run `fedpriv_client.app.client_app`.
 
     The app itself decides what to evaluate, keep and hand on. A round that too few sites answer
     raises a RoundError and changes nothing. `start` may then be called again with `left` rounds,

@@ -136,8 +136,6 @@ def test_it_is_of_the_held_out_records_alone(
     texts = [row["note"] for row in notes()]
     assert seen == [t for t in texts if is_apart({"text": t}, "record", 0.25, HELD_OUT)]
     assert found.records == len(seen) > 1
-    seen.clear()
-    assert own_view(setting.file, setting.config, limit=1).records == len(seen) == 1
 
 
 def test_a_file_of_further_records_is_used(setting: OwnSetting) -> None:
@@ -300,14 +298,14 @@ def test_table_and_page_say_the_same_and_that_they_stay(setting: OwnSetting) -> 
 
 @pytest.mark.usefixtures("quiet_signals")
 def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
-    answer = invoke(setting, "evaluate", "--json", "--limit", "2")
+    answer = invoke(setting, "evaluate", "--json")
     assert answer.exit_code == 0, answer.output
     found = json.loads(answer.stdout)
-    assert found["records"] == 2
+    assert found["records"] > 1
     assert set(found["models"]) == {"base", "federated"}
     assert set(found["models"]["base"]) == {"eval_loss", "eval_accuracy"}
     personalise(setting.file, setting.config)
-    found = json.loads(invoke(setting, "evaluate", "--json", "--limit", "2").stdout)
+    found = json.loads(invoke(setting, "evaluate", "--json").stdout)
     assert set(found["models"]) == set(ROWS)
     assert {"eval_loss", "eval_accuracy"} <= found["models"]["all three"].keys()
     assert sum("served" in one for one in found["models"].values()) == 1

@@ -16,7 +16,6 @@ import pytest
 from fedpriv.config.site_file import NotifySection
 from fedpriv.errors import ConfigError, PausedError
 from fedpriv.plugins import load_part
-from fedpriv_client import notify
 from fedpriv_client.orders import Orders
 from tests.client.client_setting import Setting
 from tests.client.page_setting import Place
@@ -86,10 +85,9 @@ def test_a_mail_is_plain_text_whatever_a_coordinator_states(
     assert isinstance(content, bytes) and purpose in content.decode()
 
 
-def test_a_webhook_that_hangs_holds_up_nothing_and_is_said(
-    tmp_path: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: Any
+def test_a_webhook_that_hangs_holds_up_nothing(
+    tmp_path: Path, webhook: Webhook, caplog: Any
 ) -> None:
-    monkeypatch.setattr(notify, "LIMIT", 0.2)
     place = Place(tmp_path)
     place.propose()
     [job] = place.jobs.waiting
@@ -98,8 +96,7 @@ def test_a_webhook_that_hangs_holds_up_nothing_and_is_said(
         notifier(place, webhook.url, "json://127.0.0.1:9/closed")(job.proposal)
         assert time.monotonic() - began < 10  # of the 60 that it would hang
         wait_until(webhook.asked.is_set)
-        wait_until(lambda: caplog.text.count("A notice was not sent") == 2)
-    assert "notify.urls.0" in caplog.text and "notify.urls.1" in caplog.text
+        wait_until(lambda: "A notice was not sent: notify.urls.1" in caplog.text)
     assert SECRET not in caplog.text.replace(f"POST /{SECRET}", "")
 
 

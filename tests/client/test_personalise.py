@@ -18,13 +18,12 @@ from fedpriv.base_model import WEIGHTS
 from fedpriv.errors import ConfigError, DataError, RunningError
 from fedpriv.files import private_folder
 from fedpriv.personal.answering import Answer
-from fedpriv.personal.training import Epoch
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import only_process
 from fedpriv.serving import load_site_model
 from fedpriv_client.evaluate import own_view
 from fedpriv_client.own import own_cache
-from fedpriv_client.personalise import Watch, personalise, summary
+from fedpriv_client.personalise import personalise, summary
 from fedpriv_client.settings import ledgers
 from fedpriv_client.site_settings import work_folder
 from tests.arithmetic import Rounded
@@ -40,18 +39,16 @@ def setting(tmp_path: Path, model_folder: Make) -> OwnSetting:
 
 def test_it_goes_on_from_the_adapter_of_the_job_and_gets_better(setting: OwnSetting) -> None:
     federated = setting.hand_over()
-    told: list[Epoch] = []
-    watch = Watch()
-    watch.told = told.append
-    made = personalise(setting.file, setting.config, watch=watch)
+    said: list[str] = []
+    made = personalise(setting.file, setting.config, say=said.append)
     assert made.folder == setting.state / "site-model" / "job-1"
     result = made.models.trained["personal"]
     passes = result.best.number
-    told = told[-4 - passes :]  # the last that is trained
-    tried = [(0.0, 0), *((0.03, n) for n in (1, 2, 3))]
-    assert [(one.rate, one.number) for one in told[:4]] == tried
-    assert result.best.loss < told[0].loss
-    assert [one.number for one in told[4:]] == list(range(1, passes + 1))
+    last = said[said.index("Training: personal") + 1 : -1]
+    tried = ["before", *(f"rate 0.03, pass {n}" for n in (1, 2, 3))]
+    assert [one.partition(":")[0] for one in last[:4]] == tried
+    assert result.best.loss < result.epochs[0].loss
+    assert last[4:] == [f"rate 0.03, pass {n + 1}, all records" for n in range(passes)]
     assert 0 < made.training <= 24 and made.parts == 4
     personal = made.folder / "personal"
     assert (federated / WEIGHTS).read_bytes() != (personal / WEIGHTS).read_bytes()
@@ -135,13 +132,9 @@ def test_a_single_adapter_answers_by_itself_and_is_evaluated(
     setting.hand_over()
     both = Answer({"alone": 0.5, "personal": 0.5}, {}, 0.0)
     monkeypatch.setattr("fedpriv.personal.own_models.choose_answer", lambda *_: both)
-    seen: list[tuple[int, int]] = []
-    watch = Watch()
-    watch.learned = lambda *step: seen.append(step)
-    made = personalise(setting.file, setting.config, single=True, watch=watch)
+    made = personalise(setting.file, setting.config, single=True)
     assert made.models.answer.weights == {"single": 1.0}
     assert made.models.trained.keys() == {"alone", "again", "personal"}
-    assert seen[-1][0] == seen[-1][1] == len(seen) > 10
     model = load_site_model(made.folder)
     assert model.names == ("single",)
     facts = read_facts(made.folder / "single")

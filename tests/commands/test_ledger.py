@@ -19,7 +19,7 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation
 from fedpriv.privacy.ledger.rules import OPTIONS, RULES, PlanRule, RdpRule, SumRule
-from fedpriv.privacy.usual import AnyRule, RuleName
+from fedpriv.privacy.usual import RuleName
 from fedpriv.report.figures import upper
 
 PLAN = Plan("job-1", "dp-lora", 0.1, 2.0, 1.0, 8, "sha256:" + "c" * 64)
@@ -78,7 +78,6 @@ def test_init_fixes_the_terms(path: Path, options: tuple[str, ...], rule: object
     [
         (("--plans", "5"), "--plans: does not belong to the rule 'rdp'"),
         (("--rule", "sum"), "--plans: is needed by the rule 'sum'"),
-        (("--rule", "envelope"), r"--rule: .*'envelope'.*Use one of plan, rdp, sum"),
         (("--rule", "renyi"), "--rule: is no rule of a new ledger .*Use one of plan, rdp, sum"),
         (("--order", "1"), "order=1"),
         (("--order", "2"), "higher order"),
@@ -306,8 +305,7 @@ def test_what_is_left_out_is_what_a_federation_file_leaves_out(tmp_path: Path) -
 
 
 def test_every_rule_has_its_word() -> None:
-    assert set(get_args(AnyRule)) == set(RULES) == {*get_args(RuleName), "envelope"}
-    assert set(get_args(RuleName)) == set(OPTIONS)
+    assert set(get_args(RuleName)) == set(RULES) == set(OPTIONS)
 
 
 ALONE = ("--epsilon-alone", "30")

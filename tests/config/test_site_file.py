@@ -97,8 +97,6 @@ def test_what_is_no_path_stays_as_it_is(file: Path) -> None:
         (["budget.rule=renyi"], "budget.rule", "'plan', 'rdp' or 'sum'"),
         (["budget.plans=5"], "budget.plans", "does not belong to the rule 'rdp'"),
         (["budget.rule=sum"], "budget.plans", "is needed by the rule 'sum'"),
-        (["budget.rule=envelope", "budget.slots=5", "budget.sample_rate=0.1",
-          "budget.noise_multiplier=2"], "budget.rule", "older ledgers, which take no new job"),
         (["data.sise=250"], "data.sise", "Did you mean 'size'?"),
         (["budget.order=100000"], "budget.rule", "order=100000"),
         (["allow.model_digest=sha256:abc"], "allow.model_digest", "64 hexadecimal digits"),

@@ -16,7 +16,7 @@ from fedpriv.errors import AlteredError, ForkedError, SignerError
 from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.ledger.chain import Chain
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
+from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.witness import Witness, seal_key
 from tests.dossier.made_runs import (
     COORDINATOR,
@@ -32,7 +32,6 @@ from tests.dossier.made_runs import (
     without_rows,
     write_run,
 )
-from tests.earlier_rules import envelopes_are_made
 
 
 def test_a_ledger_that_goes_on_is_told_from_one_that_forked(tmp_path: Path) -> None:
@@ -127,11 +126,9 @@ def test_an_earlier_dossier_is_itself_checked(tmp_path: Path) -> None:
 LASTING: dict[str, Rule] = {
     "sum": SumRule(1e-6),
     "rdp": RdpRule(8),
-    "envelope": EnvelopeRule(0.1, 2.0, 40),
 }
 
 
-@envelopes_are_made()
 def before_it_was_lost(folder: Path, rule: Rule, slots: int = 6) -> tuple[Made, Path]:
     """A run whose ledger has a witness, and the ledger as it was before the run, elsewhere."""
     made = Made(folder / "first", proposal(), names=("north",), rounds=slots)
@@ -150,7 +147,6 @@ def before_it_was_lost(folder: Path, rule: Rule, slots: int = 6) -> tuple[Made, 
     return made, older
 
 
-@envelopes_are_made()
 def after_it_was_lost(folder: Path, older: Path) -> Made:
     """A run of another job with a copy that was recovered from the witness."""
     later = Made(folder / "later", proposal(job_id="job-later"), names=("north",))
@@ -218,10 +214,9 @@ def test_what_the_copy_spent_itself_pays_for_nothing_that_was_lost(tmp_path: Pat
         later.verify(earlier=made.out)
 
 
-@pytest.mark.parametrize("rule", ["rdp", "envelope"])
-def test_a_plan_that_was_closed_before_it_was_lost_is_no_fork(tmp_path: Path, rule: str) -> None:
+def test_a_plan_that_was_closed_before_it_was_lost_is_no_fork(tmp_path: Path) -> None:
     """Closing gave back what it had not reserved, after the earlier dossier."""
-    made, older = before_it_was_lost(tmp_path, LASTING[rule], slots=2)
+    made, older = before_it_was_lost(tmp_path, LASTING["rdp"], slots=2)
     with Ledger.open(made.ledger("north"), tmp_path / "witness") as ledger:
         before = ledger.epsilon_allocated
         assert administration.close_job(ledger, made.asked.job_id) < before
@@ -235,10 +230,9 @@ def test_a_plan_that_was_closed_before_it_was_lost_is_no_fork(tmp_path: Path, ru
         after_it_was_lost(tmp_path, older).verify(earlier=made.out)
 
 
-@envelopes_are_made()
 def test_a_plan_that_the_copy_closed_pays_no_longer_for_what_was_lost(tmp_path: Path) -> None:
     """Both copies had it open. What the lost one reserved of it, closing the other gives back."""
-    made = make_run(tmp_path / "first", rule=LASTING["envelope"], names=("north",), slots=0)
+    made = make_run(tmp_path / "first", rule=LASTING["rdp"], names=("north",), slots=0)
     later = Made(tmp_path / "later", proposal(job_id="job-later"), names=("north",))
     later.ledger("north").parent.mkdir(parents=True)
     shutil.copy(made.ledger("north"), later.ledger("north"))

@@ -14,12 +14,11 @@ from fedpriv.errors import AccountingError, BudgetError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.plan import Plan
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
+from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.terms import Terms
-from tests.earlier_rules import envelopes_are_made
 from tests.example_counts import examples
 
-RULES: list[Rule] = [PlanRule(), EnvelopeRule(0.1, 2.0, 30), RdpRule(8, 4), SumRule(1e-6)]
+RULES: list[Rule] = [PlanRule(), RdpRule(8, 4), SumRule(1e-6)]
 DIGEST = "sha256:" + "a" * 64
 plans = st.lists(
     st.tuples(
@@ -32,11 +31,9 @@ plans = st.lists(
 )
 
 
-@envelopes_are_made()
 def history_of(rule: Rule, made: list[tuple[str, int, int, bool]]) -> History:
     """What rows would lead to in which these plans were accepted, as far as they are."""
-    alone = None if isinstance(rule, EnvelopeRule) else 100.0
-    terms = Terms("d", 200, "record", 1, 1e-5, 50.0, True, rule=rule, budget_alone=alone)
+    terms = Terms("d", 200, "record", 1, 1e-5, 50.0, True, rule=rule, budget_alone=100.0)
     history = History("terms", terms.as_row())
     for number, (kind, steps, reserved, closed) in enumerate(made):
         plan = Plan(

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,9 +37,10 @@ from fedpriv.errors import (
 from fedpriv.files import canonical_json, sha256
 from fedpriv.models.config import ModelSection
 from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.opinion import Opinion, opinion
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
+from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule, SumRule
 from fedpriv.report import budget, received
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 from tests.dossier import made_runs
@@ -64,13 +64,12 @@ from tests.dossier.made_runs import (
     without_rows,
     write_run,
 )
-from tests.earlier_rules import envelopes_are_made
 from tests.test_signed_proposal import STATEMENT
 
 FIGURES = [f"epsilon{alone}_{key}" for alone in ("", "_alone") for key in ("spent", "allocated")]
 ENDS = ("spent", "allocated", "committed")
 COMMITTED = ["epsilon_committed", "epsilon_alone_committed"]
-RULES: list[Rule] = [PlanRule(), EnvelopeRule(0.1, 2.0, 9), RdpRule(8), SumRule(1e-6)]
+RULES: list[Rule] = [PlanRule(), RdpRule(8), SumRule(1e-6)]
 
 
 def repack(made: Made, *, without: str = "", **changed: bytes) -> None:
@@ -80,7 +79,6 @@ def repack(made: Made, *, without: str = "", **changed: bytes) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-@envelopes_are_made()
 def test_under_every_rule_it_holds_by_both_accountants(tmp_path: Path, rule: Rule) -> None:
     made = make_run(tmp_path, rule=rule, slots=4)
     made.export()
@@ -763,27 +761,20 @@ def test_where_an_adapter_has_its_base_is_no_part_of_it(tmp_path: Path) -> None:
             made.verify(adapter=made.run / "adapter")
 
 
-@pytest.mark.parametrize(
-    ("rule", "error", "problem"),
-    [
-        (EnvelopeRule(0.001, 20.0, 9), LedgerCorruptError, "does not follow"),
-        (EnvelopeRule(0.1, 0.3, 900), UnderstatedError, "each has to be within the next"),
-    ],
-)
-def test_an_envelope_claims_for_what_fits_into_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: Rule, error: Any, problem: str
+def test_with_rows_too_a_claim_is_within_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of an older ledger that nobody made: steps beyond it, or a claim beyond the budget."""
-    usual = made_runs.plan_of
-    loud = partial(replace, noise_multiplier=0.3)
-    monkeypatch.setattr(made_runs, "plan_of", lambda *of: loud(usual(*of)))
-    with envelopes_are_made(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EnvelopeRule, "check_dominates", lambda *_: None)
-        patch.setattr("fedpriv.dossier.statement.Statement.check_order", lambda _: None)
-        made = made_runs.new_run(tmp_path / "run", rule=rule, slots=6, names=("north",))
+    """Rows that no ledger would have: their plan costs a little more than the budget."""
+    plan = made_runs.plan_of(proposal())
+    noise = calibrate_noise(30.2, 1e-5, plan.sample_rate, plan.steps)
+    loud = replace(plan, noise_multiplier=noise)
+    assert loud.epsilon(1e-5) > 30.01
+    monkeypatch.setattr(made_runs, "plan_of", lambda *_: loud)
+    with monkeypatch.context() as patched:
+        patched.setattr("fedpriv.privacy.ledger.history.History.allocated_with", lambda *_: (0, 0))
+        made = made_runs.new_run(tmp_path / "run", slots=6, names=("north",))
+    with pytest.raises(UnderstatedError, match="each has to be within the next"):
         made.export()
-    with pytest.raises(error, match=problem):
-        made.verify()
 
 
 def test_who_approved_and_what_for_goes_with_the_rows(tmp_path: Path) -> None:

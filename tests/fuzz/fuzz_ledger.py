@@ -36,7 +36,6 @@ RULES: dict[str, Rule] = {
     "rdp": RdpRule(8),
     "sum": SumRule(1e-6),
 }
-OLDER = Path(__file__).parents[1] / "privacy" / "ledger" / "earlier" / "envelope.db"
 SEEN = [
     [Identity(ID, b"jones"), Identity("text", b"note 1")],
     [Identity(ID, b"smith"), Identity("text", b"note 2")],
@@ -64,8 +63,6 @@ def make(path: Path, rule: Rule, witness: Path | None = None) -> None:
 @cache
 def made(name: str, small: bool = False) -> bytes:
     """The file of a ledger of this rule; `small`, in pages of 512 bytes."""
-    if name not in RULES:
-        return OLDER.read_bytes()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.db"
         make(path, RULES[name])
@@ -161,7 +158,7 @@ def _text(text: str) -> str:
 
 def all_rows() -> dict[str, bytes]:
     found = {}
-    for name in [*RULES, "envelope"]:
+    for name in RULES:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ledger.db"
             path.write_bytes(made(name))

@@ -104,7 +104,7 @@ def test_a_file_that_was_cut_short_is_refused(
 @pytest.mark.parametrize("file", FILES)
 def test_a_missing_file_is_named(enrolment: Path, file: str) -> None:
     (enrolment / file).unlink()
-    with pytest.raises(EnrolmentError, match=rf"{file}: .*No such file"):
+    with pytest.raises(EnrolmentError, match=rf"{file}: .*[Nn]o such file.*Copy the whole"):
         read(enrolment)
 
 
@@ -199,12 +199,14 @@ def test_a_newer_format_asks_for_a_newer_fedpriv(enrolment: Path) -> None:
     path = enrolment / "enrolment.json"
     content = json.loads(path.read_text()) | {"format": 2, "post_quantum": True}
     path.write_text(json.dumps(content))
-    with pytest.raises(EnrolmentError, match="has format 2, and this fedpriv reads 1"):
+    with pytest.raises(
+        EnrolmentError, match=r"format: input should be 1 .*by another version of fedpriv"
+    ):
         read(enrolment)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "3", '{"format": "1"}', "[" * 100_000])
 def test_what_is_no_manifest_is_refused(enrolment: Path, content: str) -> None:
     (enrolment / "enrolment.json").write_text(content)
-    with pytest.raises(EnrolmentError, match=r"enrolment\.json: was edited or is damaged"):
+    with pytest.raises(EnrolmentError, match=r"enrolment\.json: .*Copy the whole enrolment again"):
         read(enrolment)

@@ -88,7 +88,6 @@ def grow(ledger: Ledger, declared_size: int, delta: float) -> None:
         rule      why the claim holds at the smaller δ
         ========  ====================================================================
         plan      nothing was taken yet, or it is refused
-        envelope  it is refused
         rdp       the Rényi ε of everything is within the capacity at that δ, and stays so
         sum       Σδ of everything is within that δ, and stays so
         ========  ====================================================================
@@ -125,7 +124,7 @@ def check_grown(history: History, declared_size: int, delta: float) -> None:
             "Under the rule 'plan' the ledger holds its one plan already, calibrated for its"
             " delta; a larger population gets no other. Nothing was changed."
         )
-    limit = limit_of(replace(terms, declared_size=declared_size, delta=delta, new=True))
+    limit = limit_of(replace(terms, declared_size=declared_size, delta=delta))
     if not all(used <= most for used, most in zip(history.used, limit, strict=True)):
         raise LedgerError(
             f"At delta={delta:g} the plans so far would cost more than the budget"

@@ -19,7 +19,7 @@ from fedpriv.privacy.ledger.account import Account
 from fedpriv.privacy.ledger.chain import Head
 from fedpriv.privacy.ledger.claims import ALONE, Claim, check_second_budget
 from fedpriv.privacy.ledger.plan import Plan
-from fedpriv.privacy.ledger.rules import Amounts, EnvelopeRule, PlanRule, rule_of
+from fedpriv.privacy.ledger.rules import Amounts, PlanRule, rule_of
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.usual import MAX_DRAWN
 
@@ -69,15 +69,22 @@ class History:
         grown: whether the declared size was raised, or δ lowered, since the ledger was made.
 
     Raises:
+        LedgerError: the ledger is of a rule that is not read any more.
         ValueError: a row that can't follow those before it.
     """
 
     def __init__(self, kind: str, body: dict[str, Any]) -> None:
         fields = _fields(body)
+        rule = fields.get("rule")
+        if isinstance(rule, dict) and rule.get("name") == "envelope":
+            raise LedgerError(
+                "This ledger has the rule 'envelope', which no version after fedpriv 0.2.0 adds up."
+                " Nothing was changed. Use 0.2.0 for it."
+            )
         try:
             if kind != "terms":
                 raise ValueError("the first row is not the terms")
-            self.terms = Terms(**{**fields, "rule": rule_of(fields["rule"])}, new=False)
+            self.terms = Terms(**{**fields, "rule": rule_of(fields["rule"])})
         except (FedprivError, ArithmeticError, TypeError, KeyError) as error:
             raise ValueError(f"its terms can't be read ({error})") from None
         self.accounts: dict[str, Account] = {}
@@ -131,7 +138,7 @@ class History:
         plan = Plan(**fields)
         if plan.job in self.accounts:
             raise ValueError
-        self._check_kind(plan)
+        check_second_budget(plan, self.terms.budget_alone)
         self.accounts[plan.job] = account = Account(plan)
         self._charge(self._used, account, 1)
         self._charge(self._open, account, 1)
@@ -144,12 +151,6 @@ class History:
             if not (known and all(type(text) is str for text in one.values())):
                 raise ValueError
         self.approvals[job] = approvals
-
-    def _check_kind(self, plan: Plan) -> None:
-        """Raise BudgetError for a plan that the terms can't hold, whatever it costs."""
-        if isinstance(self.terms.rule, EnvelopeRule):
-            self.terms.rule.check_dominates(plan)
-        check_second_budget(plan, self.terms.budget_alone)
 
     def _charge(self, sums: list[Fraction], account: Account, sign: int) -> None:
         steps = account.charged(refunds=self.terms.rule.refunds)
@@ -224,7 +225,7 @@ class History:
             raise ValueError
         if isinstance(self.terms.rule, PlanRule) and self.used[0]:
             raise ValueError
-        self.terms = replace(self.terms, declared_size=declared_size, delta=delta, new=False)
+        self.terms = replace(self.terms, declared_size=declared_size, delta=delta)
         self.grown = True
 
     def allocated_with(self, plan: Plan) -> tuple[float, float | None]:
@@ -241,7 +242,7 @@ class History:
         if plan.job in self.accounts:
             raise BudgetError(f"Job {plan.job!r} was here before with another plan, or is closed.")
         self.check_drawn(plan)
-        self._check_kind(plan)
+        check_second_budget(plan, self.terms.budget_alone)
         for claim in claims:
             claim.check(plan)
         cost = self._cost(plan, plan.steps)

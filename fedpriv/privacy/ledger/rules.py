@@ -1,4 +1,4 @@
-"""The four rules by which plans become one (ε, δ) for the life of a ledger.
+"""The three rules by which plans become one (ε, δ) for the life of a ledger.
 
 A rule has a currency: what a plan takes of it, and how much there is in all. A plan is
 accepted only if what it takes, with all that was taken before, is within the limit, so the
@@ -8,16 +8,13 @@ claim is a property of the limit, whoever chose the plans and whatever they had 
 rule         currency                claim                           closing gives back
 ===========  ======================  ==============================  ====================
 `plan`       one plan for life, ε    ε of that plan at δ             nothing
-`envelope`   N slots at (q, σ)       ε of N such slots at δ          slots not reserved
 `rdp`        Rényi ε(α) at one α     the budget at δ                 slots not reserved
 `sum`        (Σε, Σδ) of plans       (budget, δ)                     nothing
 ===========  ======================  ==============================  ====================
 
-Ledgers of the rule `envelope` are older ones: they are read, and what they accepted is spent.
-
 A closed plan of which no slot was reserved gives all back under every rule: it released
-nothing. Whatever else stopping a job saves may depend on what it released, and only an
-envelope or a filter allows for that.
+nothing. Whatever else stopping a job saves may depend on what it released, and only a filter
+allows for that.
 """
 
 from __future__ import annotations
@@ -31,10 +28,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv.errors import BudgetError, ConfigError, LedgerError, shown
-from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.rdp import ORDERS, epsilon_from_rdp, rdp
 from fedpriv.privacy.ledger.plan import Plan
-from fedpriv.privacy.usual import MAX_STEPS
 
 Amounts = tuple[float, ...]
 MAX_PLANS = 10**6  # plans that share δ
@@ -85,58 +80,6 @@ class PlanRule(_Rule):
     def claim(self, used: Amounts, budget: float, delta: float) -> float:
         """Return ε for life: that of the accepted plan, or the budget before there is one."""
         return used[1] if used[0] else budget
-
-
-@dataclass(frozen=True)
-class EnvelopeRule(_Rule):
-    """`slots` slots at (sample_rate, noise_multiplier), filled by dominated events only.
-
-    An event of a lower rate or more noise is dominated, so the composition of the envelope
-    bounds whatever fills it, chosen in whatever way (Zhu, Dong and Wang 2022, Theorem 10).
-    No ledger is made with it any more, and none takes another plan.
-    """
-
-    sample_rate: float
-    noise_multiplier: float
-    slots: int
-    name: Literal["envelope"] = "envelope"
-    refunds = True
-    guarantee = "all slots of the envelope, filled by whatever events that it dominates"
-
-    def __post_init__(self) -> None:
-        if type(self.slots) is not int or not 1 <= self.slots <= MAX_STEPS:
-            raise LedgerError(
-                f"Expected slots={shown(self.slots)} to be an integer from 1 to {MAX_STEPS:g}."
-            )
-        if not self.noise_multiplier > 0:
-            raise LedgerError(f"Expected noise_multiplier={self.noise_multiplier} > 0.")
-        Event(self.sample_rate, self.noise_multiplier, self.slots)
-
-    def limit(self, budget: float, delta: float) -> Amounts:
-        return (float(self.slots),)
-
-    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
-        return (float(steps),)
-
-    def check_dominates(self, plan: Plan) -> None:
-        """Raise BudgetError for a plan whose steps may not fill the envelope."""
-        if plan.sample_rate > self.sample_rate or plan.noise_multiplier < self.noise_multiplier:
-            raise BudgetError(f"Steps of job {plan.job!r} are more dangerous than the envelope.")
-
-    def check(self, plan: Plan, budget: float, delta: float) -> None:
-        raise BudgetError(
-            "This ledger is an older one of the rule 'envelope', which takes no new plan. What it"
-            " accepted can still be spent."
-        )
-
-    def allocated(self, used: Amounts, delta: float) -> float:
-        return self._epsilon(math.ceil(used[0]), delta)
-
-    def claim(self, used: Amounts, budget: float, delta: float) -> float:
-        return self._epsilon(self.slots, delta)
-
-    def _epsilon(self, slots: int, delta: float) -> float:
-        return epsilon_upper([Event(self.sample_rate, self.noise_multiplier, slots)], delta)
 
 
 @dataclass(frozen=True)
@@ -243,10 +186,8 @@ class SumRule(_Rule):
         return (plan.epsilon(self.delta_per_plan), self.delta_per_plan)
 
 
-Rule = PlanRule | EnvelopeRule | RdpRule | SumRule
-RULES: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (PlanRule, EnvelopeRule, RdpRule, SumRule)
-}
+Rule = PlanRule | RdpRule | SumRule
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (PlanRule, RdpRule, SumRule)}
 OPTIONS: dict[str, tuple[str, ...]] = {"plan": (), "rdp": ("order",), "sum": ("plans",)}
 
 
@@ -265,8 +206,8 @@ def new_rule(
             ``rdp``, for which the best is taken.
 
     Raises:
-        ConfigError: an option, which is the error's key, is missing or belongs to another rule; or
-            no ledger is made with that rule.
+        ConfigError: there is no such rule; or an option, which is the error's key, is missing or
+            belongs to another rule.
         LedgerError: a value makes no rule.
     """
     if name not in OPTIONS:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import sys
-from dataclasses import InitVar, asdict, dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fedpriv.errors import LedgerError, shown
 from fedpriv.privacy.ledger.claims import Claim
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule
+from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule
 from fedpriv.privacy.usual import MAX_UNITS
 
 RELATION = "add-or-remove-one-unit"
@@ -32,7 +32,6 @@ class Terms:
         rule: how plans become one claim; see `fedpriv.privacy.ledger.rules`.
         budget_alone: ε for life if nobody else's noise counts: the budget of its people if all
             other sites of a secure sum work with the server. None: no such sum is paid for.
-        new: false for terms read back from a ledger: a later accountant can't change those.
 
     Raises:
         LedgerError: terms that promise nothing, or that no plan could meet.
@@ -50,9 +49,8 @@ class Terms:
     rule: Rule = field(default_factory=PlanRule)
     relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
     budget_alone: float | None = None
-    new: InitVar[bool] = True
 
-    def __post_init__(self, new: bool) -> None:
+    def __post_init__(self) -> None:
         sizes = (self.declared_size, self.max_records_per_unit)
         flags = (self.simulated, self.private, self.witnessed)
         if not all(type(text) is str for text in (self.dataset_id, self.unit)):
@@ -73,11 +71,6 @@ class Terms:
             )
         for claim in self.claims:
             claim.rule.limit(claim.budget, self.delta)
-        if new and isinstance(self.rule, EnvelopeRule):
-            raise LedgerError(
-                "No ledger of the rule 'envelope' is made any more, and none of them grows. Use"
-                " 'rdp', 'plan' or 'sum'."
-            )
 
     def _check_alone(self, budget: float) -> None:
         """Raise LedgerError if there can be no second claim with that budget."""
@@ -87,8 +80,6 @@ class Terms:
                 f"Expected budget_alone={shown(budget)} to be finite and at least the budget"
                 f" {self.budget:g}: with nobody to trust, nothing costs less."
             )
-        if isinstance(self.rule, EnvelopeRule):
-            raise LedgerError("Expected no budget_alone under the rule 'envelope'.")
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -146,19 +146,6 @@ class UnitIndex:
         with self._typed_errors(), self._opened() as connection:
             return connection.execute(_LEDGER, (dataset_id,)).fetchone() is not None
 
-    def covers(self, dataset_id: str, units: Iterable[Sequence[Identity]]) -> bool:
-        """Tell a ledger's administrator whether at least half of these units were claimed for it.
-
-        Raises:
-            LedgerError: as `claim`.
-        """
-        with self._typed_errors(), self._opened() as connection:
-            key = self._key(connection)
-            query = "SELECT DISTINCT unit FROM units WHERE dataset_id = ?"
-            known = {unit for (unit,) in connection.execute(query, (dataset_id,))}
-        found = {_unit(key, identities) for identities in units}
-        return 2 * len(found & known) >= len(found)
-
     def check_refused(self, dataset_id: str, other: str, matches: str) -> None:
         """Check that a claim was refused with this code.
 

@@ -26,12 +26,10 @@ from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.rdp import rdp
 from fedpriv.privacy.accounting.shares import share_of
 from fedpriv.privacy.ledger import administration, chain
-from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule, new_rule
+from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule, SumRule, new_rule
 from fedpriv.privacy.ledger.witness import Witness, seal_key
 from fedpriv.report.ledger_export import export_ledger, verify_ledger
-from tests.earlier_rules import envelopes_are_made
 from tests.example_counts import examples
 
 DELTA, BUDGET, ALONE = 1e-5, 4.0, 9.0
@@ -90,19 +88,6 @@ def test_a_second_budget_is_a_number_and_at_least_the_first(alone: Any) -> None:
     with pytest.raises(LedgerError, match=r"Expected budget_alone=.* at least the budget 4"):
         terms(PlanRule(), alone=alone)
     assert terms(PlanRule(), alone=BUDGET).budget_alone == BUDGET
-
-
-def test_an_envelope_knows_nothing_of_shares(tmp_path: Path) -> None:
-    rule = EnvelopeRule(0.1, 1.5, 40)
-    found = terms(PlanRule()).as_row()
-    with pytest.raises(ValueError, match="under the rule 'envelope'"):
-        History("terms", {**found, "rule": asdict(rule)})
-    with (
-        envelopes_are_made(),
-        Ledger.create(tmp_path / "l.db", terms(rule, alone=None)) as opened,
-        pytest.raises(BudgetError, match="no budget for what that costs"),
-    ):
-        opened.commit(SHARED)
 
 
 @each_rule

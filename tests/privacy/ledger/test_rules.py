@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,20 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.errors import BudgetError, ConfigError, LedgerError, SlotError
-from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.errors import BudgetError, LedgerError, SlotError
+from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.rdp import ORDERS, epsilon_from_rdp, rdp
 from fedpriv.privacy.ledger import administration
-from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Plan, Terms
+from fedpriv.privacy.ledger.chain import Chain
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Terms
 from fedpriv.privacy.ledger.rules import (
-    EnvelopeRule,
     PlanRule,
     RdpRule,
     Rule,
     SumRule,
-    new_rule,
 )
-from fedpriv.report.ledger_export import export_ledger, verify_ledger
 from tests.example_counts import examples
 
 DELTA, BUDGET = 1e-5, 4.0
@@ -57,67 +53,15 @@ def test_plan_claims_its_plan_and_gives_nothing_back(tmp_path: Path) -> None:
             opened.commit(replace(PLAN, job="job-2"))
 
 
-EARLIER = Path(__file__).parent / "earlier"  # of a ledger that an earlier version made
-
-
-@pytest.fixture
-def older(tmp_path: Path) -> Path:
-    return Path(shutil.copy(EARLIER / "envelope.db", tmp_path))
-
-
-def test_an_older_ledger_of_an_envelope_is_read_and_verified(older: Path) -> None:
-    figures, head, _ = verify_ledger(EARLIER / "envelope.json")
-    with Ledger.open(older, reading=True) as opened:
-        assert (opened.figures(), opened.head) == (figures, head)
-        assert export_ledger(opened) == json.loads((EARLIER / "envelope.json").read_text())
-    assert verify_ledger(older)[:2] == (figures, head)
-    rule = EnvelopeRule(0.1, 1.5, 40)
-    assert figures["rule"] == asdict(rule) and figures["means"]["epsilon_committed"]
-    assert figures["epsilon_committed"] == epsilon_upper([Event(0.1, 1.5, 40)], DELTA)
-    assert figures["epsilon_allocated"] == epsilon_upper([Event(0.1, 1.5, 4 + 12)], DELTA)
-
-
-def test_an_older_envelope_takes_no_new_plan_and_pays_for_what_it_accepted(older: Path) -> None:
-    with Ledger.open(older) as opened:
-        accepted, rows = opened.plan("second"), opened.head.rows
-        assert accepted is not None
-        for asked in (opened.check, opened.commit, lambda plan: opened.ask(plan, range(1), DIGEST)):
-            with pytest.raises(BudgetError, match="'envelope', which takes no new plan"):
-                asked(PLAN)
-        with pytest.raises(LedgerError, match="none of them grows"):
-            administration.grow(opened, 300, DELTA)
-        assert opened.head.rows == rows
-        before = opened.epsilon_allocated
-        assert opened.commit(accepted) == before  # the same plan again is no new one
-        asked = opened.ask(accepted, range(4, 5), DIGEST)
-        assert isinstance(asked, OpenSlots)
-        opened.release(asked.pay()[0], b"reply")
-        assert opened.epsilon_allocated == before
-        administration.close_job(opened, "second")
-        assert opened.epsilon_allocated == epsilon_upper([Event(0.1, 1.5, 4 + 5)], DELTA)
-    Ledger.open(older).close()
-
-
-def test_no_ledger_of_an_envelope_is_made(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="'envelope' is made any more"):
-        ledger(tmp_path, EnvelopeRule(0.1, 1.5, 20))
-    stated = {"sample_rate": 0.1, "noise_multiplier": 1.5, "slots": 20}
-    with pytest.raises(ConfigError, match=r"rule: .*new ledger.*'envelope'.*Use one of plan, rdp"):
-        new_rule("envelope", stated, BUDGET, DELTA)
-
-
-@settings(max_examples=examples(20), deadline=None)
-@given(
-    q=st.floats(0.01, 1),
-    sigma=st.floats(0.5, 5),
-    fills=st.lists(st.tuples(st.floats(0.01, 1), st.floats(1, 4)), min_size=1, max_size=12),
-)
-def test_whatever_fills_an_envelope_costs_no_more(
-    q: float, sigma: float, fills: list[tuple[float, float]]
-) -> None:
-    events = [Event(q * share, sigma * factor, 1) for share, factor in fills]
-    envelope = epsilon_upper([Event(q, sigma, len(fills))], DELTA)
-    assert epsilon_upper(events, DELTA) <= envelope * 1.002 + 1e-6
+def test_an_older_ledger_of_an_envelope_is_refused_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "older.db"
+    rule = {"name": "envelope", "sample_rate": 0.1, "noise_multiplier": 1.5, "slots": 40}
+    Chain.create(path, "terms", {**terms(PlanRule()).as_row(), "rule": rule}).close()
+    before = path.read_bytes()
+    for reading in (True, False):
+        with pytest.raises(LedgerError, match=r"'envelope', which no version after fedpriv 0\.2"):
+            Ledger.open(path, reading=reading)
+    assert path.read_bytes() == before
 
 
 def test_a_filter_is_debited_at_its_one_order(tmp_path: Path) -> None:
@@ -294,8 +238,6 @@ def test_no_history_gets_past_the_claim(
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: EnvelopeRule(0.5, 1.0, 0), "slots=0"),
-        (lambda: EnvelopeRule(0.5, 0.0, 5), "noise_multiplier=0.0"),
         (lambda: RdpRule(1), "order=1"),
         (lambda: SumRule(0.0), "delta_per_plan=0.0"),
         (lambda: terms(SumRule(1e-4)), "which all plans share"),
