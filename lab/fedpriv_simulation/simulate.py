@@ -119,13 +119,13 @@ def simulate(
             config = settle(config, run, pool, here=grid is None and address is None)
             outside = read_outside(config, run, pool)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
-        digest, begin = job.proposal.base_digest, job.proposal.begin_digest
         if cluster is not None:
             progress.preparing(f"Checking {len(cluster.nodes)} nodes")
             with naming(source):
-                check_nodes(cluster, config, run.path.absolute(), digest)
+                check_nodes(cluster, config, run.path.absolute())
+        base, begin = job.proposal.base_digest, job.proposal.begin_digest
         trained = job.update.vector.value.size
-        sites = Sites(config, run.path, insecure_seed, digest, trained, begin)
+        sites = Sites(config, run.path, insecure_seed, base, trained, begin)
         meeting, report_on = _meeting(stack, sites, job, pool, source, progress, grid, cluster)
         progress.started(job)
         try:
