@@ -11,6 +11,7 @@ from fedpriv.models.config import ModelSection
 from fedpriv.report import received
 from fedpriv.report.alike import assumptions, shared
 from fedpriv.report.figures import score, small, upper
+from fedpriv.report.page_parts import score_rows
 from fedpriv.report.participation import older_reports
 from fedpriv.report.rundir import RunDirectory, finite
 
@@ -86,7 +87,7 @@ def card(directory: RunDirectory, contents: Contents) -> str:
         shared=lambda field: shared(reports, field),
         assumptions=assumptions(reports),
         totals=received.totals(reports),
-        scores=_scores(directory),
+        scores=score_rows(contents.model.task, directory.run.baseline, directory.last_evaluation),
         evaluated=directory.last_evaluation,
     )
 
@@ -129,16 +130,6 @@ def _base(contents: Contents) -> str:
         beside = ", which is in the folder `base`" if contents.base_here else ""
         return f"the small model that comes with fedpriv{beside}"
     return "a base model that is known by its digest"
-
-
-def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | None]]:
-    """Return rows (name, before, after) of the scores that were measured."""
-    before, after = directory.run.baseline, directory.last_evaluation
-    rows = [
-        (name, getattr(before, field, None), getattr(after, field, None))
-        for field, (_, name) in _METRICS.items()
-    ]
-    return [row for row in rows if row[1:] != (None, None)]
 
 
 class _Markdown(str):

@@ -75,10 +75,6 @@ class Cluster:
 
         return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
-    def is_alive(self, node: str) -> bool:
-        """Tell whether the cluster still has a node."""
-        return any(found["NodeID"] == node and found["Alive"] for found in self.ray.nodes())
-
     def ask_each(
         self, function: Callable[..., Any], *given: Any, within: float
     ) -> Iterator[tuple[Node, Any]]:

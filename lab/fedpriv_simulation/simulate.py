@@ -224,11 +224,8 @@ def _meeting(
         hosts = Hosts(sites, job.proposal, reached, rooms, lent)
         stack.callback(hosts.close)
         apps = hosts.answers(FIRST_SITE)
-        if cluster is None:
-            grid = InlineGrid(apps, AT_ONCE, queue_of=hosts.queue_of(FIRST_SITE))
-        else:  # a thread for each site, because sites whose process is away wait for it
-            grid = InlineGrid(apps, len(config.sites))
-        there = stack.enter_context(grid)
+        queues = hosts.queue_of(FIRST_SITE)
+        there = stack.enter_context(InlineGrid(apps, AT_ONCE, queue_of=queues))
 
     def report_on() -> dict[str, BudgetReport]:
         if hosts is not None:
