@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedpriv.errors import ConfigError
 from fedpriv.models.config import ModelSection
 from fedpriv.report import received
 from fedpriv.report.alike import assumptions, shared
@@ -17,8 +16,6 @@ from fedpriv.report.rundir import RunDirectory, finite
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-_LICENSE = r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}"
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,6 @@ class Contents:
         model: the model's settings in the federation file.
         license: the licence's identifier at a hub, as stated by the person who publishes it.
         weights_digest: digest of the weights of the adapter that the run made.
-
-    Raises:
-        ConfigError: `license` can be no identifier of a licence.
     """
 
     private: bool
@@ -45,12 +39,6 @@ class Contents:
     model: ModelSection
     license: str | None
     weights_digest: str
-
-    def __post_init__(self) -> None:
-        if self.license is not None and not re.fullmatch(_LICENSE, self.license):
-            problem = "is no identifier of a licence"
-            fix = "Give one as model hubs write it, such as apache-2.0, or other."
-            raise ConfigError(problem, key="--license", value=self.license, fix=fix)
 
 
 _TAGS = ("fedpriv", "federated-learning", "differential-privacy", "lora")
