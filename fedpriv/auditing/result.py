@@ -133,7 +133,7 @@ class Audit(Section):
         data_is_public: what the federation file says.
         not_private: whether anything was computed from records without the claimed noise. The
             results are then in no way protected, and neither are figures in this file.
-        charged: ε that each site's ledger paid for the audit's runs on its records.
+        charged: ε that each site's ledger paid for an audit by an older version.
         seeds: where each kind of randomness came from.
     """
 
@@ -149,7 +149,7 @@ class Audit(Section):
     config_digest: str
     data_is_public: bool
     not_private: bool
-    charged: dict[str, float]
+    charged: dict[str, float] = Field(default_factory=dict)
     seeds: dict[str, str]
     parts: tuple[Part, ...]
     refused: tuple[Refused, ...]

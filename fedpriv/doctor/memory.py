@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import platform
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ from fedpriv.private_training.config import ComputeSection
 if TYPE_CHECKING:
     from fedpriv.private_training.worker import Worker
 
-_PROCESSORS = Path("/proc/cpuinfo")
 _READ = 2  # bytes of a weight as usually stored, while a model is read to be quantised
 _KEPT = {"8bit": 1 + 4 / 64, "4bit": 0.5 + 4 / 64}  # bytes of a weight in a linear layer
 # Bytes of a weight as it is loaded.
@@ -165,21 +163,4 @@ def scarcity(needed: int) -> str | None:
         )
     if cores.usable() == 1:
         found.append("it can use only one core, and the run takes about twice as long as on two")
-    if not _has_avx2():
-        found.append("its processor has no AVX2, which fast arithmetic needs")
     return f"This machine is small for it: {'; '.join(found)}." if found else None
-
-
-def _has_avx2() -> bool:
-    """Tell whether the processor has what PyTorch's fast loops need; true if that is unknown.
-
-    Only x86 processors have these instructions under this name.
-    """
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return True
-    try:
-        lines = _PROCESSORS.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return True
-    flags = next((line for line in lines if line.startswith("flags")), None)
-    return flags is None or "avx2" in flags.split()

@@ -70,9 +70,7 @@ def export_run(
         )
     content = pack(files_of(run, ledgers), key)
     package = unpack(content, out)
-    found = list(
-        verify_package(package, out, Given(adapter=run / "adapter", second=None, third=None))
-    )
+    found = list(verify_package(package, out, Given(adapter=run / "adapter", third=None)))
     write_atomic(out, content)
     write_atomic(page, package.files[PAGE])
     return found

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.dossier.facts import Facts, Participant
 from fedpriv.dossier.findings import Finding, holds, left_open
-from fedpriv.dossier.sums import Figure, Renyi, Term
+from fedpriv.dossier.sums import Figure, Term
 from fedpriv.errors import AccountingError, AlteredError, LedgerCorruptError, UnderstatedError
-from fedpriv.privacy.accounting.accountant import Event
-from fedpriv.privacy.accounting.opinion import Opinion
 from fedpriv.privacy.ledger.chain import Row
 from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport, figure_names
 from fedpriv.report.figures import upper
 
 DIGITS = 1e-6  # share of a figure by which the same events may differ from machine to machine
-Ask = Callable[[tuple[Event, ...], float], Opinion]  # (events, δ) → opinion
 SECOND, LEAST = 0.01, 1e-3  # by how much one upper bound may exceed another: a share, or this ε
 
 
@@ -31,7 +27,6 @@ class Statement:
         path: the dossier's path, for messages.
         rows: the rows of its ledger; None if they are not in the dossier.
         key: the public key that must have signed the report, in hex; None accepts any.
-        second: prv-accountant, which decides nothing; None if it is not asked.
         third: returns another accountant's upper bound of a term; None if none is asked.
     """
 
@@ -41,7 +36,6 @@ class Statement:
     report: BudgetReport
     rows: list[Row] | None
     key: str | None = None
-    second: Ask | None = None
     third: Callable[[Term], float] | None = None
 
     @property
@@ -75,9 +69,7 @@ class Statement:
             )
 
     def asked_again(self, figures: list[Figure]) -> Iterator[Finding]:
-        """Compute the same figures with other accountants, and yield the findings."""
-        if self.second is not None:
-            yield from self._second_opinion(figures, self.second)
+        """Compute the same figures with another accountant, and yield the findings."""
         if self.third is None:
             yield left_open("dp-accounting was not asked")
             return
@@ -93,29 +85,6 @@ class Statement:
                 shown.append(f"{figure.called} {value:.4g}")
         if shown:
             yield holds(f"dp-accounting agrees: {', '.join(shown)}")
-
-    def _second_opinion(self, figures: list[Figure], ask: Ask) -> Iterator[Finding]:
-        """Yield what prv-accountant says. It is no reason to refuse anything."""
-        shown, unasked, agrees = [], dict[str, list[str]](), True
-        for figure in figures:
-            try:
-                parts = [_asked(term, ask) for term in figure.terms]
-            except AccountingError as error:
-                unasked.setdefault(str(error), []).append(figure.called)
-                continue
-            if parts:
-                sums = (max(figure.stated, math.fsum(part)) for part in zip(*parts, strict=True))
-                found = Opinion(*sums)
-                shown.append(
-                    f"{figure.called} {found.estimate:.4g} ({found.lower:.4g} to {found.upper:.4g})"
-                )
-                agrees &= found._replace(upper=math.inf).holds(getattr(self.report, figure.name))
-        if shown and agrees:
-            yield holds(f"prv-accountant agrees: {', '.join(shown)}")
-        elif shown:
-            yield left_open(f"why prv-accountant comes to more: {', '.join(shown)}")
-        for why, names in unasked.items():
-            yield left_open(f"{', '.join(names)} by prv-accountant: {why}")
 
     def figures_in_words(self) -> str:
         """Say in words what the report states."""
@@ -156,9 +125,3 @@ def check_signed(report: BudgetReport, path: Path) -> None:
 def signer_of(report: BudgetReport) -> str | None:
     """Return the key that a report says signed it, in hex. `check_signed` checks it."""
     return None if report.signature is None else report.signature.public_key
-
-
-def _asked(term: Term, ask: Ask) -> Opinion:
-    if isinstance(term, Renyi):
-        raise AccountingError("It knows nothing of a Rényi filter.")
-    return ask(term.events, term.delta)

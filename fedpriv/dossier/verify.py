@@ -23,7 +23,7 @@ from fedpriv.dossier.findings import Finding, about, holds, left_open, whose_key
 from fedpriv.dossier.package import Package, read
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices, same_prices
-from fedpriv.dossier.statement import Ask, Statement
+from fedpriv.dossier.statement import Statement
 from fedpriv.dossier.sums import Term
 from fedpriv.dossier.third import third_accountant
 from fedpriv.errors import (
@@ -35,7 +35,6 @@ from fedpriv.errors import (
     UnderstatedError,
 )
 from fedpriv.pki.points import in_groups, verifying_key
-from fedpriv.privacy.accounting.opinion import opinion
 from fedpriv.report import received
 from fedpriv.report.figures import small, upper
 from fedpriv.secure_sum.roster import Roster
@@ -72,7 +71,6 @@ class Given:
         roster: the roster with the keys of sites not in `sites`; in a secure sum, the job's.
         adapter: the folder of the adapter that the dossier should be about.
         earlier: another dossier by the same key, whose ledgers continue in this one.
-        second: prv-accountant, or None to save its time.
         third: another accountant; by default dp-accounting, if installed.
     """
 
@@ -81,7 +79,6 @@ class Given:
     roster: Roster | None = None
     adapter: Path | None = None
     earlier: Path | None = None
-    second: Ask | None = opinion
     third: Callable[[Term], float] | None = field(default_factory=third_accountant)
 
     def __post_init__(self) -> None:
@@ -245,7 +242,7 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
                 " used in two copies, and neither knows what the other one paid."
             )
         rows, key = contents.rows.get(site.name), _key_of(site.name, given)
-        said = Statement(path, facts, site, report, rows, key, given.second, given.third)
+        said = Statement(path, facts, site, report, rows, key, given.third)
         yield from about(site.name, check_site(said))
 
 

@@ -6,18 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedpriv.errors import ConfigError
 from fedpriv.models.config import ModelSection
 from fedpriv.report import received
 from fedpriv.report.alike import assumptions, shared
 from fedpriv.report.figures import score, small, upper
+from fedpriv.report.page_parts import score_rows
 from fedpriv.report.participation import older_reports
 from fedpriv.report.rundir import RunDirectory, finite
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-_LICENSE = r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}"
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,6 @@ class Contents:
         model: the model's settings in the federation file.
         license: the licence's identifier at a hub, as stated by the person who publishes it.
         weights_digest: digest of the weights of the adapter that the run made.
-
-    Raises:
-        ConfigError: `license` can be no identifier of a licence.
     """
 
     private: bool
@@ -44,12 +39,6 @@ class Contents:
     model: ModelSection
     license: str | None
     weights_digest: str
-
-    def __post_init__(self) -> None:
-        if self.license is not None and not re.fullmatch(_LICENSE, self.license):
-            problem = "is no identifier of a licence"
-            fix = "Give one as model hubs write it, such as apache-2.0, or other."
-            raise ConfigError(problem, key="--license", value=self.license, fix=fix)
 
 
 _TAGS = ("fedpriv", "federated-learning", "differential-privacy", "lora")
@@ -86,7 +75,7 @@ def card(directory: RunDirectory, contents: Contents) -> str:
         shared=lambda field: shared(reports, field),
         assumptions=assumptions(reports),
         totals=received.totals(reports),
-        scores=_scores(directory),
+        scores=score_rows(contents.model.task, directory.run.baseline, directory.last_evaluation),
         evaluated=directory.last_evaluation,
     )
 
@@ -129,16 +118,6 @@ def _base(contents: Contents) -> str:
         beside = ", which is in the folder `base`" if contents.base_here else ""
         return f"the small model that comes with fedpriv{beside}"
     return "a base model that is known by its digest"
-
-
-def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | None]]:
-    """Return rows (name, before, after) of the scores that were measured."""
-    before, after = directory.run.baseline, directory.last_evaluation
-    rows = [
-        (name, getattr(before, field, None), getattr(after, field, None))
-        for field, (_, name) in _METRICS.items()
-    ]
-    return [row for row in rows if row[1:] != (None, None)]
 
 
 class _Markdown(str):

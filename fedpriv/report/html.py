@@ -25,7 +25,7 @@ from fedpriv.report.figures import give_or_take, worse
 from fedpriv.report.life import LifeBudget, life_budgets
 from fedpriv.report.lifetime import WHY_FIRST, for_one, in_words, share
 from fedpriv.report.page_parts import RULES, css_colours, score_rows, templates
-from fedpriv.report.participation import PIECES, Participation, older_reports, participation
+from fedpriv.report.participation import Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
 
@@ -94,7 +94,6 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "choices": choices(rounds),
         "progress": progress_of(run, rounds),
         "participation": rows_of(took_part, _took_part),
-        "pieces": PIECES,
         "lives": _lives(reports),
         "for_one": _for_one(reports),
         "why_first": WHY_FIRST.format(once=""),
@@ -155,7 +154,7 @@ def _of_a_life(line: LifeBudget) -> tuple[object, ...]:
 
 def _took_part(site: Participation) -> tuple[object, ...]:
     spent = None if site.last is None else site.last.epsilon_spent
-    return site.took_part, site.missed, site.pieces, spent
+    return site.took_part, site.missed, spent
 
 
 def _claimed_twice(report: BudgetReport) -> tuple[object, ...]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
 
 from fedpriv.report.figures import ranges
 from fedpriv.report.rundir import Round, RunDirectory, SiteRound
 
 NOT_ASKED = "not asked"  # the status in a round in which a site does not appear
 _DIGITS = 1e-6  # share of ε by which the same steps may differ
-PIECES = 120  # most pieces of a strip; more can't be told apart
 
 
 @dataclass(frozen=True)
@@ -21,14 +19,12 @@ class Participation:
     Attributes:
         took_part: the number of rounds in which it took part.
         missed: what happened instead, and in which rounds, in words.
-        pieces: the pieces of a strip over all rounds: length in rounds, and ok, missed or away.
         last: the figures that came with its last reply; only the site's word, not signed.
     """
 
     site: str
     took_part: int
     missed: tuple[tuple[str, str], ...]
-    pieces: tuple[tuple[int, str], ...]
     last: SiteRound | None
 
 
@@ -70,17 +66,5 @@ def _of(name: str, rounds: Sequence[Round]) -> Participation:
         site=name,
         took_part=statuses.count("ok"),
         missed=tuple(missed.items()),
-        pieces=tuple(_pieces(statuses)),
         last=said[-1] if said else None,
     )
-
-
-def _pieces(statuses: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield runs of rounds that look alike. If there are too many, show the worst of a stretch."""
-    kinds = [{"ok": "ok", NOT_ASKED: "away"}.get(status, "missed") for status in statuses]
-    if sum(1 for _ in groupby(kinds)) > PIECES:
-        ends = [len(kinds) * i // PIECES for i in range(PIECES + 1)]
-        stretches = [kinds[start:end] for start, end in pairwise(ends)]
-        worst = [max(stretch, key=("ok", "away", "missed").index) for stretch in stretches]
-        kinds = [kind for kind, stretch in zip(worst, stretches, strict=True) for _ in stretch]
-    return ((len(list(same)), kind) for kind, same in groupby(kinds))

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpriv.auditing.result import Measure, World, WorldName
-from fedpriv.data.encode import encode_completion
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
-from fedpriv.personal.evaluation import completions
 from fedpriv.plain_training.scores import losses_of
 from fedpriv.private_training.worker import Worker
 from fedpriv_audit import exposure, membership
@@ -56,8 +54,8 @@ class Attacker:
         """Return how far the losses of models fell from the base model's, (K, N)."""
         return np.asarray(self.base - np.stack([self.losses(one) for one in values]))
 
-    def secrets(self, values: Vector, canaries: Sequence[Canary]) -> list[tuple[int, float, float]]:
-        """Return how often each canary was inserted, its exposure, and its likeness (Jaccard)."""
+    def secrets(self, values: Vector, canaries: Sequence[Canary]) -> list[tuple[int, float]]:
+        """Return how often each canary was inserted, and its exposure."""
         spec, tokenizer = self._spec, self._worker.base.tokenizer
         examples = [
             example
@@ -67,22 +65,11 @@ class Attacker:
         ]
         before = losses_of(self._worker, examples, self._worker.initial)
         falls = (before - losses_of(self._worker, examples, values)).numpy()
-        parts, told = falls.reshape(len(canaries), -1), self._told(values, canaries)
+        parts = falls.reshape(len(canaries), -1)
         return [
-            (canary.times, exposure.exposure(part), exposure.jaccard(canary.secret, text))
-            for canary, part, text in zip(canaries, parts, told, strict=True)
+            (canary.times, exposure.exposure(part))
+            for canary, part in zip(canaries, parts, strict=True)
         ]
-
-    def _told(self, values: Vector, canaries: Sequence[Canary]) -> list[str]:
-        """Let the model go on after each canary's prompt, and return its texts."""
-        length, tokenizer = min(64, self._spec.max_length), self._worker.base.tokenizer
-        prompts = [
-            example
-            for one in canaries
-            for example in encode_completion(one.prompt, f" {one.secret}.", tokenizer, length)
-        ]
-        self._worker.vector.write(values)
-        return completions(self._worker, prompts, self._worker.model)
 
 
 def membership_world(name: WorldName, trained: Trained, fallen: Scores, delta: float) -> World:
@@ -143,7 +130,7 @@ def run_world(scores: Scores, plain: Scores, inside: Coins, epsilon: float) -> W
 
 
 def exposure_world(
-    name: WorldName, trained: Trained, found: list[tuple[int, float, float]], candidates: int
+    name: WorldName, trained: Trained, found: list[tuple[int, float]], candidates: int
 ) -> World:
     """Measure what the models of one world give away about their canaries' secrets.
 
@@ -151,14 +138,13 @@ def exposure_world(
         found: figures of all canaries of all models, see `Attacker.secrets`.
     """
     expected = exposure.expected_by_chance(candidates)
-    bits, chances, likeness = [], [], []
+    bits, chances = [], []
     for times in OFTEN:
-        _, ranked, alike = zip(*(one for one in found if one[0] == times), strict=True)
-        mean, like = statistics.fmean(ranked), statistics.fmean(alike)
+        ranked = [bits_of for often, bits_of in found if often == times]
+        mean = statistics.fmean(ranked)
         chance = exposure.by_chance(mean, len(ranked), candidates)
         bits.append(Measure(name=f"bits, inserted ×{times}", value=mean, by_chance=expected))
         chances.append(Measure(name=f"chance of as many, ×{times}", value=chance))
-        likeness.append(Measure(name=f"Jaccard, ×{times}", value=like, by_chance=0.0))
     return World(
         name=name,
         private=trained.epsilon is not None,
@@ -166,7 +152,7 @@ def exposure_world(
         found=any(one.value < CHANCE / len(OFTEN) for one in chances),
         wanted=name == "no-noise",
         trials={"models": len(trained.values), "canaries": len(found), "candidates": candidates},
-        measures=(*bits, *chances, *likeness),
+        measures=(*bits, *chances),
     )
 
 

@@ -169,14 +169,14 @@ def run_audit(
     """Audit, and keep the result in a folder. A run's own folder also gets a new page.
 
     Args:
-        folder: folder of `audit.json` and of the run on private records.
+        folder: folder of `audit.json`.
         source: the path that error messages name.
         command: the command as the result states it.
         tell: called with a text about each piece of work, for people who wait.
 
     Raises:
-        FedprivError: a part can't be run, for example because a ledger can't pay. A folder that was
-            made for the audit is then removed if it is empty.
+        FedprivError: a part can't be run. A folder that was made for the audit is then removed if
+            it is empty.
     """
     started, config, parts_found = datetime.now(UTC), subject.config, list[Part]()
     folder.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def run_audit(
                         parts_found.append(audit_one_run(server, place, size.one_run, tell))
                     else:
                         records.refused.append(Refused(what="one-run", why=FEW_VALUES))
-                parts_found += records.parts(parts, folder)
+                parts_found += records.parts(parts)
                 with pool.borrow(job_recipe(as_audited)) as worker:
                     base = worker.base.digest
     except BaseException:
@@ -215,7 +215,6 @@ def run_audit(
         config_digest=digest(config),
         data_is_public=config.job.data_is_public,
         not_private=records.trained_without_noise,
-        charged=records.charged,
         seeds={
             "canaries, coins and halves": str(size.training.seed),
             "sampling and noise": "operating system",

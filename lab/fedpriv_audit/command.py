@@ -102,8 +102,6 @@ def _show(found: Audit, console: Console, say: Callable[[str], None]) -> None:
         console.print(_table(part))
     for refused in found.refused:
         say(f"not run  {refused.what}: {refused.why}")
-    for site, epsilon in found.charged.items():
-        say(f"charged  {site}: its ledger has spent ε = {epsilon:.3g}")
 
 
 def _table(part: Part) -> Table:

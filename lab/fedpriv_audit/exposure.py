@@ -1,4 +1,4 @@
-"""What a model gives away about a canary's secret: its exposure, and how alike the model's text is.
+"""What a model gives away about a canary's secret: its exposure.
 
 Source:
     Carlini et al., "The Secret Sharer: Evaluating and Testing Unintended Memorization in Neural
@@ -41,12 +41,3 @@ def by_chance(mean: float, canaries: int, candidates: int, seed: int = 0) -> flo
 def expected_by_chance(candidates: int) -> float:
     """Return the mean exposure, in bits, of a secret that was never seen."""
     return float(np.log2(candidates / np.arange(1, candidates + 1)).mean())
-
-
-def jaccard(secret: str, told: str, count: int = 3) -> float:
-    """Return the Jaccard index of letter runs in a secret and in `told`, cut to its length."""
-    one, other = (
-        {text[start : start + count] for start in range(len(text) - count + 1)}
-        for text in (secret, told.strip()[: len(secret)])
-    )
-    return len(one & other) / len(one | other)

@@ -48,8 +48,7 @@ def audit(
         RunError: there is no finished run.
 
     Privacy:
-        As for `fedpriv audit`: what needs records that are not public is charged to their ledgers,
-        or refused.
+        As for `fedpriv audit`: what needs records that are not public is refused.
     """
     set_environment()
     from fedpriv_audit.audit import QUICK, AuditSize, Subject, check_parts, run_audit

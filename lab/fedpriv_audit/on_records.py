@@ -2,9 +2,6 @@
 
 Privacy
     Models are trained on halves of records, and with less noise, only where the records are public.
-    On private records a single run is made as any other, and each site's ledger pays for it. The
-    attack on it looks for canaries alone: what is computed from its adapter and made-up texts costs
-    no more.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,8 +18,6 @@ import numpy as np
 from fedpriv.auditing.result import Part, PartName, Refused, World, WorldName
 from fedpriv.config.job import JobConfig
 from fedpriv.data.read import read_records
-from fedpriv.errors import RunError
-from fedpriv.files import private_folder
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
@@ -30,19 +25,13 @@ from fedpriv.report.rundir import read_run
 from fedpriv_audit import membership
 from fedpriv_audit.attacks import Attacker, exposure_world, membership_world, run_world
 from fedpriv_audit.pipeline import Tell
-from fedpriv_audit.training import (
-    Trained,
-    TrainingSize,
-    trained_on_all,
-    trained_on_halves,
-)
+from fedpriv_audit.training import Trained, TrainingSize, trained_on_halves
 from fedpriv_audit.two_worlds import CONFIDENCE
 from fedpriv_audit.units import AuditedUnit, can_hold_canaries, chosen, read_units
 from fedpriv_comparison.trial import trained_values
 from fedpriv_server.own_records import spec_of
 from fedpriv_server.run_directory import RunDirectory
 
-RUN = "audit-run"  # the folder of the one run on private records
 AWAY = "The records are at the sites, and no file of them is named."
 NO_TEXT = "A classifier writes no text, so it can't give away a secret."
 NOT_PUBLIC = (
@@ -59,7 +48,6 @@ class RecordsAudit:
         config: the job, from `for_audit`.
         run: a run whose adapter is attacked, too, or None.
         refused: what was not run, and why.
-        charged: what each site's ledger has spent on the run on private records.
         trained_without_noise: whether any model was trained with less noise than is claimed.
     """
 
@@ -69,35 +57,27 @@ class RecordsAudit:
     pool: WorkerPool
     tell: Tell
     refused: list[Refused] = field(default_factory=list)
-    charged: Mapping[str, float] = field(default_factory=dict)
     trained_without_noise: bool = False
     _worlds: dict[PartName, list[World]] = field(default_factory=dict)
 
-    def parts(self, wanted: Collection[str], folder: Path) -> list[Part]:
+    def parts(self, wanted: Collection[str]) -> list[Part]:
         """Run membership and exposure on the same models, as far as they are wanted and allowed.
 
-        Args:
-            folder: where the run on private records is made, and stays.
-
         Raises:
-            FedprivError: as for `simulate`. A ledger can't pay, or it paid for an earlier audit in
-                this folder.
+            FedprivError: as for `simulate`.
         """
         names: tuple[PartName, ...] = ("membership", "exposure")
         self._worlds = {name: [] for name in names if name in wanted and self._may(name)}
         if not self._worlds:
             return []
         clock = time.monotonic()
-        units = read_units(self.config.sites, spec_of(self.config))
-        if self.config.job.data_is_public:
-            claim, count = self._on_public(units), min(len(units), self.size.records)
-        else:
-            claim, count = self._on_private(units, folder), None
-        # The time that private records took depends on who was sampled (law 19).
-        took = time.monotonic() - clock
         size, privacy = self.size, self.config.privacy
+        every = read_units(self.config.sites, spec_of(self.config))
+        units = chosen(every, size.records, size.seed)
+        claim = self._attack_all(units)
+        took = time.monotonic() - clock
         settings = {
-            "units": count,
+            "units": len(units),
             "rounds": self.config.job.rounds,
             "sample_rate": privacy.sample_rate,
             "times_the_rounds_without_noise": size.longer,
@@ -112,7 +92,7 @@ class RecordsAudit:
                 confidence=CONFIDENCE,
                 settings=settings,
                 worlds=tuple(worlds),
-                seconds=None if count is None else round(took / len(self._worlds), 1),
+                seconds=round(took / len(self._worlds), 1),
             )
             for name, worlds in self._worlds.items()
         ]
@@ -122,7 +102,7 @@ class RecordsAudit:
         config, why = self.config, None
         if any(site.data is None for site in config.sites):
             why = AWAY
-        elif name == "membership" and not config.job.data_is_public:
+        elif not config.job.data_is_public:
             why = NOT_PUBLIC
         elif name == "exposure" and not can_hold_canaries(spec_of(config)):
             why = NO_TEXT
@@ -130,35 +110,18 @@ class RecordsAudit:
             self.refused.append(Refused(what=name, why=why))
         return why is None
 
-    def _on_public(self, units: list[AuditedUnit]) -> float:
-        """Train models on halves of some units in all worlds, and attack them. Return the claim."""
+    def _attack_all(self, units: list[AuditedUnit]) -> float:
+        """Train models on halves of the units in all worlds, and attack them. Return the claim."""
         config, size, claim = self.config, self.size, 0.0
-        some = chosen(units, size.records, size.seed)
         for name, share in size.worlds:
-            self.tell(f"{size.models} models of halves of {len(some)} units, {name}")
+            self.tell(f"{size.models} models of halves of {len(units)} units, {name}")
             with tempfile.TemporaryDirectory() as work:
-                trained = trained_on_halves(config, some, size, name, share, Path(work), self.pool)
+                trained = trained_on_halves(config, units, size, name, share, Path(work), self.pool)
             if trained.epsilon is not None and share == 1:
                 claim = trained.epsilon
             self.trained_without_noise |= share < 1
-            self._attack(name, trained, some)
+            self._attack(name, trained, units)
         return claim
-
-    def _on_private(self, units: list[AuditedUnit], folder: Path) -> float:
-        """Make one run on all records, which ledgers pay for, and attack it. Return the claim."""
-        for twin in (name for name, share in self.size.worlds if share != 1):
-            self.refused.append(Refused(what=f"exposure, {twin}", why=NOT_PUBLIC))
-        place = folder / RUN
-        if place.exists():
-            raise RunError(
-                f"{place}: is of an earlier audit, whose ledgers paid for it. Give another --out."
-            )
-        self.tell("one run on all records, with canaries, paid for by the sites' ledgers")
-        trained = trained_on_all(self.config, units, self.size, private_folder(place), self.pool)
-        assert trained.epsilon is not None
-        self.charged = trained.charged
-        self._attack("as-claimed", trained, [])
-        return trained.epsilon
 
     def _attack(self, name: WorldName, trained: Trained, units: list[AuditedUnit]) -> None:
         """Run all wanted attacks on the models of one world."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -63,14 +63,12 @@ class Trained:
         inside: (K, N) which unit each model was trained on.
         canaries: canaries of each model.
         epsilon: the largest ε that a site committed to for a model; None without noise.
-        charged: what each site's ledger has spent, where ledgers outlive the audit.
     """
 
     values: list[Vector]
     inside: Coins
     canaries: list[list[Canary]]
     epsilon: float | None
-    charged: Mapping[str, float] = field(default_factory=dict)
 
 
 def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
@@ -145,35 +143,6 @@ def trained_on_halves(
     return Trained(values, inside, planted, max(epsilons, default=None))
 
 
-def trained_on_all(
-    config: JobConfig, units: list[AuditedUnit], size: TrainingSize, folder: Path, pool: WorkerPool
-) -> Trained:
-    """Train one model on all records and canaries, in a run that each site's ledger pays for.
-
-    Args:
-        folder: folder of the run, which stays there. The files of records are removed.
-
-    Raises:
-        FedprivError: as for `simulate`. A ledger that can't pay refuses.
-
-    Privacy:
-        What leaves a site is what leaves it in any run of the job, and is paid for in the same way.
-        The canaries are made up, and nothing else of the records is looked at.
-    """
-    records = folder / "records"
-    records.mkdir(mode=0o700, parents=True)
-    secrets = _canaries(config, size, f"all {size.seed}")
-    try:
-        job = _with_records(config, _by_site(config, units, secrets), records)
-        outcome = simulate(job, folder / "run", source=records, pool=pool)
-    finally:
-        shutil.rmtree(records)
-    epsilon = max(one.epsilon_committed for one in outcome.budgets.values())
-    everyone = np.ones((1, len(units)), dtype=bool)
-    charged = {name: report.epsilon_spent for name, report in outcome.budgets.items()}
-    return Trained([trained_values(outcome.run)], everyone, [secrets], epsilon, charged)
-
-
 def _canaries(config: JobConfig, size: TrainingSize, seed: str) -> list[Canary]:
     return canaries(size.candidates, TIMES, seed) if can_hold_canaries(spec_of(config)) else []
 
@@ -205,22 +174,21 @@ def _with_records(
     config: JobConfig,
     rows: dict[str, list[Row]],
     folder: Path,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int],
 ) -> JobConfig:
-    """Return the job with these records at the sites, in files in a folder.
+    """Return the job with these public records at the sites, in files in a folder.
+
+    No ledger that outlives the run pays.
 
     Args:
-        sizes: sizes that the sites declare for public records. Then no ledger that outlives the run
-            pays. None leaves sizes and ledgers as the federation's file says.
+        sizes: sizes that the sites declare.
     """
     sites = list[SiteSection]()
     for site in config.sites:
         path = folder / f"{site.name}.jsonl"
         write_site(path, rows[site.name])
-        update: dict[str, object] = {"data": path, "held_out": None, "held_out_size": None}
-        if sizes is not None:
-            update |= {"size": sizes[site.name], "ledger": None, "witness": None}
-        sites.append(site.model_copy(update=update))
+        gone = dict.fromkeys(("held_out", "held_out_size", "ledger", "witness"))
+        sites.append(site.model_copy(update={**gone, "data": path, "size": sizes[site.name]}))
     return config.model_copy(update={"sites": tuple(sites)})
 
 

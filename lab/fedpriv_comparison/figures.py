@@ -1,4 +1,4 @@
-"""The figures of a comparison: means, deviations, paired differences, and steps to a loss."""
+"""The figures of a comparison: means, deviations and paired differences."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
-from typing import Any
+from itertools import zip_longest
 
 from scipy.special import stdtrit
 
 from fedpriv.report.figures import TIE
 from fedpriv_comparison.comparison import Comparison, Row, tuning_loss
 from fedpriv_comparison.trial import SCORES, Result
-from fedpriv_comparison.variants import ALONE, BASE, UNTRAINED
+from fedpriv_comparison.variants import ALONE, BASE
 
 LEVEL = 0.95  # at each end of an interval of 90%, as in a forecast
 
@@ -33,26 +32,6 @@ class Spread:
             return None
         deviation = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), deviation)
-
-
-@dataclass(frozen=True)
-class Reached:
-    """Hold how soon a variant reached the loss that the baseline has after `rounds`.
-
-    Attributes:
-        steps: mean over the seeds, linearly interpolated between evaluations. None unless every
-            seed reached the loss.
-        seeds: how many seeds reached it, out of `of`.
-        saved: share of the rounds that were not needed. It counts the rounds that first took the
-            baseline there, which are fewer than `rounds` where its loss rose since. Negative if the
-            variant took longer.
-    """
-
-    rounds: int
-    steps: float | None
-    seeds: int
-    of: int
-    saved: float | None
 
 
 @dataclass(frozen=True)
@@ -127,8 +106,6 @@ class Figures:
     difference: Spread | None
     home: AtHome | None
     outside: Outside | None
-    half: Reached | None
-    full: Reached | None
     epsilon: float | None
     noise_multiplier: float | None
     bytes_up: int
@@ -169,11 +146,6 @@ def _figures(
     if row.settings is None and not failed:
         failed = ["every setting of the grid diverged"]
     config = comparison.config(row.variant, row.settings or row.variant.grid[0], 1)
-    rounds = comparison.config(base.variant, base.settings or base.variant.grid[0], 1).steps
-    # An untrained model takes no rounds to get anywhere, and neither does what is compared with it.
-    trained = {row.variant.method, base.variant.method}.isdisjoint(UNTRAINED)
-    personal = row.variant.personal or base.variant.personal
-    is_other = row is not base and trained and not personal
     return Figures(
         name=row.variant.name,
         settings=row.settings or (),
@@ -187,8 +159,6 @@ def _figures(
             row.results, () if alone is None or row is alone else alone.results, untrained
         ),
         outside=outside_gains(pairs, row.results, base.variant.name),
-        half=reached(pairs, max(1, rounds // 2)) if is_other else None,
-        full=reached(pairs, rounds) if is_other else None,
         epsilon=max((r.epsilon for r in good if r.epsilon is not None), default=None),
         noise_multiplier=next((r.noise_multiplier for r in good), None),
         bytes_up=round(statistics.fmean(r.bytes_up for r in good)) if good else 0,
@@ -334,47 +304,3 @@ def worse_than_base(rows: Sequence[Figures]) -> str | None:
         f"{ALONE} is worse than no training (base) at {len(worse)} of {len(alone)} sites. There"
         " only what is better than base counts as paying."
     )
-
-
-def reached(pairs: Sequence[tuple[Result, Result]], rounds: int) -> Reached | None:
-    """Return how soon the first of each pair had the loss that the second has after `rounds`.
-
-    Args:
-        pairs: results of equal seeds, this variant's and the baseline's.
-    """
-    if not pairs:
-        return None
-    steps, usual = [], []
-    for mine, theirs in pairs:
-        if (level := loss_at(theirs.rounds, rounds)) is not None:
-            usual.append(steps_to(theirs.rounds, level) or 0.0)
-            if (found := steps_to(mine.rounds, level)) is not None:
-                steps.append(found)
-    mean = statistics.fmean(steps) if len(steps) == len(pairs) else None
-    saved = None if mean is None or not sum(usual) else 1 - mean / statistics.fmean(usual)
-    return Reached(rounds, mean, len(steps), len(pairs), saved)
-
-
-def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:
-    """Interpolate the loss after a round linearly between evaluations. None if it is not finite."""
-    for before, after in pairwise(rounds):
-        start, end = before["eval_loss"], after["eval_loss"]
-        if number == after["round"]:
-            return float(end) if math.isfinite(end) else None
-        if before["round"] <= number < after["round"]:
-            share = (number - before["round"]) / (after["round"] - before["round"])
-            found = start + share * (end - start)
-            return float(found) if math.isfinite(found) else None
-    return None
-
-
-def steps_to(rounds: Sequence[dict[str, Any]], level: float) -> float | None:
-    """Return when the loss is first at or below a level, linearly interpolated. None if never."""
-    for before, after in pairwise(rounds):
-        start, end = before["eval_loss"], after["eval_loss"]
-        if start <= level:
-            return float(before["round"])
-        if end <= level:
-            share = (start - level) / (start - end) if math.isfinite(start) else 1.0
-            return float(before["round"] + share * (after["round"] - before["round"]))
-    return None

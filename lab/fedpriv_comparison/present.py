@@ -20,7 +20,6 @@ from fedpriv_comparison.comparison import Comparison, Row
 from fedpriv_comparison.figures import (
     AtHome,
     Figures,
-    Reached,
     Spread,
     outside_in_words,
     worse_than_base,
@@ -29,7 +28,7 @@ from fedpriv_comparison.variants import UNTRAINED
 
 GOOD = ("settings", "loss", "Δ", "accuracy", "AUC", "hardest")
 HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC", "rate × passes")
-COST = ("½T", "T", "ε", "up", "s")
+COST = ("ε", "up", "s")
 LABEL = 40  # letters of a name beside its line in the chart
 MEANING = (
     "loss, accuracy, AUC: on the reported records after the last round, mean ± deviation over the"
@@ -44,11 +43,9 @@ MEANING = (
     " there that trained further on N units of its own. A model that each site trained alone is the"
     " one that is best there on other records. not sure: an interval of 90% over the outside sites"
     " allows both."
-    " rate × passes: what sites that trained by themselves chose by cross-"
-    " validation. ½T, T: private steps to the loss that the baseline has after half, and all, of"
-    " its own, and the share saved of those that it took. up: sent by all sites in a run. s:"
-    " seconds of a run's rounds. * the best setting is at the end of its grid: better ones may lie"
-    " beyond."
+    " rate × passes: what sites that trained by themselves chose by cross-validation."
+    " up: sent by all sites in a run. s: seconds of a run's rounds. * the best setting is at the"
+    " end of its grid: better ones may lie beyond."
 )
 
 
@@ -59,7 +56,7 @@ def _parts(rows: Sequence[Figures]) -> dict[str, Sequence[str]]:
         "How good": GOOD,
         "How good for each site's own people": HOME,
         "How good for outside sites": [_new(count) for count in counts],
-        "How soon, at what cost": COST,
+        "At what cost": COST,
     }
 
 
@@ -85,8 +82,6 @@ def _cells(figures: Figures, seeds: int) -> dict[str, str]:
         "hardest": _spread(scores.get("eval_hardest"), ".3f"),
         **({} if figures.home is None else _home(figures.home)),
         **{_new(count): _spread(loss, ".3f") for count, loss in losses.items()},
-        "½T": _reached(figures.half),
-        "T": _reached(figures.full),
         "ε": "" if figures.epsilon is None else upper(figures.epsilon),
         "up": amount(figures.bytes_up) if figures.bytes_up else "",
         "s": f"{figures.seconds:.0f}",
@@ -128,7 +123,7 @@ def remarks(rows: Sequence[Figures]) -> list[str]:
 
 
 def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
-    """Make the terminal's tables, without empty columns: how good, and how soon at what cost."""
+    """Make the terminal's tables, without empty columns: how good, and at what cost."""
     texts, found = [_cells(row, seeds) for row in rows], []
     for title, part in _parts(rows).items():
         shown = _shown(texts, part)
@@ -247,11 +242,3 @@ def _spread(spread: Spread | None, form: str) -> str:
     plain = form.lstrip("+")
     deviation = "" if spread.deviation is None else f" ± {spread.deviation:{plain}}"
     return f"{spread.mean:{form}}{deviation}"
-
-
-def _reached(reached: Reached | None) -> str:
-    if reached is None:
-        return ""
-    if reached.steps is None or reached.saved is None:
-        return f"{reached.seeds} of {reached.of} seeds"
-    return f"{reached.steps:.1f} ({reached.saved:+.0%})"

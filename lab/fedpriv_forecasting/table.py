@@ -6,21 +6,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from fedpriv.config.load import config_error
 from fedpriv.config.task import Task
-from fedpriv.errors import ConfigError
+from fedpriv.documents import read_json
 from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv_forecasting.setting import Setting, noise_to_signal
 
 SHIPPED = Path(__file__).parent / "measured.json"
+MADE_BY = "Name a table that benchmarks/joining.py wrote."
 ALONE = "alone"  # LoRA on a site's own records, without noise
 TWO_ALONE = "alone+alone"  # the mean of two such models
 WAYS = {  # what a site can do with a federation's adapter
@@ -131,30 +130,6 @@ class Point(Entry):
             return None
         return tuple(b - w for b, w in zip(rows[baseline], rows[way], strict=True))
 
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        if ALONE not in self.own:
-            raise ValueError(f"own: has no row {ALONE!r}, which all others are compared with")
-        for row, losses in self.own.items():
-            if len(losses) != self.scored:
-                raise ValueError(f"own.{row}: {len(losses)} losses of {self.scored} scored sites")
-        for name, starts in (("outside", self.outside), ("new", self.new)):
-            if starts and (lacking := [one for one in (BASE, FEDERATED) if one not in starts]):
-                raise ValueError(
-                    f"{name}: has no row {lacking[0]!r}, which others are compared with"
-                )
-        rows = [(f"outside.{start}", losses) for start, losses in self.outside.items()]
-        for start, of_sizes in self.new.items():
-            rows += [(f"new.{start}.{size}", losses) for size, losses in of_sizes.items()]
-        for row, losses in rows:
-            if len(losses) != len(rows[0][1]):
-                raise ValueError(f"{row}: {len(losses)} losses of {len(rows[0][1])} outside sites")
-        if self.scored > self.sites:
-            raise ValueError(f"scored: {self.scored} is more than the {self.sites} sites")
-        if self.trust == "secure-sum" and not 0 <= (self.max_colluding or 0) < self.sites:
-            raise ValueError(f"max_colluding: {self.max_colluding} of {self.sites} sites")
-        return self
-
 
 class Table(Entry):
     """Hold measured runs, of one or several kinds of records."""
@@ -162,13 +137,6 @@ class Table(Entry):
     format: Literal[1]
     kinds: dict[str, Kind]
     points: tuple[Point, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _of_kinds(self) -> Self:
-        for index, point in enumerate(self.points):
-            if point.kind not in self.kinds:
-                raise ValueError(f"points.{index}.kind: {point.kind!r} is none of `kinds`")
-        return self
 
     def of(self, kind: str, unit: Unit | None = None) -> list[Point]:
         """Return the runs of a kind that began at the base model, for all units or for one."""
@@ -190,20 +158,4 @@ def read_table(path: Path | None = None) -> Table:
     Privacy:
         The table holds figures of public records alone.
     """
-    file = SHIPPED if path is None else path
-    try:
-        return Table.model_validate(json.loads(file.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        raise config_error(error, file, Table) from None
-    except FileNotFoundError:
-        if path is not None:
-            raise ConfigError("no such file", key="--table", value=str(path)) from None
-        raise ConfigError(
-            "is missing: this version is shipped without a table of measured runs",
-            key="--table",
-            fix="Name one, such as benchmarks/joining.py writes.",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"can't be read: {error}", file=file) from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"is not JSON: {error}", file=file) from None
+    return read_json(path or SHIPPED, Table, MADE_BY, strict=False)

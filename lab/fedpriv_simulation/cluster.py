@@ -23,6 +23,7 @@ from fedpriv.errors import ConfigError, UnreachableError
 KEY = "job.ray_address"
 KNOCK = 10.0  # seconds in which the address has to accept a connection
 REACH = 60.0  # seconds in which a cluster has to accept us
+SAME_SOFTWARE = "Install the same there, and start its Ray from that environment."
 _TRY = """
 import json, sys
 import ray
@@ -74,10 +75,6 @@ class Cluster:
 
         return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
-    def is_alive(self, node: str) -> bool:
-        """Tell whether the cluster still has a node."""
-        return any(found["NodeID"] == node and found["Alive"] for found in self.ray.nodes())
-
     def ask_each(
         self, function: Callable[..., Any], *given: Any, within: float
     ) -> Iterator[tuple[Node, Any]]:
@@ -87,6 +84,7 @@ class Cluster:
             within: seconds that the nodes have.
 
         Raises:
+            ConfigError: a node can't compute it.
             UnreachableError: a node does not answer. The message names it.
         """
         task = self.ray.remote(num_cpus=0, max_retries=0)(function)
@@ -98,8 +96,8 @@ class Cluster:
             try:
                 found = self.ray.get(answer, timeout=within)
             except self.ray.exceptions.RayTaskError as error:
-                what = f"failed at what it was asked: {type(error.cause).__name__}: {error.cause}"
-                raise UnreachableError(f"{KEY}: node {node.name} {what}") from None
+                problem = f"node {node.name} failed at what it was asked: {error.cause}"
+                raise ConfigError(problem, key=KEY, fix=SAME_SOFTWARE) from None
             except self.ray.exceptions.RayError as error:
                 what = f"does not answer within {within:g} s ({type(error).__name__})"
                 fix = "Look at ray status; restart that node or take it out."

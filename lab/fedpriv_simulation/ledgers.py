@@ -4,9 +4,8 @@ Where sites are on several machines, their ledgers are in a folder that the mach
 on such a file is worth what the file system promises: some keep it on one machine only. And if a
 machine is no longer heard of, nobody can tell whether it still writes. So no machine that computes
 opens a ledger. A `LedgerKeeper` beside the driver does, and lends each ledger to one holder at a
-time. A holder names the *turn* in which it was given the ledger. Once a newer turn is given out,
-every older one is refused, whether its holder is gone or only cut off. Nothing here rests on clocks
-or on another machine's locks.
+time: the newest. Every earlier one is refused, whether it is gone or only cut off. Nothing here
+rests on clocks or on another machine's locks.
 
 One thing is assumed: the driver's machine is the only one that works in the run directory. The
 directory is locked there as on any machine, and that lock is the one that a shared folder may not
@@ -31,7 +30,6 @@ from fedpriv.privacy.ledger.ledger import (
 from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_simulation.sites import Sites
 
-NEVER = 2**62  # a turn that no holder gets
 AT_ONCE = 16  # ledgers that are written at the same time; each waits for its disk
 Ask = Callable[..., Any]  # takes the name of a method of `LedgerKeeper`, and its arguments
 
@@ -45,42 +43,45 @@ class LedgerKeeper:
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
         self._locks = [threading.Lock() for _ in sites.config.sites]
-        self._turns = [0 for _ in sites.config.sites]
+        self._holders = [0 for _ in sites.config.sites]  # the newest holder of each
         self._open: dict[int, Ledger] = {}
+        self._closed = False
 
-    def take(self, number: int, turn: int) -> None:
-        """Lend a site's ledger to the holder of a turn. An earlier holder no longer has it.
+    def take(self, number: int) -> int:
+        """Lend a site's ledger to a new holder, and return its number.
+
+        An earlier holder no longer has it.
 
         Raises:
-            LedgerInUseError: a newer turn was given out, or this one has the ledger already.
+            LedgerInUseError: the run has ended.
             FedprivError: as for `open_or_create_ledger`.
         """
         with self._locks[number]:
-            held = number in self._open
-            if turn < self._turns[number] or (held and turn == self._turns[number]):
+            if self._closed:
                 raise self._in_use(number)
-            if not held:
+            if number not in self._open:
                 section = self._sites.config.sites[number]
                 self._open[number] = open_or_create_ledger(self._sites.settings(section))
-            self._turns[number] = turn
+            self._holders[number] += 1
+            return self._holders[number]
 
-    def give_back(self, number: int, turn: int) -> None:
-        """Close a ledger, if the turn is still that of its holder."""
+    def give_back(self, number: int, holder: int) -> None:
+        """Close a ledger, if this is still its holder."""
         with self._locks[number]:
-            if turn == self._turns[number] and number in self._open:
+            if holder == self._holders[number] and number in self._open:
                 self._open.pop(number).close()
 
-    def call(self, number: int, turn: int, name: str, *given: Any, **named: Any) -> Any:
+    def call(self, number: int, holder: int, name: str, *given: Any, **named: Any) -> Any:
         """Return the value of a ledger's property, or what its method of that name returns.
 
         `OpenSlots` belong to the ledger, so None is returned in their place.
 
         Raises:
-            LedgerInUseError: another process's turn came. Nothing was done.
+            LedgerInUseError: there is a newer holder. Nothing was done.
             FedprivError: any error of the ledger.
         """
         with self._locks[number]:
-            if turn != self._turns[number] or number not in self._open:
+            if holder != self._holders[number] or number not in self._open:
                 raise self._in_use(number)
             ledger = self._open[number]
             if isinstance(getattr(Ledger, name), property):
@@ -89,10 +90,10 @@ class LedgerKeeper:
             return None if isinstance(found, OpenSlots) else found
 
     def close(self) -> None:
-        """Give all ledgers back for good. No turn is left."""
+        """Give all ledgers back for good."""
+        self._closed = True
         for number, lock in enumerate(self._locks):
             with lock:
-                self._turns[number] = NEVER
                 if number in self._open:
                     self._open.pop(number).close()
 
@@ -106,16 +107,14 @@ class LentLedger(Ledger):
 
     Args:
         ask: calls a method of the keeper, and raises what that method raises.
-        turn: the turn in which the ledger is held.
 
     Raises:
         LedgerInUseError, FedprivError: as for `LedgerKeeper.take`, and later as for
             `LedgerKeeper.call`.
     """
 
-    def __init__(self, ask: Ask, number: int, turn: int) -> None:
-        self._ask, self._which = ask, (number, turn)
-        ask("take", number, turn)
+    def __init__(self, ask: Ask, number: int) -> None:
+        self._ask, self._which = ask, (number, ask("take", number))
 
     def _call(self, name: str, *given: Any, **named: Any) -> Any:
         return self._ask("call", *self._which, name, *given, **named)
@@ -143,10 +142,10 @@ class Lending:
     keeper: Any
     claimed: Sequence[list[tuple[str, str]]]
 
-    def of(self, number: int, turn: int) -> dict[str, Any]:
-        """Return the arguments of `Sites.open` that give a site its ledger for one turn."""
+    def of(self, number: int) -> dict[str, Any]:
+        """Return the arguments of `Sites.open` that give a site its ledger."""
         return {
-            "open_ledger": lambda settings: LentLedger(self._ask, number, turn),
+            "open_ledger": lambda settings: LentLedger(self._ask, number),
             "claimed": self.claimed[number],
         }
 

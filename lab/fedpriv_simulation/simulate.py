@@ -119,13 +119,13 @@ def simulate(
             config = settle(config, run, pool, here=grid is None and address is None)
             outside = read_outside(config, run, pool)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
-        digest, begin = job.proposal.base_digest, job.proposal.begin_digest
         if cluster is not None:
             progress.preparing(f"Checking {len(cluster.nodes)} nodes")
             with naming(source):
-                check_nodes(cluster, config, run.path.absolute(), digest)
+                check_nodes(cluster, config, run.path.absolute())
+        base, begin = job.proposal.base_digest, job.proposal.begin_digest
         trained = job.update.vector.value.size
-        sites = Sites(config, run.path, insecure_seed, digest, trained, begin)
+        sites = Sites(config, run.path, insecure_seed, base, trained, begin)
         meeting, report_on = _meeting(stack, sites, job, pool, source, progress, grid, cluster)
         progress.started(job)
         try:
@@ -224,11 +224,8 @@ def _meeting(
         hosts = Hosts(sites, job.proposal, reached, rooms, lent)
         stack.callback(hosts.close)
         apps = hosts.answers(FIRST_SITE)
-        if cluster is None:
-            grid = InlineGrid(apps, AT_ONCE, queue_of=hosts.queue_of(FIRST_SITE))
-        else:  # a thread for each site, because sites whose process is away wait for it
-            grid = InlineGrid(apps, len(config.sites))
-        there = stack.enter_context(grid)
+        queues = hosts.queue_of(FIRST_SITE)
+        there = stack.enter_context(InlineGrid(apps, AT_ONCE, queue_of=queues))
 
     def report_on() -> dict[str, BudgetReport]:
         if hosts is not None:

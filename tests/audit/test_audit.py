@@ -11,12 +11,8 @@ import pytest
 
 from fedpriv.auditing.result import Audit, PartName
 from fedpriv.config.load import HOSPITALS, load_job
-from fedpriv.errors import BudgetError, ConfigError, RunError
-from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.rules import RdpRule
-from fedpriv.privacy.ledger.terms import Terms
+from fedpriv.errors import ConfigError, RunError
 from fedpriv_audit.audit import QUICK, Subject, check_parts, run_audit
-from fedpriv_audit.on_records import RUN
 from fedpriv_simulation.simulate import simulate
 from tests.audit.audited import SMALL
 
@@ -57,7 +53,6 @@ def test_what_the_embedded_example_comes_to_in_small(tmp_path: Path) -> None:
     assert found.sound, [(p.name, w.name) for p in found.parts for w in p.missed]
     assert found.not_private
     assert found.refused == ()
-    assert found.charged == {}
     for part in found.parts:
         names = [world.name for world in part.worlds]
         assert names[0] == "as-claimed"
@@ -67,42 +62,14 @@ def test_what_the_embedded_example_comes_to_in_small(tmp_path: Path) -> None:
     assert membership.worlds[0].epsilon == membership.epsilon <= 4.0
 
 
-def test_on_private_records_one_run_is_paid_for_and_nothing_else_looks_at_them(
-    tmp_path: Path, federation: Path
-) -> None:
+def test_nothing_looks_at_private_records(tmp_path: Path, federation: Path) -> None:
     out = tmp_path / "out"
-    subject = Subject(load_job(federation, SMALL))
-    found = attack(subject, ["membership", "exposure"], out)
-    assert [part.name for part in found.parts] == ["exposure"]
-    assert [world.name for world in found.parts[0].worlds] == ["as-claimed"]
-    assert {one.what for one in found.refused} == {"membership", "exposure, no-noise"}
+    found = attack(Subject(load_job(federation, SMALL)), ["membership", "exposure"], out)
+    assert found.parts == ()
+    assert {one.what for one in found.refused} == {"membership", "exposure"}
     assert all("job.data_is_public" in one.why for one in found.refused)
     assert not found.not_private
-    assert found.charged.keys() == {"one", "two"}
-    for name, epsilon in found.charged.items():
-        with Ledger.open(out / RUN / "run" / "sites" / name / "ledger.db") as ledger:
-            assert ledger.epsilon_spent == epsilon > 0
-    for path in filter(Path.is_file, out.rglob("*")):
-        assert b"fever" not in path.read_bytes()
-    with pytest.raises(RunError, match="earlier audit"):
-        attack(subject, ["exposure"], out)
-
-
-def test_a_ledger_that_outlives_the_audit_pays_for_it_and_refuses_what_it_cannot_pay(
-    tmp_path: Path, federation: Path
-) -> None:
-    ledger, rule = tmp_path / "kept.db", RdpRule.best(6.0, 1e-3)
-    terms = Terms("0" * 32, 12, "record", 1, 1e-3, 6.0, simulated=True, rule=rule)
-    Ledger.create(ledger, terms).close()
-    config = load_job(federation, [*SMALL, f"sites.one.ledger='{ledger}'"])
-    found = attack(Subject(config), ["exposure"], tmp_path / "a")
-    with Ledger.open(ledger) as opened:
-        spent = opened.epsilon_spent
-    assert found.charged["one"] == spent > 0
-    with pytest.raises(BudgetError, match=r"sites\.one"):
-        attack(Subject(config), ["exposure"], tmp_path / "b")
-    with Ledger.open(ledger) as opened:
-        assert opened.epsilon_spent == spent
+    assert [path.name for path in out.iterdir()] == ["audit.json"]
 
 
 def test_parts_are_checked_by_name() -> None:

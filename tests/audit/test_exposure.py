@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedpriv_audit.exposure import by_chance, expected_by_chance, exposure, jaccard
+from fedpriv_audit.exposure import by_chance, expected_by_chance, exposure
 
 
 def test_exposure_of_a_secret() -> None:
@@ -25,8 +25,3 @@ def test_what_comes_by_chance_is_counted_out() -> None:
     for mean in (0.5, 1.0, 2.0):
         share = np.mean(np.array(means) >= mean - 1e-9)
         assert by_chance(mean, 3, 4) == pytest.approx(share, abs=0.006)
-
-
-def test_likeness_of_what_is_told() -> None:
-    assert jaccard("kxqzmwvb", " kxqzmwvb. And") == 1.0
-    assert jaccard("kxqzmwvb", "something else") == 0.0

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.errors import BudgetError, FedprivError, SlotError, StepFailedError
+from fedpriv.errors import FedprivError, SlotError, StepFailedError
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
+from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.mechanism import execution as mechanism
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.grid import step_of
@@ -23,7 +23,6 @@ from fedpriv.protocol import StepRequest
 from fedpriv_client import site as module
 from fedpriv_client.site import Site
 from tests.client.client_setting import TERMS, Setting, request
-from tests.earlier_rules import envelopes_are_made
 from tests.example_counts import examples
 
 Make = Callable[..., Any]
@@ -150,24 +149,6 @@ def test_no_request_spends_more_than_the_ledger_has_or_exceeds_a_limit_of_the_si
 def test_an_offer_has_no_order(setting: Setting, rule: Rule) -> None:
     site = setting.site(ruled(rule))
     assert site.consider(setting.proposal).order is None
-    site.close()
-
-
-def test_an_older_envelope_goes_on_with_its_job_and_takes_no_other_one(setting: Setting) -> None:
-    real = {"simulated": False}  # so that the file's rule is compared with the ledger's
-    ledger, fixed = setting.folder / "ledger.db", setting.proposal
-    with envelopes_are_made():
-        Ledger.create(ledger, ruled(EnvelopeRule(0.5, 2.0, 4), **real)).close()
-        site = setting.site(ruled(PlanRule(), **real), ledger=ledger, min_noise=2.0)
-        site.consider(fixed)
-        site.step(request(), setting.vector)
-        site.close()
-    site = setting.site(ruled(RdpRule(8), **real), ledger=ledger, min_noise=2.0)
-    site.consider(fixed)
-    site.step(request(1), setting.vector)
-    assert site.ledger.slots("job-1") == [(0, True), (1, True)]
-    with pytest.raises(BudgetError, match="takes no new plan"):
-        site.consider(setting.change(job_id="job-2"))
     site.close()
 
 

@@ -190,7 +190,7 @@ class Made:
         return export_run(self.run, out or self.out, COORDINATOR, **options)
 
     def verify(self, **given: Any) -> list[Finding]:
-        return list(verify_file(self.out, Given(**{"second": None, "third": None, **given})))
+        return list(verify_file(self.out, Given(**{"third": None, **given})))
 
 
 _MADE: dict[tuple[object, ...], Made] = {}  # is copied, as ledgers are slow to write

@@ -9,7 +9,6 @@ import pytest
 import fedpriv
 from fedpriv.dossier.third import third_accountant
 from fedpriv.errors import SignerError
-from fedpriv.privacy.accounting.opinion import opinion
 from tests.dossier.made_runs import COORDINATOR, SITE_KEYS, make_run, public
 
 
@@ -18,7 +17,7 @@ def test_what_is_known_from_elsewhere_is_held_against_it(tmp_path: Path) -> None
     made.export()
     keys = {name: public(SITE_KEYS[name]) for name in made.names}
     known = {"signer": public(COORDINATOR), "sites": keys, "adapter": made.run / "adapter"}
-    expected = made.verify(**known, second=opinion, third=third_accountant())
+    expected = made.verify(**known, third=third_accountant())
     assert fedpriv.verify(str(made.out), **known) == expected
     assert fedpriv.verify(made.out) != expected
     with pytest.raises(SignerError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -36,9 +35,6 @@ from fedpriv.errors import (
 )
 from fedpriv.files import canonical_json, sha256
 from fedpriv.models.config import ModelSection
-from fedpriv.privacy.accounting.accountant import Event
-from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.privacy.accounting.opinion import Opinion, opinion
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule, SumRule
 from fedpriv.report import budget, received
@@ -101,34 +97,6 @@ def test_a_jobs_share_of_a_budget_for_life_is_what_the_rows_come_to(tmp_path: Pa
             made.export()
     made.sign("north", life=None)  # as an older version reports
     made.export()
-
-
-def test_the_second_opinion_stands_beside_it_and_refuses_nothing(tmp_path: Path) -> None:
-    made = make_run(tmp_path)
-    made.export()
-    form = r"prv-accountant agrees: spent \S+ \(\S+ to \S+\), allocated \S+ \(\S+ to \S+\), comm"
-    assert sum(re.match(form, text) is not None for text in texts(made, second=opinion)) == 2
-
-    def more(events: tuple[Event, ...], delta: float) -> Opinion:
-        return Opinion(*(1.05 * bound for bound in opinion(events, delta)))
-
-    left = texts(made, "open", second=more)
-    assert sum(text.startswith("why prv-accountant comes to more: spent") for text in left) == 2
-
-    def unable(events: tuple[Event, ...], delta: float) -> Opinion:
-        raise AccountingError("It raises.")
-
-    left = texts(made, "open", second=unable)
-    assert left.count("spent, allocated, committed by prv-accountant: It raises.") == 2
-
-
-def test_the_second_opinion_is_asked_of_no_filter(tmp_path: Path) -> None:
-    made = make_run(tmp_path, rule=RdpRule(8), slots=4)
-    made.export()
-    found = texts(made, second=opinion)
-    assert sum(text.startswith("prv-accountant agrees: spent") for text in found) == 2
-    left = texts(made, "open", second=opinion)
-    assert sum(text.startswith("allocated, committed by prv-accountant: It") for text in left) == 2
 
 
 @pytest.mark.parametrize("rule", [PlanRule(), RdpRule(8, 4), SumRule(1e-6)], ids=lambda r: r.name)

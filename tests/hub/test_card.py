@@ -52,7 +52,7 @@ def test_hubs_find_base_library_licence_tags_and_scores(make_run: MakeRun, tmp_p
         assert "not-private" not in found.tags
         scores = {r.metric_type: r.metric_value for r in found.eval_results}
         assert scores == {"loss": 3.25, "accuracy": 0.5}
-    assert "| Loss | 3.500 | 3.250 |" in card(tmp_path / "peft").text
+    assert "| Held-out loss | 3.500 | 3.250 |" in card(tmp_path / "peft").text
 
 
 def test_what_nobody_stated_is_not_made_up(make_run: MakeRun, tmp_path: Path) -> None:

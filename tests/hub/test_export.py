@@ -279,7 +279,6 @@ def test_an_adapter_whose_base_has_drawn_layers_is_refused_by_name_and_merged(
     [
         (Wanted(dtype="float16"), "--dtype: is for a merged model"),
         (Wanted(base="/models/llama"), "--base: is no name at a hub"),
-        (Wanted(license="ours: all"), "--license: is no identifier"),
     ],
 )
 def test_options_that_can_not_be_meant_are_refused(

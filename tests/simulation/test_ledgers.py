@@ -1,4 +1,4 @@
-"""One writer of each ledger: whoever's turn is over can pay and release nothing."""
+"""One writer of each ledger: an earlier holder can pay and release nothing."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def keeper(federation: Make, tmp_path: Path) -> Any:
     found.close()
 
 
-def lent(keeper: LedgerKeeper, turn: int, number: int = 0) -> LentLedger:
+def lent(keeper: LedgerKeeper, number: int = 0) -> LentLedger:
     """As a process on another machine has it: whatever goes there and back is pickled."""
 
     def ask(method: str, *given: Any, **named: Any) -> Any:
         given, named = pickle.loads(pickle.dumps((given, named)))
         return pickle.loads(pickle.dumps(getattr(keeper, method)(*given, **named)))
 
-    return LentLedger(ask, number, turn)
+    return LentLedger(ask, number)
 
 
 def pay(ledger: Ledger, slot: int) -> list[Any]:
@@ -45,7 +45,7 @@ def pay(ledger: Ledger, slot: int) -> list[Any]:
 
 
 def test_a_lent_ledger_does_what_a_ledger_does(keeper: LedgerKeeper) -> None:
-    ledger = lent(keeper, 1)
+    ledger = lent(keeper)
     paid = pay(ledger, 0)
     head = ledger.release_all(paid, b"reply")
     assert ledger.head == head
@@ -70,9 +70,9 @@ def test_everything_that_is_public_of_a_ledger_is_asked_of_the_keeper() -> None:
 
 def test_an_earlier_holder_can_neither_pay_nor_release(keeper: LedgerKeeper) -> None:
     """As a process on a machine that was cut off, and comes back amid a step."""
-    first = lent(keeper, 1)
+    first = lent(keeper)
     paid = pay(first, 0)
-    second = lent(keeper, 2)
+    second = lent(keeper)
     for late in (
         lambda: first.release_all(paid, b"late"),
         lambda: first.commit(PLAN),
@@ -89,28 +89,25 @@ def test_an_earlier_holder_can_neither_pay_nor_release(keeper: LedgerKeeper) -> 
     assert kinds == ["terms", "plan", "reserve", "release"]
 
 
-@pytest.mark.parametrize("turn", [1, 2])
-def test_no_turn_is_given_out_twice_or_after_a_newer_one(keeper: LedgerKeeper, turn: int) -> None:
-    holder = lent(keeper, 2)
-    with pytest.raises(LedgerInUseError):
-        lent(keeper, turn)
+def test_ledgers_of_two_sites_are_lent_apart(keeper: LedgerKeeper) -> None:
+    holder = lent(keeper)
+    lent(keeper, number=1)
     assert holder.head.rows == 1
-    lent(keeper, turn, number=1)  # another site's is another matter
 
 
 def test_a_holder_may_give_it_back_and_take_it_again(keeper: LedgerKeeper) -> None:
-    holder = lent(keeper, 2)
+    holder = lent(keeper)
     holder.close()
     with pytest.raises(LedgerInUseError):
         holder.commit(PLAN)
-    lent(keeper, 2).commit(PLAN)
+    lent(keeper).commit(PLAN)
 
 
-def test_when_the_run_has_ended_nobody_has_a_turn(keeper: LedgerKeeper) -> None:
-    holder = lent(keeper, 1)
+def test_when_the_run_has_ended_nobody_gets_a_ledger(keeper: LedgerKeeper) -> None:
+    holder = lent(keeper)
     path = holder.path
     keeper.close()
-    for again in (lambda: holder.commit(PLAN), lambda: lent(keeper, 5)):
+    for again in (lambda: holder.commit(PLAN), lambda: lent(keeper)):
         with pytest.raises(LedgerInUseError):
             again()
     Ledger.open(path).close()
