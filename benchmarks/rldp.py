@@ -65,7 +65,7 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv.synthetic.language_model import sample
-from fedpriv_audit.exposure import exposure, jaccard
+from fedpriv_audit.exposure import exposure
 from fedpriv_client.limits import Limits
 from fedpriv_comparison.comparison import Comparison, Row, compare
 from fedpriv_comparison.figures import Figures, figures
@@ -356,7 +356,16 @@ class Attacker:
 
 def likeness(secret: str, text: str) -> float:
     """Return the mean over n = 1 to 4 of the Jaccard index of runs of n letters."""
-    return statistics.fmean(jaccard(secret, text, count) for count in range(1, 5))
+    return statistics.fmean(_jaccard(secret, text, count) for count in range(1, 5))
+
+
+def _jaccard(secret: str, told: str, count: int) -> float:
+    """Return the Jaccard index of letter runs in a secret and in `told`, cut to its length."""
+    one, other = (
+        {text[start : start + count] for start in range(len(text) - count + 1)}
+        for text in (secret, told.strip()[: len(secret)])
+    )
+    return len(one & other) / len(one | other)
 
 
 COLUMNS = {  # column of the table → figure of a run

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config.load import load_job
+from fedpriv.doctor.studies import DENOISING, PE_SGD
 from fedpriv.errors import DossierError
 from fedpriv.privacy.accounting import planning
 from fedpriv.report.figures import upper
@@ -409,6 +410,33 @@ def test_plan_says_what_choosing_settings_costs_as_the_page_does() -> None:
         assert f"{100 * figures[part]['share']:.3g}%" in said[0]
 
 
+def test_plan_says_what_methods_can_do(tmp_path: Path) -> None:
+    text = (
+        "[job]\nrounds = 60\n[privacy]\nepsilon = 4\nsample_rate = 0.1\n[lora]\nr = 4\n"
+        'target_modules = ["q_proj"]\n[evaluation]\ndata = "e.jsonl"\n'
+    )
+    sites = (f'[[sites]]\nname = "{name}"\ndata = "a.jsonl"\nsize = 250\n' for name in "abcd")
+    file = tmp_path / "federation.toml"
+    file.write_text(text + "".join(sites))
+    found = json.loads(fedpriv("plan", str(file), "--methods", "--json").stdout)
+    expected = 100 / (found["noise_multiplier"] * 2)  # noise of four sites
+    assert found["methods"]["signal_to_noise"] == pytest.approx(expected)
+    assert [one["count"] for one in found["methods"]["matrices"]] == [4, 4]  # four layers: A, B
+    words = " ".join(fedpriv("plan", str(file), "--methods").stdout.split())
+    assert "at rank 4 it can't raise the cosine of a gradient above 2.0 times" in words
+    assert "a synthetic set of more than about" in words
+    assert DENOISING in words and PE_SGD in words
+    of_a_site = ("--batch", "25", "--size", "250")  # and not of all sites
+    again = json.loads(fedpriv("plan", str(file), "--methods", "--json", *of_a_site).stdout)
+    assert again["methods"]["signal_to_noise"] == pytest.approx(expected)
+    over_network = text.replace(
+        "[job]", '[server]\naddress = "127.0.0.1:9"\n[job]\nengine = "network"'
+    )
+    file.write_text(over_network + '[[sites]]\nname = "a"\n')
+    shown = fedpriv("plan", str(file), "--methods")
+    assert shown.returncode == 2 and "--size: is missing" in shown.stderr
+
+
 def test_plan_keeps_to_what_the_sites_grant(tmp_path: Path) -> None:
     text = '[job]\nrounds = 9\n[privacy]\nepsilon = 4\n[evaluation]\ndata = "e.jsonl"\n'
     file = tmp_path / "federation.toml"
@@ -447,6 +475,7 @@ def test_plan_says_when_a_plan_is_too_dear() -> None:
         (["--epsilon", "1e-3", *PLAN[4:6], "--noise-multiplier", "1"], "one costs"),
         (["--epsilon", "much"], "much"),
         ([*PLAN, "--budget", "0"], "--budget: must be above 0"),
+        ([*PLAN, "--methods"], "--methods: needs to know the model"),
     ],
 )
 def test_a_plan_that_is_none_is_one_message(arguments: list[str], words: str) -> None:

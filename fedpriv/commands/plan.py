@@ -61,6 +61,13 @@ def plan(
             " job, and choosing its settings, take."
         ),
     ] = None,
+    methods: Annotated[
+        bool,
+        typer.Option(
+            "--methods",
+            help="Also say what denoising and PE-SGD can do at this noise; needs a FILE.",
+        ),
+    ] = False,
     check: Annotated[
         bool,
         typer.Option(
@@ -121,6 +128,7 @@ def plan(
     of_look = slots if colluding is None else None  # a job with a secure sum can have no looks
     figures["choosing"] = asdict(price_choosing(planned, of_look, budget))
     figures["second"] = _second(planned) if check else None
+    figures["methods"] = _reach(job, planned, size) if methods else None
     rows = rows_for(figures["epsilon"])
     figures["defaults"] = [{**asdict(row), "clip_norm": row.clip_norm} for row in rows]
     figures = finite_json(figures)  # figures without a finite bound become None
@@ -152,6 +160,35 @@ def _second(planned: Planned) -> dict[str, Any]:
     except AccountingError as error:
         return {"accountant": name(), "problem": str(error)}
     return {"accountant": name(), **found._asdict(), "agrees": found.holds(planned.epsilon)}
+
+
+def _reach(job: JobConfig | None, planned: Planned, size: int | None) -> dict[str, Any]:
+    """Estimate what denoising and PE-SGD can do for all sites of a job.
+
+    Args:
+        size: units of all sites together, if the file does not say each one's.
+    """
+    from fedpriv.doctor.studies import DENOISING, PE_SGD
+    from fedpriv.models.stored import adapter_shapes
+    from fedpriv.privacy.accounting.shares import shares_of
+    from fedpriv.public_update.reach import reach, signal_to_noise
+
+    if job is None:
+        problem = "needs to know the model and its adapter"
+        raise ConfigError(problem, key="--methods", fix="Name a FILE.")
+    sizes = [site.size for site in job.sites]
+    known = [one for one in sizes if one is not None]
+    units = sum(known) if len(known) == len(sizes) else size
+    if units is None:
+        problem = "is missing, and the file does not say how many units each site has"
+        fix = "Say how many units all sites have together."
+        raise ConfigError(problem, key="--size", fix=fix)
+    sites, colluding = len(sizes), job.max_colluding
+    shares = 1 if colluding is None else shares_of(sites, colluding)
+    event = planned.event
+    found = signal_to_noise(event.sample_rate * units, event.noise_multiplier, sites, shares)
+    reached = reach(found, adapter_shapes(job.model, job.lora))
+    return {**asdict(reached), "studies": [DENOISING, PE_SGD]}
 
 
 def show(figures: dict[str, Any], console: Console) -> None:
@@ -224,12 +261,13 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
     group = f"{first[1]} for a person who has {first[0]}"
     group += "".join(f"; {epsilon} for {records}" for records, epsilon in others)
     replaced = _upper(figures["replace_one_epsilon"])
-    looks, alone = figures["looks"], figures["alone"]
+    looks, alone, methods = (figures[key] for key in ("looks", "alone", "methods"))
     return [
         *([_looks(looks, figures)] if looks is not None else []),
         *(_trust(alone, figures) if alone is not None else []),
         more,
         _choosing(figures["choosing"], with_trust=alone is not None),
+        *(_methods(methods) if methods is not None else []),
         f"If a unit is a record, each drawn on its own, ε is {group}.",
         f"Counted for replacing one unit instead of adding or removing one, ε is {replaced}.",
         "What this assumes: " + " ".join(figures["assumptions"]),
@@ -289,6 +327,27 @@ def _choosing(found: dict[str, Any], *, with_trust: bool) -> str:
             f" job takes {100 * found['job_share']:.3g}%, {others}. In all, {fit} such jobs fit."
         )
     return " ".join(said)
+
+
+def _methods(found: dict[str, Any]) -> list[str]:
+    """Say what denoising can do for the commonest shape of matrix, and PE-SGD for its set."""
+    ratio, needed = found["signal_to_noise"], found["needed"]
+    most = max(found["matrices"], key=lambda one: one["count"])
+    shape = f"{most['rows']} × {most['columns']}"
+    seen = [share for share, least in needed.items() if ratio >= least]
+    here = f"Here {'about' if seen else 'less than'} {max(seen, default=0.1):.0%} are seen."
+    return [
+        f"Methods: B/σ = {ratio:.3g}, the expected units of a step of all sites over the noise of"
+        " their sum.",
+        f"Denoising: at rank {min(most['rows'], most['columns'])} it can't raise the cosine of a"
+        f" gradient above {most['gain']:.1f} times what it is ({most['count']} matrices of"
+        f" {shape}). It sees something in such a matrix where that cosine is above"
+        f" {most['cosine']:.2g}. By what was measured once, a tenth of the matrices are seen from"
+        f" B/σ = {needed[0.1]:.0f}, half from {needed[0.5]:.0f}. {here}",
+        f"PE-SGD: a synthetic set of more than about {found['texts']:,} texts is lost in this"
+        " noise.",
+        *found["studies"],
+    ]
 
 
 def _default(row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Read what is known of a base model before it is loaded: its digest and layers."""
+"""Read what is known of a base model before it is loaded: digest, layers, an adapter's shapes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any, get_args
 
 from fedpriv.base_model import source_of
 from fedpriv.environment import without_hub_code
-from fedpriv.models.base import FAILURES, fetch_base, load_tokenizer, not_loaded, quiet
-from fedpriv.models.config import Bits, ModelSection
+from fedpriv.models.base import FAILURES, Base, fetch_base, load_tokenizer, not_loaded, quiet
+from fedpriv.models.config import Bits, LoraSection, ModelSection
 from fedpriv.models.digest import base_digest, quantised_digest
+from fedpriv.models.lora import layers, matches, targets
 
 
 def digest_of(name: str) -> str:
@@ -57,3 +58,25 @@ def without_weights(settings: ModelSection) -> Any:
             return factory.from_config(config)
     except (*FAILURES, RuntimeError) as error:
         raise not_loaded(settings, error) from None
+
+
+@without_hub_code()
+def adapter_shapes(settings: ModelSection, lora: LoraSection) -> Counter[tuple[int, int]]:
+    """Count the matrices of each shape, (rows, columns), that an adapter trains: A and B of layers.
+
+    Raises:
+        ModelError: there is no such model.
+        ConfigError: ``lora.target_modules`` matches nothing in it.
+    """
+    model: Any = without_weights(settings)
+    base = Base(model, None, settings.name, digest="")  # type: ignore[arg-type]
+    found: Counter[tuple[int, int]] = Counter()
+    names = targets(base, lora)
+    for name, layer in layers(base):
+        if matches(name, names):
+            inputs, outputs = layer.weight.shape
+            if type(layer).__name__ == "Linear":
+                inputs, outputs = outputs, inputs
+            found[lora.r, inputs] += not lora.frozen_a
+            found[outputs, lora.r] += 1
+    return +found

@@ -35,6 +35,7 @@ from fedpriv.errors import (
 )
 from fedpriv.files import canonical_json, sha256
 from fedpriv.models.config import ModelSection
+from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule, SumRule
 from fedpriv.report import budget, received
