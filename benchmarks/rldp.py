@@ -130,7 +130,7 @@ every = {every}
 
 [compute]
 microbatch = 32
-dtype = "auto"
+dtype = "mixed"
 """
 Records = list[str]
 

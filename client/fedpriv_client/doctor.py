@@ -23,10 +23,10 @@ from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, FedprivError, LedgerError
 from fedpriv.files import private_folder
 from fedpriv.metrics import HOST
+from fedpriv.models.config import ModelSection
 from fedpriv.models.stored import digest_of, digests_of_use
 from fedpriv.pki.certificates import SOON
 from fedpriv.pki.points import in_groups
-from fedpriv.plugins import load_part
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import is_running
 from fedpriv.report.figures import upper
@@ -80,7 +80,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
         ("records", lambda: _records(file), True),
         ("transform", lambda: _transform(file), file.data.transform is not None),
         ("model", lambda: _model(file), True),
-        ("number format", lambda: _number_format(file), file.compute.is_tried),
+        ("number format", lambda: _number_format(file), file.compute.is_halved),
         ("memory", lambda: memory.weights(file.allow.model, file.compute), True),
     ]
     fits = True
@@ -263,7 +263,11 @@ def _disk(file: SiteFile, *, running: bool) -> str:
 
 
 def _number_format(file: SiteFile) -> str:
-    return machine.number_format(load_part("compute.dtype").model_of(file), file.compute)
+    name, labels = file.allow.model, file.data.labels
+    if not labels:
+        return machine.number_format(ModelSection(name=name), file.compute)
+    model = ModelSection(name=name, task="classification", labels=labels)
+    return machine.number_format(model, file.compute)
 
 
 def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> Iterator[Finding]:

@@ -90,8 +90,6 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     torch.set_flush_denormal(True)
     stack.callback(torch.set_flush_denormal, False)
     settings = site_settings(file, config)
-    if settings.compute.is_tried:
-        load_part("compute.dtype").warn(file)
     stack.enter_context(in_memory_alone())
     # The server was greeted, and how long reading takes depends on the records (law 19).
     seconds = 2 * preparation(settings)  # to read them, and to try the longest preparation

@@ -252,8 +252,6 @@ class Site:
         self._job = None  # else the older job's trials would be lost amid its steps
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
         recipe = recipe_of(proposal, settings)
-        if settings.compute.dtype == "auto":
-            recipe = load_part("compute.dtype").settle(proposal, recipe, self._pool, check)
         with self._pool.borrow(recipe, check) as worker:
             check_model(worker, proposal, plan, settings.limits, self.ledger.terms)
             if proposal.local is not None:

@@ -18,7 +18,7 @@ from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.noise_share import check_added_delta
 from fedpriv.private_training.method import SiteHalf, SiteMethod
 from fedpriv.private_training.pool import Inspect
-from fedpriv.private_training.worker import ModelRecipe, Worker, computed_in
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.protocol import Proposal, StepRequest
 from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv_client.limits import Limits
@@ -121,10 +121,7 @@ def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
     if settings.model is not None:
         begin = None if model.begin is None else settings.begin
         model = model.model_copy(update={"name": settings.model, "begin": begin})
-    compute = settings.compute
-    if compute.dtype == "auto":
-        compute = computed_in(compute, "float32")
-    return ModelRecipe(model, proposal.lora, proposal.seed, compute)
+    return ModelRecipe(model, proposal.lora, proposal.seed, settings.compute)
 
 
 def half_of(proposal: Proposal) -> SiteHalf:

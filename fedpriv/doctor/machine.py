@@ -84,13 +84,13 @@ def number_format(model: ModelSection, compute: ComputeSection) -> str:
 
     Raises:
         DoubtError: it is slower than float32.
-        ModelError, ConfigError: as `fedpriv.private_training.number_format.time_in_halves`.
+        ModelError, ConfigError: as `fedpriv.doctor.number_format.time_in_halves`.
     """
-    from fedpriv.private_training.number_format import ADVICE, HALVES, speed
+    from fedpriv.doctor.number_format import speed
 
     ratio, said = speed(model, compute)
-    if ratio > 1 and compute.dtype in HALVES:
-        raise DoubtError(f"{said}. {ADVICE}")
+    if ratio > 1:
+        raise DoubtError(f'{said}. Use "float32".')
     return said
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _READ = 2  # bytes of a weight as usually stored, while a model is read to be quantised
 _KEPT = {"8bit": 1 + 4 / 64, "4bit": 0.5 + 4 / 64}  # bytes of a weight in a linear layer
 # Bytes of a weight as it is loaded.
-_BYTES = {"auto": 4, "float32": 4, "mixed": 4, "bfloat16": 2, "float64": 8}
+_BYTES = {"float32": 4, "mixed": 4, "bfloat16": 2, "float64": 8}
 
 
 def available(device: str = "cpu") -> int:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from fedpriv.section import Section
 
 BESIDE_QUANTISED = {  # values beside `model.quantize`: all but the weights is float32
-    "dtype": ("float32", "mixed", "auto"),
+    "dtype": ("float32", "mixed"),
     "engine": ("fedpriv", "auto"),
 }
 
@@ -19,11 +19,10 @@ class ComputeSection(Section):
     """The hardware and number format. They change no claim."""
 
     device: str = Field("auto", description="Device of the model: auto, cpu, cuda or cuda:N.")
-    dtype: Literal["auto", "float32", "mixed", "bfloat16", "float64"] = Field(
+    dtype: Literal["float32", "mixed", "bfloat16", "float64"] = Field(
         "float32",
         description="Number format. mixed: products with frozen weights in bfloat16, all else in"
-        " float32. bfloat16: all but what is trained. auto: mixed if a short trial finds it"
-        " faster and as exact ([models](models.md#auto)), else float32.",
+        " float32. bfloat16: all but what is trained.",
     )
     microbatch: int | None = Field(
         None,
@@ -70,9 +69,9 @@ class ComputeSection(Section):
         return self
 
     @property
-    def is_tried(self) -> bool:
-        """Whether what `dtype` gains or costs depends on the machine."""
-        return self.dtype not in ("float32", "float64")
+    def is_halved(self) -> bool:
+        """Whether products are in bfloat16, which is slow on some machines."""
+        return self.dtype in ("mixed", "bfloat16")
 
     @property
     def not_for_opacus(self) -> str | None:

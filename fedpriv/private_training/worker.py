@@ -37,25 +37,12 @@ InvariantSizes = dict[tuple[int, int, int], Sequence[int]]
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """Everything that decides which model is trained, and how it is computed.
-
-    ``compute.dtype = "auto"`` is float32 here; `number_format`, beside this file, may find another
-    for a job.
-    """
+    """Everything that decides which model is trained, and how it is computed."""
 
     model: ModelSection
     lora: LoraSection
     seed: int
     compute: ComputeSection
-
-    def __post_init__(self) -> None:
-        if self.compute.dtype == "auto":
-            object.__setattr__(self, "compute", computed_in(self.compute, "float32"))
-
-
-def computed_in(compute: ComputeSection, dtype: str) -> ComputeSection:
-    """Return the same settings with another number format."""
-    return compute.model_copy(update={"dtype": dtype})
 
 
 class Worker:

@@ -30,7 +30,6 @@ from fedpriv_audit.on_records import RecordsAudit
 from fedpriv_audit.pipeline import PipelineSize, Tell, audit_pipeline
 from fedpriv_audit.single_run import OneRunSize, audit_one_run, one_run_plan
 from fedpriv_audit.training import TrainingSize, for_audit
-from fedpriv_server.number_format import settled
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.shared_base import SharedBasePool
 from fedpriv_simulation.workers import workers_of
@@ -128,7 +127,7 @@ class Subject:
         """
         try:
             info: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            config = settled(JobConfig.model_validate(info["config"]), info)
+            config = JobConfig.model_validate(info["config"])
         except (OSError, ValueError, KeyError, TypeError):
             raise RunError(f"{path}: is no run directory that can be read.") from None
         if info.get("status") != "finished":

@@ -125,11 +125,9 @@ def _personalise(
     config: JobConfig, outcome: Outcome, source: Path, console: Console, count: int | None
 ) -> None:
     """Print what each site would see on a screen of its own. The records are public."""
-    from fedpriv_server.number_format import settled
     from fedpriv_simulation.own_models import own_models, spread
 
     with shown_on(console, "Loading") as say, naming(source):
-        config = settled(config, outcome.run.info)
         found = own_models(config, outcome.run.path, spread(config, count), say)
     chosen = config.personal.validation > 0
     title = "Loss on each site's own held-out records"

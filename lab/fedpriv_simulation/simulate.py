@@ -23,7 +23,6 @@ from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_server.job import Job
-from fedpriv_server.number_format import settle
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.tracking.tracking import check_installed
 from fedpriv_simulation.cluster import Cluster, connected, started
@@ -116,7 +115,6 @@ def simulate(
             pool = pool or SharedBasePool(workers_of(config), many_sites=True)
             stack.callback(pool.close)
             check_public(config, run.path, source)
-            config = settle(config, run, pool, here=grid is None and address is None)
             outside = read_outside(config, run, pool)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
         if cluster is not None:

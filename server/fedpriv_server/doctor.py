@@ -73,7 +73,7 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
             *(("port", partial(_port, at, f"server.{key}")) for key, at in ports.items() if at),
         ]
     model, compute = config.model, config.compute
-    if compute.is_tried:
+    if compute.is_halved:
         looks.append(("number format", lambda: machine.number_format(model, compute)))
     looks.append(("memory", lambda: memory.weights(model.name, compute, model.quantize)))
     for what, how in looks:

@@ -37,7 +37,6 @@ from fedpriv_server.grid import JobGrid, NetworkGrid
 from fedpriv_server.job import Job
 from fedpriv_server.listen import ServerTls, address_of, checked_certificate, serving
 from fedpriv_server.metrics import RunFigures
-from fedpriv_server.number_format import settle
 from fedpriv_server.owed import Owed
 from fedpriv_server.run_directory import RunDirectory, opened_run
 from fedpriv_server.signed import signature_of
@@ -148,7 +147,6 @@ def run_job(
     try:
         pool = WorkerPool(1)
         log.info("Loading the model, and scoring it before the first round.")
-        config = settle(config, run, pool, here=True)
         roster = roster_of(config.privacy.roster, config.sites)
         job = Job(config, run, pool, lambda node: grid.names.get(node), roster)
         assembly = Assembly(job, grid, link.door, status, between)

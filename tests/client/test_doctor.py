@@ -160,7 +160,7 @@ def test_records_that_give_nothing_are_counted(file: Path) -> None:
 
 
 def test_it_tells_how_fast_a_number_format_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpriv.private_training.number_format.time_in_halves", lambda *_: 9)
+    monkeypatch.setattr("fedpriv.doctor.number_format.time_in_halves", lambda *_: 9)
     text = file.read_text()
     file.write_text(text.replace("[data]", '[compute]\ndtype = "mixed"\n[data]'))
     code, found = examined(file, "--offline")

@@ -50,14 +50,14 @@ def test_a_device_is_there_or_not() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "doubt"), [(0.4, False), (12.3, True)])
-@pytest.mark.parametrize("dtype", ["auto", "mixed", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["mixed", "bfloat16"])
 def test_how_slow_a_processor_is_at_the_number_format_is_told(
     dtype: Any, ratio: float, doubt: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.private_training.number_format.time_in_halves", lambda *_: ratio)
+    monkeypatch.setattr("fedpriv.doctor.number_format.time_in_halves", lambda *_: ratio)
     compute = ComputeSection(device="cpu", dtype=dtype)
     said = f"{dtype!r}: .* take {ratio:.2g} times as long"
-    if doubt and dtype != "auto":
+    if doubt:
         with pytest.raises(DoubtError, match=said + '.*"float32"'):
             machine.number_format(ModelSection(), compute)
     else:

@@ -1,42 +1,29 @@
-"""Decide which number format a job computes in, and measure how fast a processor is at it.
+"""Measure how fast a processor is at a number format.
 
 `mixed` and `bfloat16` differ from float32 in the products with frozen weights, so these are what is
-timed, in the sizes of the model and without its weights. Where `compute.dtype` is ``auto`` and they
-are faster, whole steps are tried, too.
+timed, in the sizes of the model and without its weights.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError, ModelError, NotPrivateError
 from fedpriv.gradients.product import linear
 from fedpriv.models.config import ModelSection
 from fedpriv.models.stored import linear_sizes
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.microbatch import TRIED
-from fedpriv.private_training.pool import Inspect, WorkerPool
-from fedpriv.private_training.record_loss import record_losses
-from fedpriv.private_training.worker import ModelRecipe, computed_in, device_of
+from fedpriv.private_training.worker import device_of
 
-log = logging.getLogger(__name__)
-HALVES = ("mixed", "bfloat16")
-SETTLED = ("float32", "mixed")  # what "auto" may come to
-ADVICE = 'Use "float32", or "auto".'
 BUDGET = 1.0  # seconds, after which no further size of a product is begun
 FEW, FAR = 32, 2.0  # rows of a first product, and how slow it has to be to be the last one
 TOKENS = 64  # tokens of a record at most, so that a trial is short
-FASTER = 0.95  # share of the time in float32; less is no accident of the trial
-NEAR = 2.0**-8  # share of a loss that one rounding to bfloat16 may change
 
 
 def time_in_halves(model: ModelSection, compute: ComputeSection) -> float:
@@ -121,69 +108,3 @@ def speed(model: ModelSection, compute: ComputeSection) -> tuple[float, str]:
         f"compute.dtype = {compute.dtype!r}: in bfloat16 this model's products take"
         f" {ratio:.2g} times as long on this machine as in float32"
     )
-
-
-@cache
-def warn_if_slower(model: ModelSection, compute: ComputeSection) -> None:
-    """Warn in the log if a number format that somebody asks for is slower than float32.
-
-    It warns once, however many runs a process makes with the same settings. Errors of the model or
-    the device are left to the code that loads it.
-    """
-    if compute.dtype not in HALVES:
-        return
-    with suppress(ModelError, ConfigError):
-        ratio, said = speed(model, compute)
-        if ratio > 1:
-            log.warning("%s. %s", said, ADVICE)
-
-
-def settled_dtype(
-    recipe: ModelRecipe, pool: WorkerPool, look: Inspect | None = None, *, exact: bool
-) -> str:
-    """Decide what ``auto`` is for a job on this machine: ``mixed`` where it pays, else ``float32``.
-
-    It pays where a step over random tokens takes less time and their losses are the same to the
-    precision of bfloat16. Ask once a job and keep the answer: another time may give another.
-
-    Args:
-        look: see `WorkerPool.borrow`.
-        exact: the job has strict numerics or a seed, and is computed in float32.
-
-    Raises:
-        FedprivError: the model can't be loaded or used.
-
-    Privacy:
-        Records have no part in it.
-    """
-    if exact or recipe.compute.engine == "opacus":
-        return "float32"
-    ratio, said = speed(recipe.model, computed_in(recipe.compute, "auto"))
-    dtype = "float32"
-    if ratio <= FASTER:
-        try:
-            (halves, near), (floats, exactly) = (
-                _tried(recipe, dtype, pool, look) for dtype in ("mixed", "float32")
-            )
-        except NotPrivateError:  # a gradient differs by more than rounding may explain
-            halves, near, floats, exactly = 1.0, torch.ones(1), 1.0, torch.ones(1)
-        off = float(((near - exactly) / exactly).abs().max())
-        said += f", a step {halves / floats:.2g} times, and losses differ by {off:.1g} of them"
-        if halves <= FASTER * floats and off <= NEAR:
-            dtype = "mixed"
-    log.info("%s: this job is computed in %r.", said, dtype)
-    return dtype
-
-
-def _tried(
-    recipe: ModelRecipe, dtype: str, pool: WorkerPool, look: Inspect | None
-) -> tuple[float, Tensor]:
-    """Return a step's seconds in a number format, and the losses of its random records (B,)."""
-    compute = computed_in(recipe.compute, dtype)
-    with pool.borrow(replace(recipe, compute=compute), look) as worker:
-        count = compute.microbatch or TRIED.get(worker.device, TRIED["other"])
-        length = min(recipe.model.max_length, TOKENS)
-        batch = worker.random_batch(torch.ones(count, length, dtype=torch.int64), seed=0)
-        with torch.no_grad():
-            found = record_losses(worker.model, batch).double().cpu()
-        return _seconds(partial(worker.record_gradients, batch), worker.device), found
