@@ -169,8 +169,8 @@ class PrivateConfig(TrainingArguments):
 
     Args:
         settings: those of `TrainingArguments` and of trl's ``SFTConfig``, and from `PrivateStep`
-            `epsilon`, `noise_multiplier`, `delta`, `size`, `sample_rate`, `clip_norm`, `unit`,
-            `max_records_per_unit`, `columns`, `labels`, `max_length`, `numerics`, `ledger`,
+            `epsilon`, `noise_multiplier`, `delta`, `size`, `sample_rate`, `clip_norm`, `normalise`,
+            `unit`, `max_records_per_unit`, `columns`, `labels`, `max_length`, `numerics`, `ledger`,
             `witness`, `job`, `microbatch` and `max_empty`. `ledger` and `witness` are paths as
             text.
         max_length: by default 1,024, or as many tokens as the model reads if that is less.
@@ -193,6 +193,7 @@ class PrivateConfig(TrainingArguments):
     size: int | None = None
     sample_rate: float | None = None
     clip_norm: float | None = None
+    normalise: bool = False
     unit: str = usual.UNIT
     max_records_per_unit: int = usual.MAX_RECORDS_PER_UNIT
     columns: dict[str, str] | str | None = None  # a text is JSON from a command line

@@ -83,6 +83,8 @@ class PrivateStep:
             never counted from the records. A lasting ledger has both.
         clip_norm: the greatest L2 norm that a unit's gradient may have. The default is 10 for a
             classifier and 0.1 for a language model.
+        normalise: give each adapter's part of a unit's gradient a fixed length, in place of
+            clipping the whole (`fedpriv.gradients.normalise`). For plans of thousands of steps.
         unit: what is protected: ``record``, or the column of an id, such as a patient's.
         max_records_per_unit: how many records, or windows of a long text, of a unit are used.
         columns: one of the column names above → the name that your column has.
@@ -141,6 +143,7 @@ class PrivateStep:
         delta: float | None = None,
         size: int | None = None,
         clip_norm: float | None = None,
+        normalise: bool = False,
         unit: str = usual.UNIT,
         max_records_per_unit: int = usual.MAX_RECORDS_PER_UNIT,
         columns: Mapping[str, str] | None = None,
@@ -191,7 +194,7 @@ class PrivateStep:
             with telling("Trying on random texts whether each record's gradient is its own"):
                 self._worker = worker_of(model, tokenizer, section, engine, microbatch)
             resources.callback(self._worker.close)
-            self._method = DpLora()
+            self._method = DpLora(normalise=normalise)
             values = self._method.prepare(self._worker, self._worker.vector.read())
             self.plan = Plan(
                 job=job or f"loop-{secrets.token_hex(4)}",
@@ -200,7 +203,7 @@ class PrivateStep:
                 noise_multiplier=planned.event.noise_multiplier,
                 clip_norm=clip_norm,
                 steps=planned.event.count,
-                proposal=_digest(self._worker, self._spec),
+                proposal=_digest(self._worker, self._spec, normalise),
                 numerics=numerics,
             )
             self._execution = PlanExecution(self.plan, values)
@@ -325,9 +328,10 @@ class PrivateStep:
             return score(worker, examples, worker.vector.read())
 
 
-def _digest(worker: Worker, spec: DataSpec) -> str:
-    """Return a digest of what is trained and how records become examples, which no plan says."""
+def _digest(worker: Worker, spec: DataSpec, normalise: bool) -> str:
+    """Return a digest of what no plan says, such as how records become examples."""
     settings = {**asdict(spec), "columns": dict(spec.columns)}
+    settings |= {"normalise": True} if normalise else {}
     return sha256(canonical_json([worker.vector.digest, settings]))
 
 

@@ -44,7 +44,8 @@ _NOT_LOGGED = {
 # Arguments that a `PrivateStep` has with the same names.
 _AS_OF_A_STEP = (
     *("epsilon", "noise_multiplier", "delta", "size", "unit", "max_records_per_unit", "labels"),
-    *("max_length", "numerics", "ledger", "witness", "job", "microbatch", "max_empty"),
+    *("max_length", "normalise", "numerics", "ledger", "witness", "job", "microbatch"),
+    "max_empty",
 )
 
 
