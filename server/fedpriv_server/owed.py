@@ -109,24 +109,19 @@ def collect_reports(grid: Nodes, run: RunDirectory, names: Mapping[int, str]) ->
     """
     missing, job = set(names.values()), run.info["job_id"]
     there = [node for node in grid.get_node_ids() if node in names]
-    for life in (True, None):  # sites of an older version refuse a request with `life`
-        asked = ReportRequest(job_id=job, life=life)
-        messages = [message(asked, node, REPORT, "report") for node in there]
-        there = []
-        for node, reply in ask(grid, messages, PATIENCE):
-            name = names[node]
-            try:
-                report = _report(body_of(reply), name, job)
-            except FedprivError as error:
-                if life:
-                    there.append(node)
-                else:
-                    log.warning("Site %s: its budget report was not kept: %s", name, error)
-                continue
-            folder = site_folder(run.path, name)
-            folder.mkdir(parents=True, exist_ok=True)
-            received.write(report, folder / "budget.json")
-            missing.discard(name)
+    asked = ReportRequest(job_id=job, life=True)
+    messages = [message(asked, node, REPORT, "report") for node in there]
+    for node, reply in ask(grid, messages, PATIENCE):
+        name = names[node]
+        try:
+            report = _report(body_of(reply), name, job)
+        except FedprivError as error:
+            log.warning("Site %s: its budget report was not kept: %s", name, error)
+            continue
+        folder = site_folder(run.path, name)
+        folder.mkdir(parents=True, exist_ok=True)
+        received.write(report, folder / "budget.json")
+        missing.discard(name)
     return sorted(missing)
 
 

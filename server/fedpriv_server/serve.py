@@ -110,9 +110,10 @@ def listening(
     Raises:
         ConfigError, EnrolmentError: see `serve`.
     """
-    address, tls, expires = address_of(section, source, plain=plain), None, None
+    address = address_of(section, source, plain=plain)
+    tls = None if plain else ServerTls.of(section)
     if not plain:
-        tls, expires = ServerTls.of(section), checked_certificate(section).expires
+        checked_certificate(section)
     with contextlib.ExitStack() as stack:
         healthy = stack.enter_context(health_service(section.health, "server.health"))
         figures = RunFigures(folder, 0)
@@ -120,7 +121,7 @@ def listening(
         stack.callback(shutil.rmtree, folder / "link", ignore_errors=True)
         broker = MessageBroker(folder / "link")
         grid = NetworkGrid(broker)
-        door = Door(broker, SiteKeys.read(section.pki / "sites.json"), set(sites), expires)
+        door = Door(broker, SiteKeys.read(section.pki / "sites.json"), set(sites))
         door.review()
         port = stack.enter_context(serving(fleet_api(grid), address, tls))
         stack.callback(broker.close)
