@@ -251,8 +251,8 @@ class _Work:
                 f"{key}: is not the key of the site's certificate; a renewal was cut short. Run"
                 f" fedpriv provision again with --renew {site.name}."
             )
-        _write(folder / "ca.crt", certificate_pem(self.authority.certificate))
-        _write(folder / "site.crt", certificate_pem(certificate))
+        write_atomic(folder / "ca.crt", certificate_pem(self.authority.certificate))
+        write_atomic(folder / "site.crt", certificate_pem(certificate))
         if not (folder / "site.toml").exists():
             write_atomic(folder / "site.toml", site_file(self.config, site.name, self.address))
         self._manifest(folder / "enrolment.json", certificate)
@@ -288,11 +288,6 @@ def _own_key(path: Path) -> PublicKey:
     if not path.exists():
         write_key(path, new_key())
     return load_key(path).public_key()
-
-
-def _write(path: Path, content: bytes) -> None:
-    if not path.exists() or path.read_bytes() != content:
-        write_atomic(path, content)
 
 
 def server_names(server: ServerSection) -> tuple[str, ...]:

@@ -188,7 +188,7 @@ class SecureRounds(Rounds):
         group, share = str(number), total.share_bytes
         asked = [message(request, n, TRAIN_SET, group, reply_bytes=share) for n in nodes]
         self.outcome.bytes_down += payload_bytes(asked)
-        log.info("Round %d: waiting for the shares of %s.", number, self._names(nodes))
+        log.info("Round %d: waiting for the shares of %d sites.", number, len(nodes))
         for node, reply in ask(grid, asked, self.timeout):
             offer = nodes[node]
             try:
