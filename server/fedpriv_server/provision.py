@@ -29,7 +29,7 @@ from fedpriv.pki.certificates import (
 )
 from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.enrolment import Manifest, is_signed
-from fedpriv.pki.keys import PublicKey, fingerprint, load_key, new_key, write_key
+from fedpriv.pki.keys import PublicKey, fingerprint, is_encrypted, load_key, new_key, write_key
 from fedpriv.pki.points import in_groups
 from fedpriv.pki.request import read_request
 from fedpriv.process import only_process
@@ -44,7 +44,7 @@ from fedpriv_server.authority import (
 from fedpriv_server.site_file import site_file
 from fedpriv_server.site_keys import Site, SiteKeys
 
-SERVER = "server"  # what --renew calls the server; no site may have this name
+SERVER = "server"  # what --renew calls the server
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 
 
@@ -126,8 +126,9 @@ def provision(
                 " with it. Provision into a new folder."
             )
         check_options([site.name for site in config.sites], options, requests, authority.site_keys)
-        if options.encrypt and not authority.is_encrypted:
-            authority.encrypt(passphrase())
+        path = server.pki / "ca.key"
+        if options.encrypt and not is_encrypted(path.read_bytes()):
+            write_key(path, authority.key, passphrase=passphrase(), replace=True)
             done.append("Encrypted the authority's key with a passphrase.")
         work = _Work(config, server.address, names, authority, options, requests, now, done)
         for name in options.revoke:
@@ -344,13 +345,6 @@ def check_options(
     Raises:
         ConfigError: names the option and the value.
     """
-    if SERVER in in_file:
-        raise ConfigError(
-            "is the name by which --renew calls the server",
-            key="sites.name",
-            value=SERVER,
-            fix="Rename it.",
-        )
     certified = {site.name for site in site_keys.sites.values() if site.certificate is not None}
     for key, names, known in (
         ("--approve", requested, in_file),

@@ -89,8 +89,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
         members = {site.name for site in config.sites}
         with listening(section, members, out, source, plain=plain) as link:
             if is_finished:
-                grid = JobGrid(link.grid, members)
-                _wait_for_owed(grid, owed, seconds(section.wait))
+                _wait_for_owed(JobGrid(link.grid, members), owed, seconds(section.wait))
             else:
                 run_job(config, run, link)
     return run
@@ -242,5 +241,4 @@ def _wait_for_owed(grid: JobGrid, owed: Owed, patience: float) -> None:
     while owed.sites and time.monotonic() < deadline:
         owed.settle(grid)
         time.sleep(LOOK)
-    left = f"{', '.join(sorted(owed.sites))} did not come back." if owed.sites else ""
-    log.info("%s", left or "Nothing is owed any more.")
+    log.info("Still owed: %s.", ", ".join(sorted(owed.sites)) or "nothing")
