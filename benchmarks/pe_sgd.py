@@ -78,7 +78,6 @@ size = {size}
 [evaluation]
 data = "reported.jsonl"
 tuning = "tuning.jsonl"
-hardest = 0.1
 every = 5
 """
 

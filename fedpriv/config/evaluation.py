@@ -21,13 +21,6 @@ class EvaluationSection(Section):
     limit: int | None = Field(
         None, ge=1, description="Records to use, from the first. Without it, all."
     )
-    hardest: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of records, the worst for the base model, whose loss is also reported"
-        " alone.",
-    )
     tuning: Path | None = Field(
         None, description="Further records by which `fedpriv compare` chooses settings."
     )

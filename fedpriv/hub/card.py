@@ -47,7 +47,6 @@ _METRICS = {  # field of a round → (type at a hub, name)
     "eval_loss": ("loss", "Loss"),
     "eval_accuracy": ("accuracy", "Accuracy"),
     "eval_auc": ("roc_auc", "AUC"),
-    "eval_hardest": ("loss", "Loss on the hardest records"),
 }
 
 

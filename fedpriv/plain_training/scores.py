@@ -31,13 +31,11 @@ class Scores:
         eval_accuracy: share of next tokens or records that the model has right.
         eval_auc: area under the ROC curve of the second label. Only with two labels that both occur
             in the records.
-        eval_hardest: the loss on the records that were worst for the base model, where asked for.
     """
 
     eval_loss: float
     eval_accuracy: float
     eval_auc: float | None = None
-    eval_hardest: float | None = None
 
     def as_dict(self) -> dict[str, float]:
         """Return the scores that were computed, by name."""

@@ -39,7 +39,6 @@ def score_names(task: str) -> dict[str, str]:
         "eval_loss": "Held-out loss",
         "eval_accuracy": "Next-token accuracy" if task == "causal-lm" else "Accuracy",
         "eval_auc": "AUC",
-        "eval_hardest": "Loss on the hardest records",
     }
 
 

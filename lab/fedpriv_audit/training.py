@@ -74,7 +74,7 @@ class Trained:
 def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
     """Return the federation's job as the audit runs it: with its own rounds, hardly evaluated."""
     rounds = size.rounds or config.job.rounds
-    little = {"every": rounds, "limit": EVALUATED, "hardest": 0.0, "sites": None}
+    little = {"every": rounds, "limit": EVALUATED, "sites": None}
     evaluation = config.evaluation.model_copy(update=little)
     job = config.job.model_copy(update={"name": "audit", "rounds": rounds, "engine": "inline"})
     changed = {"job": job, "evaluation": evaluation, "tracking": TrackingSection()}

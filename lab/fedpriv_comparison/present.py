@@ -26,15 +26,15 @@ from fedpriv_comparison.figures import (
 )
 from fedpriv_comparison.variants import UNTRAINED
 
-GOOD = ("settings", "loss", "Δ", "accuracy", "AUC", "hardest")
+GOOD = ("settings", "loss", "Δ", "accuracy", "AUC")
 HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC", "rate × passes")
 COST = ("ε", "up", "s")
 LABEL = 40  # letters of a name beside its line in the chart
 MEANING = (
     "loss, accuracy, AUC: on the reported records after the last round, mean ± deviation over the"
-    " seeds; hardest: the loss on those that were worst for the base model. Δ: of the losses of"
-    " equal seeds, against the baseline. own: on each site's own held-out records, mean over the"
-    " sites. Δ alone: of the own losses of equal seeds, against each site alone without noise."
+    " seeds. Δ: of the losses of equal seeds, against the baseline. own: on each site's own"
+    " held-out records, mean over the sites. Δ alone: of the own losses of equal seeds, against"
+    " each site alone without noise."
     " pays: share of the sites that do better than alone and than base, by more than the last"
     " digit shown; and whether all of them do on the mean, by an interval of 90% over the sites."
     " `fedpriv simulate --personal` compares with two own models that answer together, which are"
@@ -79,7 +79,6 @@ def _cells(figures: Figures, seeds: int) -> dict[str, str]:
         "Δ": _spread(figures.difference, "+.3f"),
         "accuracy": _spread(scores.get("eval_accuracy"), ".1%"),
         "AUC": _spread(scores.get("eval_auc"), ".3f"),
-        "hardest": _spread(scores.get("eval_hardest"), ".3f"),
         **({} if figures.home is None else _home(figures.home)),
         **{_new(count): _spread(loss, ".3f") for count, loss in losses.items()},
         "ε": "" if figures.epsilon is None else upper(figures.epsilon),

@@ -29,7 +29,7 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv.public_update.update import VectorOptimizer, learning_rate
 from fedpriv_comparison.variants import UNTRAINED
-from fedpriv_server.evaluation import evaluation_records, hardest_of, scores
+from fedpriv_server.evaluation import evaluation_records, scores
 from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.synthetic import evolution_of
 
@@ -59,7 +59,6 @@ def train(
         populations, reported, tuning = load(config, worker)
         untrained = public(worker.initial)  # from a public base and a public seed
         optimizer = VectorOptimizer(config.optimizer, untrained)
-        hardest = hardest_of(worker, reported, config.evaluation.hardest, untrained)
         tokenizer = worker.base.tokenizer
     with tempfile.TemporaryDirectory() as cache:  # the set's generator may borrow the worker
         evolution = evolution_of(config, tokenizer, pool, lambda: optimizer.vector, Path(cache))
@@ -71,7 +70,7 @@ def train(
     with pool.borrow(job_recipe(config)) as worker:
 
         def look(number: int) -> None:
-            found = scores(worker, optimizer.vector, reported, tuning, hardest)
+            found = scores(worker, optimizer.vector, reported, tuning)
             rows.append({"round": number, **found})
 
         def of_records(number: int) -> Privatised[Vector]:

@@ -37,7 +37,7 @@ from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.simulate import simulate
 
 log = logging.getLogger(__name__)
-SCORES = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest")  # on the reported records
+SCORES = ("eval_loss", "eval_accuracy", "eval_auc")  # on the reported records
 Scores = dict[str, Any]  # of one evaluation, with the private steps before it ("round")
 
 

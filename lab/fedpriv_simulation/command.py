@@ -262,7 +262,7 @@ def _spent(report: BudgetReport) -> dict[str, float]:
 
 def _last_scores(outcome: Outcome) -> dict[str, float]:
     scored = [row for row in outcome.rounds if row["eval_loss"] is not None]
-    keys = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest")
+    keys = ("eval_loss", "eval_accuracy", "eval_auc")
     last = {key: scored[-1][key] for key in keys if scored and scored[-1].get(key) is not None}
     return last or outcome.baseline.as_dict()
 

@@ -32,7 +32,6 @@ from fedpriv.pki.keys import (
     PrivateKey,
     PublicKey,
     fingerprint,
-    is_encrypted,
     load_key,
     new_key,
     write_key,
@@ -114,15 +113,6 @@ class Authority:
         if fingerprint(key.public_key()) != self.fingerprint:
             raise EnrolmentError(f"{path}: is not the key of ca.crt. {_FIX}")
         return key
-
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether ``ca.key`` is encrypted with a passphrase."""
-        return is_encrypted((self.folder / "ca.key").read_bytes())
-
-    def encrypt(self, passphrase: bytes) -> None:
-        """Encrypt the same key with a passphrase."""
-        write_key(self.folder / "ca.key", self.key, passphrase=passphrase, replace=True)
 
 
 def authority_certificate(

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from fedpriv.errors import FedprivError
@@ -22,20 +21,14 @@ TELL = 10.0  # seconds between two calls of the listeners
 
 @dataclass(eq=False)
 class Door:
-    """Lets in the sites that `sites.json` admits, and nobody else, for as long as it admits them.
-
-    Args:
-        expires: the end of the server's own certificate, after which nobody can connect.
-    """
+    """Lets in the sites that `sites.json` admits, and nobody else, as long as it admits them."""
 
     broker: MessageBroker
     site_keys: SiteKeys
     wanted: set[str]
-    expires: datetime | None = None
 
     def __post_init__(self) -> None:
         self._let_in: dict[str, bytes] = {}
-        self._heard: dict[str, float] = {}
         self.listeners: list[Callable[[], None]] = []  # called every `TELL` seconds
 
     def named(self, site: str) -> str:
@@ -50,31 +43,18 @@ class Door:
         return site + why.get(status, f" ({status})")
 
     def seen(self, sites: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return for each site if it is connected and admitted, and when it was last heard from."""
-        names, now = self.broker.names, time.time()
-        nodes = {name: node for node, name in names.items()}
-        found = {}
-        for name in sites:
-            silence = self.broker.presence.silence(nodes.get(name, 0))
-            if silence is not None:
-                self._heard[name] = now - silence
-            heard = self._heard.get(name)
-            found[name] = {
+        """Return for each site whether it is connected, and whether it is admitted."""
+        nodes = {name: node for node, name in self.broker.names.items()}
+        return {
+            name: {
                 "there": name in nodes and self.broker.presence.is_there(nodes[name]),
                 "admitted": name in nodes,
-                "heard": heard and datetime.fromtimestamp(heard, UTC).isoformat(timespec="seconds"),
             }
-        return found
+            for name in sites
+        }
 
     def review(self) -> None:
         """Let sites in and turn sites out, as `sites.json` now says."""
-        if self.expires is not None and datetime.now(UTC) > self.expires:
-            log.error(
-                "The server's certificate expired on %s: no site can connect. Type fedpriv"
-                " provision FILE --renew server, then start the server again.",
-                f"{self.expires:%Y-%m-%d %H:%M} UTC",
-            )
-            self.expires = None  # once is enough
         try:
             if self.site_keys.reload_if_changed():
                 log.info("%s: read again.", self.site_keys.path)

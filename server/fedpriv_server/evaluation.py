@@ -19,7 +19,7 @@ from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
 from fedpriv.models.vector import Vector
-from fedpriv.plain_training.scores import Scores, losses_of, one_label, score
+from fedpriv.plain_training.scores import Scores, one_label, score
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
 from fedpriv.private_training.worker import Worker
 from fedpriv_server.own_records import spec_of
@@ -118,40 +118,18 @@ def evaluate(worker: Worker, examples: Sequence[Example], vector: Privatised[Vec
     return score(worker, examples, require_privatised(vector, "vector"))
 
 
-def hardest_of(
-    worker: Worker, examples: Sequence[Example], share: float, vector: Privatised[Vector]
-) -> list[Example]:
-    """Return the share of public examples with the largest losses at `vector` (none if share is 0).
-
-    Raises:
-        RawValueError: the vector is raw.
-    """
-    values = require_privatised(vector, "vector")
-    if not share:
-        return []
-    losses = losses_of(worker, examples, values)
-    worst = losses.argsort(descending=True)[: math.ceil(share * len(examples))]
-    return [examples[i] for i in sorted(worst.tolist())]
-
-
 def scores(
     worker: Worker,
     vector: Privatised[Vector],
     reported: Sequence[Example],
     tuning: Sequence[Example],
-    hardest: Sequence[Example] = (),
 ) -> dict[str, float]:
     """Return the scores on the reported examples, and the loss on those to choose settings by.
-
-    Args:
-        hardest: the hardest of the reported examples, see `hardest_of`.
 
     Raises:
         RawValueError: the vector is raw.
     """
     found = evaluate(worker, reported, vector).as_dict()
-    if hardest:
-        found["eval_hardest"] = evaluate(worker, hardest, vector).eval_loss
     if tuning:
         found["tuning_loss"] = evaluate(worker, tuning, vector).eval_loss
     return found

@@ -36,7 +36,6 @@ from fedpriv.synthetic.evolution import Evolution
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import (
     evaluation_records,
-    hardest_of,
     scores,
 )
 from fedpriv_server.run_directory import RunDirectory
@@ -139,9 +138,7 @@ class Job:
         about: dict[str, Any] = {"site_of": site_of, "heads": begun.heads}
         self.strategy = self._strategy(roster, about)
         with pool.borrow(self.recipe) as worker:
-            self.hardest = hardest_of(worker, self.examples, config.evaluation.hardest, initial)
-            found = run.info.get("baseline")
-            found = found or scores(worker, initial, self.examples, (), self.hardest)
+            found = run.info.get("baseline") or scores(worker, initial, self.examples, ())
             self.baseline = Scores(**found)
 
     def _strategy(self, roster: Roster | None, about: dict[str, Any]) -> Rounds:
@@ -257,7 +254,7 @@ class Job:
         is_looked_at = self._looks_due(number) > self._looks  # a look needs the scores as centres
         if is_last or is_looked_at or number % every == 0:
             with self._pool.borrow(self.recipe) as worker:
-                shown = dict(scores(worker, vector, self.examples, self.tuning, self.hardest))
+                shown = dict(scores(worker, vector, self.examples, self.tuning))
         public = self.config.job.data_is_public
         return {
             "round": number,

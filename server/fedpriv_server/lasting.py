@@ -60,7 +60,7 @@ class Coordinator:
         self, queue: Queue, state: Path, link: Link, members: set[str], status: Status
     ) -> None:
         self._queue, self._state, self._link, self._status = queue, state, link, status
-        self._members, self._looked = members, 0.0
+        self._members = members
         self._grid = JobGrid(link.grid, members)
         self._owed: dict[int, Owed] = {}
         link.door.listeners.append(lambda: status.update(sites=link.door.seen(members)))
@@ -124,9 +124,6 @@ class Coordinator:
         Raises:
             RoundError: somebody aborted the job.
         """
-        if time.monotonic() - self._looked < LOOK:
-            return
-        self._looked = time.monotonic()
         if self._queue.job(job.id).abort:
             raise RoundError("Aborted by the coordinator. What was spent stays spent.")
         self._settle()

@@ -123,14 +123,9 @@ class Presence:
         with self._lock:
             self._heard.pop(node, None)
 
-    def silence(self, node: int) -> float | None:
-        """Return seconds since a node's last word: 0 while it waits, None if it was never there."""
-        with self._lock:
-            if self._waiting[node] > 0:
-                return 0.0
-            heard = self._heard.get(node)
-            return None if heard is None else self._clock() - heard
-
     def is_there(self, node: int) -> bool:
-        silence = self.silence(node)
-        return silence is not None and silence < self.patience
+        """Tell whether a node waits now, or was heard from in the last `patience` seconds."""
+        with self._lock:
+            heard = self._heard.get(node)
+            is_late = heard is None or self._clock() - heard >= self.patience
+            return self._waiting[node] > 0 or not is_late

@@ -30,13 +30,7 @@ COMMITTED = Figure(
     "Epsilon that the site's ledger can ever let through.",
     ("site",),
 )
-UP = Figure(
-    "fedpriv_server_received_bytes_total", "Bytes from sites since this process began.", (), True
-)
-DOWN = Figure(
-    "fedpriv_server_sent_bytes_total", "Bytes to sites since this process began.", (), True
-)
-FIGURES = (STATE, ROUND, ROUNDS, THERE, ANSWERED, SPENT, COMMITTED, UP, DOWN)
+FIGURES = (STATE, ROUND, ROUNDS, THERE, ANSWERED, SPENT, COMMITTED)
 
 
 class RunFigures:
@@ -48,7 +42,6 @@ class RunFigures:
     """
 
     def __init__(self, out: Path, rounds: int) -> None:
-        self._up = self._down = 0
         self.turn_to(out, rounds)
 
     def turn_to(self, out: Path, rounds: int) -> None:
@@ -60,8 +53,6 @@ class RunFigures:
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Take in a round, as its line in metrics.jsonl says it."""
         self._done, self._sites = row["round"], row["sites"]
-        self._up += row["bytes_up"]
-        self._down += row["bytes_down"]
 
     def __call__(self) -> dict[Figure, Samples]:
         status = read_status(self._out)
@@ -74,8 +65,6 @@ class RunFigures:
             ANSWERED: [((n,), float(site["status"] == "ok")) for n, site in self._sites.items()],
             SPENT: self._told("epsilon_spent"),
             COMMITTED: self._told("epsilon_committed"),
-            UP: [((), float(self._up))],
-            DOWN: [((), float(self._down))],
         }
 
     def _told(self, key: str) -> Samples:

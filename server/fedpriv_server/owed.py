@@ -41,7 +41,7 @@ from fedpriv_strategies.messages import (
 log = logging.getLogger(__name__)
 PATIENCE = 30.0  # seconds
 SLOWEST = 1e6  # bytes a second, to all sites together: the slowest transfer that is waited for
-AGAIN = (60.0, 3600.0)  # seconds before a silent site is asked again: at first, at most
+AGAIN = 600.0  # seconds before a silent site is asked again
 
 
 class Owed:
@@ -54,7 +54,6 @@ class Owed:
     def __init__(self, run: RunDirectory, clock: Callable[[], float] = time.monotonic) -> None:
         self._run, self._clock = run, clock
         self._next: dict[str, float] = {}  # site → time at which to ask it again
-        self._pause: dict[str, float] = {}
 
     @property
     def sites(self) -> set[str]:
@@ -62,7 +61,7 @@ class Owed:
         return {name for names in self._run.owed.values() for name in names}
 
     def settle(self, grid: JobGrid) -> None:
-        """Ask the sites that are connected. Each is asked again after a while, and ever less often.
+        """Ask the sites that are connected. Each is asked again after a while.
 
         Errors are only logged, because the job has ended all the same.
         """
@@ -81,9 +80,7 @@ class Owed:
         }
         if not there:
             return
-        for name in there.values():
-            pause = self._pause.get(name, AGAIN[0])
-            self._next[name], self._pause[name] = now + pause, min(2 * pause, AGAIN[1])
+        self._next |= dict.fromkeys(there.values(), now + AGAIN)
         reports, adapters = map(set, (run.owed["reports"], run.owed["adapters"]))
         asked = {node: name for node, name in there.items() if name in reports}
         got = {*asked.values()} - {*(collect_reports(grid, run, asked) if asked else ())}
@@ -109,24 +106,19 @@ def collect_reports(grid: Nodes, run: RunDirectory, names: Mapping[int, str]) ->
     """
     missing, job = set(names.values()), run.info["job_id"]
     there = [node for node in grid.get_node_ids() if node in names]
-    for life in (True, None):  # sites of an older version refuse a request with `life`
-        asked = ReportRequest(job_id=job, life=life)
-        messages = [message(asked, node, REPORT, "report") for node in there]
-        there = []
-        for node, reply in ask(grid, messages, PATIENCE):
-            name = names[node]
-            try:
-                report = _report(body_of(reply), name, job)
-            except FedprivError as error:
-                if life:
-                    there.append(node)
-                else:
-                    log.warning("Site %s: its budget report was not kept: %s", name, error)
-                continue
-            folder = site_folder(run.path, name)
-            folder.mkdir(parents=True, exist_ok=True)
-            received.write(report, folder / "budget.json")
-            missing.discard(name)
+    asked = ReportRequest(job_id=job, life=True)
+    messages = [message(asked, node, REPORT, "report") for node in there]
+    for node, reply in ask(grid, messages, PATIENCE):
+        name = names[node]
+        try:
+            report = _report(body_of(reply), name, job)
+        except FedprivError as error:
+            log.warning("Site %s: its budget report was not kept: %s", name, error)
+            continue
+        folder = site_folder(run.path, name)
+        folder.mkdir(parents=True, exist_ok=True)
+        received.write(report, folder / "budget.json")
+        missing.discard(name)
     return sorted(missing)
 
 

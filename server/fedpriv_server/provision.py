@@ -29,7 +29,7 @@ from fedpriv.pki.certificates import (
 )
 from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.enrolment import Manifest, is_signed
-from fedpriv.pki.keys import PublicKey, fingerprint, load_key, new_key, write_key
+from fedpriv.pki.keys import PublicKey, fingerprint, is_encrypted, load_key, new_key, write_key
 from fedpriv.pki.points import in_groups
 from fedpriv.pki.request import read_request
 from fedpriv.process import only_process
@@ -44,7 +44,7 @@ from fedpriv_server.authority import (
 from fedpriv_server.site_file import site_file
 from fedpriv_server.site_keys import Site, SiteKeys
 
-SERVER = "server"  # what --renew calls the server; no site may have this name
+SERVER = "server"  # what --renew calls the server
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 
 
@@ -126,8 +126,9 @@ def provision(
                 " with it. Provision into a new folder."
             )
         check_options([site.name for site in config.sites], options, requests, authority.site_keys)
-        if options.encrypt and not authority.is_encrypted:
-            authority.encrypt(passphrase())
+        path = server.pki / "ca.key"
+        if options.encrypt and not is_encrypted(path.read_bytes()):
+            write_key(path, authority.key, passphrase=passphrase(), replace=True)
             done.append("Encrypted the authority's key with a passphrase.")
         work = _Work(config, server.address, names, authority, options, requests, now, done)
         for name in options.revoke:
@@ -251,8 +252,8 @@ class _Work:
                 f"{key}: is not the key of the site's certificate; a renewal was cut short. Run"
                 f" fedpriv provision again with --renew {site.name}."
             )
-        _write(folder / "ca.crt", certificate_pem(self.authority.certificate))
-        _write(folder / "site.crt", certificate_pem(certificate))
+        write_atomic(folder / "ca.crt", certificate_pem(self.authority.certificate))
+        write_atomic(folder / "site.crt", certificate_pem(certificate))
         if not (folder / "site.toml").exists():
             write_atomic(folder / "site.toml", site_file(self.config, site.name, self.address))
         self._manifest(folder / "enrolment.json", certificate)
@@ -288,11 +289,6 @@ def _own_key(path: Path) -> PublicKey:
     if not path.exists():
         write_key(path, new_key())
     return load_key(path).public_key()
-
-
-def _write(path: Path, content: bytes) -> None:
-    if not path.exists() or path.read_bytes() != content:
-        write_atomic(path, content)
 
 
 def server_names(server: ServerSection) -> tuple[str, ...]:
@@ -349,13 +345,6 @@ def check_options(
     Raises:
         ConfigError: names the option and the value.
     """
-    if SERVER in in_file:
-        raise ConfigError(
-            "is the name by which --renew calls the server",
-            key="sites.name",
-            value=SERVER,
-            fix="Rename it.",
-        )
     certified = {site.name for site in site_keys.sites.values() if site.certificate is not None}
     for key, names, known in (
         ("--approve", requested, in_file),

@@ -88,8 +88,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
         members = {site.name for site in config.sites}
         with listening(section, members, out, source, plain=plain) as link:
             if is_finished:
-                grid = JobGrid(link.grid, members)
-                _wait_for_owed(grid, owed, seconds(section.wait))
+                _wait_for_owed(JobGrid(link.grid, members), owed, seconds(section.wait))
             else:
                 run_job(config, run, link)
     return run
@@ -109,9 +108,10 @@ def listening(
     Raises:
         ConfigError, EnrolmentError: see `serve`.
     """
-    address, tls, expires = address_of(section, source, plain=plain), None, None
+    address = address_of(section, source, plain=plain)
+    tls = None if plain else ServerTls.of(section)
     if not plain:
-        tls, expires = ServerTls.of(section), checked_certificate(section).expires
+        checked_certificate(section)
     with contextlib.ExitStack() as stack:
         healthy = stack.enter_context(health_service(section.health, "server.health"))
         figures = RunFigures(folder, 0)
@@ -119,7 +119,7 @@ def listening(
         stack.callback(shutil.rmtree, folder / "link", ignore_errors=True)
         broker = MessageBroker(folder / "link")
         grid = NetworkGrid(broker)
-        door = Door(broker, SiteKeys.read(section.pki / "sites.json"), set(sites), expires)
+        door = Door(broker, SiteKeys.read(section.pki / "sites.json"), set(sites))
         door.review()
         port = stack.enter_context(serving(fleet_api(grid), address, tls))
         stack.callback(broker.close)
@@ -239,5 +239,4 @@ def _wait_for_owed(grid: JobGrid, owed: Owed, patience: float) -> None:
     while owed.sites and time.monotonic() < deadline:
         owed.settle(grid)
         time.sleep(LOOK)
-    left = f"{', '.join(sorted(owed.sites))} did not come back." if owed.sites else ""
-    log.info("%s", left or "Nothing is owed any more.")
+    log.info("Still owed: %s.", ", ".join(sorted(owed.sites)) or "nothing")

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, PlainSerializer, PlainValidator
 from fedpriv.errors import EnrolmentError
 from fedpriv.names import Digest, Name
 from fedpriv.pki.certificates import certificate_pem, describe, parse_certificate
-from fedpriv.pki.document import read_document, write_document
+from fedpriv.pki.document import read_bytes, read_document, write_document
 from fedpriv.pki.keys import public_pem
 from fedpriv.pki.points import in_groups
 from fedpriv.section import Section
@@ -90,7 +90,7 @@ class SiteKeys:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.sites: dict[str, Site] = {}
-        self._stamp: tuple[int, ...] = ()
+        self._content: bytes | None = None
 
     @classmethod
     def read(cls, path: Path) -> SiteKeys:
@@ -109,12 +109,12 @@ class SiteKeys:
         Raises:
             EnrolmentError: see `read`; the sites stay as they were.
         """
-        stamp = self._stamp_now()
-        if stamp == self._stamp:
+        content = read_bytes(self.path, _FIX)
+        if content == self._content:
             return False
         sites = read_document(self.path, _File, fix=_FIX).sites
         _check(sites, self.path)
-        self.sites, self._stamp = {site.name: site for site in sites}, stamp
+        self.sites, self._content = {site.name: site for site in sites}, content
         return True
 
     def admissible(self, now: datetime | None = None) -> list[Site]:
@@ -130,14 +130,7 @@ class SiteKeys:
         after = self.sites | {site.name: site for site in sites}
         _check(tuple(after.values()), self.path)
         write_document(self.path, _File(sites=tuple(after.values())))
-        self.sites, self._stamp = after, self._stamp_now()
-
-    def _stamp_now(self) -> tuple[int, ...]:
-        try:
-            found = self.path.stat()
-        except OSError as error:
-            raise EnrolmentError(f"{self.path}: can't be read: {error.strerror}. {_FIX}") from None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        self.sites, self._content = after, read_bytes(self.path, _FIX)
 
 
 class _File(Section):

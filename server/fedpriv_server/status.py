@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from rich.table import Table
 
 from fedpriv.errors import RunError
 from fedpriv.process import STATUS, read_status
-from fedpriv.report.figures import when
 from fedpriv_server.job_queue import Queue
 
 
@@ -60,9 +58,7 @@ def there(site: dict[str, Any]) -> str:
     """Return whether a site is there, in words."""
     if site["there"]:
         return "yes"
-    heard = site.get("heard")
-    last = f", last heard of on {when(datetime.fromisoformat(heard))}" if heard else ""
-    return f"no{last}" if site["admitted"] else f"no: not admitted{last}"
+    return "no" if site["admitted"] else "no: not admitted"
 
 
 def show(facts: dict[str, Any]) -> None:

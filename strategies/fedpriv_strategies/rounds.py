@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from fedpriv.public_update.denoise import Found
 
 log = logging.getLogger(__name__)
-NAMED = 8  # most sites named in a log line; of more sites only the number is given
 LATE = 15.0  # seconds to wait for the terms of a site that comes when enough others are there
 # Refusals that say nothing about the next request: the site waits for a person or works on another
 # request, a step failed, or a site that started again has to be sent the synthetic set.
@@ -143,7 +142,7 @@ class Rounds:
         new = self._to_ask(sorted(there))
         messages = [message(self.proposal, node, QUERY, "0", signed=self.signed) for node in new]
         if new:
-            log.info("Asking for terms: %s. A model may have to be loaded first.", self._names(new))
+            log.info("Asking %d sites for terms. A model may have to be loaded first.", len(new))
         # At first, sites load their model. Later, nobody waits that long for a late site.
         patience = LATE if len(self.offers) >= self.min_sites else self.timeout
         for node, reply in ask(grid, messages, patience):
@@ -175,11 +174,6 @@ class Rounds:
         states = silent | {node: state_of(answer) for node, answer in answers.items()}
         said = sorted(f"{self._name(node)}: {state}" for node, state in states.items())
         return ", ".join(said) or "No other site is there"
-
-    def _names(self, nodes: Iterable[int]) -> str:
-        """Return the names of sites, or only their number if there are many."""
-        names = sorted(map(self._name, nodes))
-        return ", ".join(names) if len(names) <= NAMED else f"{len(names)} sites"
 
     def _to_ask(self, there: Iterable[int]) -> list[int]:
         """Return nodes to ask that said neither yes nor no. Silent ones are asked less and less."""
@@ -250,7 +244,7 @@ class Rounds:
             messages.append(message(request, node, TRAIN, str(number), arrays, made_up))
         self._begin_outcome(messages)
         self._sent = [item.metadata for item in messages]  # without their arrays
-        log.info("Round %d: asking %s, and waiting for their answers.", number, self._names(asked))
+        log.info("Round %d: asking %d sites, and waiting for their answers.", number, len(asked))
         return messages
 
     def step_request(self, offer: Offer, slot: int, **about: Any) -> StepRequest:

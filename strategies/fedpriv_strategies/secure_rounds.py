@@ -94,7 +94,13 @@ class SecureRounds(Rounds):
                 self._failed.clear()
                 self._set_state(SumState(number, self._state.slot + 1))
             try:
-                self._sum(number, grid)
+                request = self._state.request
+                if request is None:
+                    request = self._form_set(number, grid)
+                    self._set_state(replace(self._state, request=request))
+                else:
+                    self._begin_outcome(())
+                self._add_up(number, request, grid)
                 return
             except _VoidError as error:
                 self._skip(number, str(error))
@@ -123,15 +129,6 @@ class SecureRounds(Rounds):
     def _has_spare(self, number: int) -> bool:
         rounds_left = self.proposal.rounds - number
         return self._state.slot + 1 + rounds_left < self.proposal.training_steps
-
-    def _sum(self, number: int, grid: Nodes) -> None:
-        request = self._state.request
-        if request is None:
-            request = self._form_set(number, grid)
-            self._set_state(replace(self._state, request=request))
-        else:
-            self._begin_outcome(())
-        self._add_up(number, request, grid)
 
     def _form_set(self, number: int, grid: Nodes) -> SetRequest:
         """Ask which sites are ready, and return them as the set of the slot.
@@ -191,7 +188,7 @@ class SecureRounds(Rounds):
         group, share = str(number), total.share_bytes
         asked = [message(request, n, TRAIN_SET, group, reply_bytes=share) for n in nodes]
         self.outcome.bytes_down += payload_bytes(asked)
-        log.info("Round %d: waiting for the shares of %s.", number, self._names(nodes))
+        log.info("Round %d: waiting for the shares of %d sites.", number, len(nodes))
         for node, reply in ask(grid, asked, self.timeout):
             offer = nodes[node]
             try:

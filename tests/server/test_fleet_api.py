@@ -453,6 +453,6 @@ def test_a_question_is_held_until_there_is_a_message(
     monkeypatch.setattr(long_poll, "LONGEST_HOLD", CEILING)  # longer than the site would wait
     with ThreadPoolExecutor(1) as threads:
         pulled = threads.submit(site.pull)
-        wait_until(lambda: network.broker.presence.silence(site.node.node_id) == 0.0)
+        wait_until(lambda: network.broker.presence._waiting[site.node.node_id] > 0)
         network.ask(site)
         assert pulled.result().messages_list

@@ -34,7 +34,7 @@ def state(tmp_path: Path) -> Path:
         path.mkdir(parents=True)
     owed = {"reports": ["a"], "adapters": []}
     (ended / "run.json").write_text(json.dumps({"owed": owed}))
-    rows = {"a": row(3), "b": row(90, there=False, last="not asked yet")}
+    rows = {"a": row(), "b": row(there=False, last="not asked yet")}
     facts = {
         "state": "running",
         "round": 1,
@@ -57,7 +57,7 @@ def test_it_says_what_runs_what_waits_and_what_became_of_the_rest(state: Path) -
         text = words(page(state))
     assert "A server runs. Job 2, second, runs. 1 waits." in text
     assert "Running, round 1 of 3. Waiting for b." in text
-    assert "3: third" in text and ">yes<" in text and "no, last heard of on" in text
+    assert "3: third" in text and ">yes<" in text and ">no<" in text
     assert "took part in 3 rounds; last answer: ok; its budget report is missing" in text
     assert "took no part; last answer: refused: limit &lt;b&gt;" in text
 

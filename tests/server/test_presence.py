@@ -18,14 +18,12 @@ def test_who_waits_is_there_however_long() -> None:
     with presence.waiting(1):
         clock.now += 1000
         assert presence.is_there(1)
-        assert presence.silence(1) == 0.0
     assert presence.is_there(1)  # its last word was just now
     clock.now += 10
     assert not presence.is_there(1)
 
 
 def test_who_was_never_heard_of_is_not_there() -> None:
-    assert Presence().silence(1) is None
     assert not Presence().is_there(1)
 
 

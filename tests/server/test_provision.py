@@ -556,11 +556,6 @@ def test_an_expired_authority_certifies_nobody(federation: Make) -> None:
         run(file, "--renew", "a")
 
 
-def test_no_site_can_be_called_server(federation: Make) -> None:
-    with pytest.raises(ConfigError, match=r"sites\.name"):
-        run(federation("a", "server"))
-
-
 def test_a_file_without_a_server_is_refused(federation: Make) -> None:
     file = federation("a")
     text = file.read_text().replace('engine = "network"', "")

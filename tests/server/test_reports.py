@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpriv.errors import FedprivError, ProtocolError
-from fedpriv.protocol import BODY, Refusal
 from fedpriv.report.budget import BudgetReport, sign
-from fedpriv_server.owed import _report, collect_reports
-from fedpriv_server.run_directory import RunDirectory
-from fedpriv_strategies.messages import body_of
-from tests.strategies.asked_grid import AskedGrid
+from fedpriv_server.owed import _report
 
 
 def report(**changes: Any) -> str:
@@ -79,39 +70,3 @@ def test_what_is_no_report_is_a_typed_error(body: object) -> None:
 def test_a_changed_report_is_not_kept() -> None:
     with pytest.raises(FedprivError):
         _report(report().replace('"declared_size":100', '"declared_size":101'), "a", "j")
-
-
-class OfTwoVersions(AskedGrid):
-    """A grid with one site that knows of `life`, and one that refuses a field that it doesn't."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[tuple[int, bool]] = []
-
-    def get_node_ids(self) -> Iterable[int]:
-        return [1, 2]
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        asked = list(messages)
-        for number, item in enumerate(asked):
-            item.metadata.__dict__["_message_id"] = f"{len(self.asked)}.{number}"
-        return [self.answer(item) for item in asked]
-
-    def answer(self, item: Message) -> Message:
-        node, request = item.metadata.dst_node_id, json.loads(str(body_of(item)))
-        self.asked.append((node, "life" in request))
-        refused = Refusal(refused="protocol", kind="ProtocolError").model_dump_json()
-        knows = node == 1 or "life" not in request
-        body = report(site="ab"[node - 1]) if knows else refused
-        return Message(RecordDict({BODY: ConfigRecord({"body": body})}), reply_to=item)
-
-
-def test_a_site_of_an_older_version_is_asked_in_its_own_words(tmp_path: Path) -> None:
-    run = SimpleNamespace(info={"job_id": "j"}, path=tmp_path)
-    grid = OfTwoVersions()
-    missing = collect_reports(grid, cast(RunDirectory, run), {1: "a", 2: "b"})
-    assert missing == []
-    assert grid.asked == [(1, True), (2, True), (2, False)]
-    assert (tmp_path / "sites" / "b" / "budget.json").exists()

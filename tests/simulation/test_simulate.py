@@ -39,7 +39,6 @@ from fedpriv.errors import (
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
-from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.report.budget import read
 from fedpriv.report.html import write_report
@@ -174,35 +173,6 @@ def test_seeded_runs_repeat_and_say_that_they_are_not_private(
     assert "NOT PRIVATE" in card(first)
     assert not any(report.private for report in first.budgets.values())
     assert first.run.info["private"] is False
-
-
-def test_the_records_that_were_worst_are_reported_beside_all(
-    federation: Make, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    found = run(federation(), out, "evaluation.hardest=0.25", insecure_seed=5)
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    before = found.run.info["baseline"]
-    assert before["eval_hardest"] > before["eval_loss"]
-    assert rows[-1]["eval_hardest"] != before["eval_hardest"]
-    assert "Loss on the hardest records" in found.report.read_text()
-
-
-def test_the_hardest_are_those_of_the_largest_loss(make_worker: Make) -> None:
-    from fedpriv.data.encode import Example
-    from fedpriv_server.evaluation import evaluate, hardest_of
-
-    worker = make_worker("llama", dtype="float32")
-    start = public(worker.initial)
-    examples = [
-        Example(ids, [-100, *ids[1:]])
-        for ids in np.random.default_rng(0).integers(3, 250, (9, 12)).tolist()
-    ]
-    losses = [evaluate(worker, [one], start).eval_loss for one in examples]
-    worst = sorted(range(9), key=lambda i: -losses[i])[:3]
-    found = hardest_of(worker, examples, 0.3, start)
-    assert found == [examples[i] for i in sorted(worst)]
-    assert hardest_of(worker, examples, 0.0, start) == []
 
 
 def test_a_site_without_a_seed_draws_from_the_operating_system(

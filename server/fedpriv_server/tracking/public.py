@@ -23,12 +23,8 @@ def numbers_in(said: Mapping[str, Any]) -> Figures:
 
 
 def figures_of(row: Mapping[str, Any]) -> Figures:
-    """Return the numbers in a round's line of metrics.jsonl, and which sites' answers were used."""
-    figures = numbers_in(row)
-    del figures["round"]
-    answered = {name: float(site["status"] == "ok") for name, site in row["sites"].items()}
-    figures |= {f"sites/{name}/answered": value for name, value in answered.items()}
-    return figures | {"sites_answered": sum(answered.values())}
+    """Return the numbers in a round's line of metrics.jsonl, without the round's own."""
+    return numbers_in({key: value for key, value in row.items() if key != "round"})
 
 
 def settings_of(config: JobConfig, run: RunDirectory) -> dict[str, str]:

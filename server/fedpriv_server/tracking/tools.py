@@ -17,7 +17,6 @@ from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.tracking.public import Figures, settings_of
 
 FOLDER = "tracking"  # a folder of the run directory
-JOB, PRIVATE = "fedpriv.job_id", "fedpriv.private"  # tags
 SETTINGS_AT_ONCE = 100  # as many as a store takes in one call
 
 
@@ -95,9 +94,9 @@ def to_mlflow(
     job, experiment = run.info["job_id"], config.tracking.experiment
     known = client.get_experiment_by_name(experiment)
     under = known.experiment_id if known else client.create_experiment(experiment)
-    for old in client.search_runs([under], f"tags.`{JOB}` = '{job}'"):
+    for old in client.search_runs([under], f"tags.`fedpriv.job_id` = '{job}'"):
         client.delete_run(old.info.run_id)
-    tags = {JOB: job, PRIVATE: str(run.info["private"]).lower()}
+    tags = {"fedpriv.job_id": job, "fedpriv.private": str(run.info["private"]).lower()}
     made = client.create_run(under, run_name=job, tags=tags).info.run_id
     settings = [Param(name, value) for name, value in settings_of(config, run).items()]
     for first in range(0, len(settings), SETTINGS_AT_ONCE):

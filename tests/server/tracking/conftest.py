@@ -69,5 +69,4 @@ def _flat(row: dict[str, Any]) -> dict[str, float]:
     for name, site in row["sites"].items():
         for key in ("noise_multiplier", "epsilon_spent", "epsilon_committed"):
             flat[f"sites/{name}/{key}"] = site[key]
-        flat[f"sites/{name}/answered"] = 1.0
-    return flat | {"sites_answered": 2.0}
+    return flat
