@@ -19,9 +19,8 @@ from fedpriv.errors import LedgerError
 from fedpriv.files import sync_folder
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.unit_index import UnitIndex
-from fedpriv.privacy.ledger.witness import Witness
 from fedpriv_client.account import account_file, written_account
-from fedpriv_client.settings import ledger_path, ledgers, settings_of
+from fedpriv_client.settings import ledger_path, settings_of
 from fedpriv_client.site_settings import REPORT, last_report
 
 LOG, ENDING = "undone.jsonl", ".undone"  # in the site's folder; ending of an undone ledger
@@ -37,11 +36,7 @@ def unspent(file: SiteFile, dataset_id: str) -> Iterator[Ledger]:
             use, or has another witness than the site's file names.
     """
     path, settings = ledger_path(file, dataset_id), settings_of(file, dataset_id)
-    with Ledger.open(path, reading=True) as ledger:
-        witness = file.budget.witness if ledger.terms.witnessed else None
-        if ledger.terms.witnessed and witness is None:
-            raise _refused(path, "it has a witness, and budget.witness does not name it")
-    with Ledger.open(path, witness) as ledger:  # this also asks the witness
+    with Ledger.open(path, file.budget.witness) as ledger:  # this also asks the witness
         made = datetime.fromisoformat(ledger.rows()[0].body["at"])
         if not timedelta(0) <= datetime.now(UTC) - made <= AT_MOST:
             raise _refused(path, f"it was made at {made:%Y-%m-%d %H:%M} UTC, not in the last day")
@@ -65,11 +60,6 @@ def undo(file: SiteFile, dataset_id: str) -> str:
         LedgerError: as `unspent`. Nothing was changed.
     """
     state = file.site.state_dir
-    if dataset_id not in ledgers(file) and dataset_id == last_undone(state).get("dataset_id"):
-        if not Path(f"{ledger_path(file, dataset_id)}{ENDING}").exists():
-            raise _refused(ledger_path(file, dataset_id), "its file is not there")
-        _forget_witness(file, dataset_id)  # a crash came before this step
-        return f"Undid the ledger of data set {dataset_id}."
     with unspent(file, dataset_id) as ledger:
         terms = ledger.terms.as_row()
         row = {"at": datetime.now(UTC).isoformat(timespec="seconds"), **terms}
@@ -81,8 +71,9 @@ def undo(file: SiteFile, dataset_id: str) -> str:
             os.fsync(stream.fileno())
         ledger.path.rename(f"{ledger.path}{ENDING}")
         sync_folder(ledger.path.parent)
-        if ledger.terms.witnessed:
-            _forget_witness(file, dataset_id)
+        if (witness := file.budget.witness) is not None:
+            witness.unlink()  # it saw the ledger's terms and no more
+            sync_folder(witness.parent)
     return (
         f"Undid the ledger of data set {dataset_id}: ε = {terms['budget']:g} for life at δ ="
         f" {terms['delta']:g}. {state / LOG} says so from now on."
@@ -97,16 +88,6 @@ def last_undone(state_dir: Path) -> dict[str, Any]:
         with suppress(ValueError):  # empty, or cut short by a crash
             found = json.loads(line)
     return found
-
-
-def _forget_witness(file: SiteFile, dataset_id: str) -> None:
-    """Remove a ledger's witness, which saw its terms and no more."""
-    path = file.budget.witness
-    if path is not None and path.exists():
-        seen = Witness.read(path)
-        if (seen.dataset_id, len(seen.seen)) == (dataset_id, 1):
-            path.unlink()
-            sync_folder(path.parent)
 
 
 def _refused(path: Path, why: str) -> LedgerError:
