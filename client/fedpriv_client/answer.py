@@ -159,15 +159,11 @@ def _text(read: Callable[[Any], str], value: Any, place: str, **where: Any) -> s
 def _resume(stream: IO[bytes], records: Sequence[Record], source: Path, out: Path) -> int:
     """Keep only whole lines of answers to these records, and return how many there are."""
     *lines, half = stream.read().split(b"\n")
-    for row, line in enumerate([*lines, *([half] if half else [])]):
+    known = [record | {"row": row} for row, record in enumerate(records, 1)]
+    for row, line in enumerate(lines or [half] if half else lines):
         try:
-            known = records[row] | {"row": row + 1}
-            begins = json.dumps(known, ensure_ascii=False).encode()[:-1]
-            if row == len(lines):  # the half line may end anywhere
-                same = line.startswith(begins) or begins.startswith(line)
-            else:
-                there = json.loads(line)
-                same = all(there[key] == value for key, value in known.items() if key not in ADDED)
+            there = json.loads(line)
+            same = all(there[key] == known[row][key] for key in known[row].keys() - {*ADDED})
         except (ValueError, LookupError, TypeError):
             same = False
         if not same:

@@ -197,13 +197,14 @@ def undo_init(
     the ledger, its witness, the index of units or the last report knows of any payment.
     """
     from fedpriv_client.settings import ledgers
-    from fedpriv_client.undo_init import last_undone, undo
+    from fedpriv_client.undo_init import undo
 
     file = _load(config)
-    known = [*ledgers(file)] or [last_undone(file.site.state_dir).get("dataset_id", "")]
-    if dataset_id is None and len(known) > 1:
-        raise typer.BadParameter(f"give one of {', '.join(known)}", param_hint="--ledger")
-    chosen = dataset_id or known[0]
+    known = [dataset_id] if dataset_id else [*ledgers(file)]
+    if len(known) != 1:
+        text = f"give one of {', '.join(known)}" if known else "there is no ledger"
+        raise typer.BadParameter(text, param_hint="--ledger")
+    [chosen] = known
     confirm(f"Undo the ledger of data set {chosen}?", yes=yes)
     print(undo(file, chosen))
 
@@ -276,32 +277,26 @@ def personalise(
     single: Annotated[
         bool, typer.Option("--single", help="Make one adapter that learns all models' answers.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Make a model from this site's records and the federation's adapter; it stays here."""
     file = _load(config)
     stop_on_terminate()
     from fedpriv_client.personalise import run as train
 
-    made = train(file, config, adapter, single=single, as_json=as_json)
-    if as_json:
-        print(json.dumps(made, indent=2))
+    train(file, config, adapter, single=single)
 
 
 @app.command()
 def evaluate(
     config: Config = SITE,
     adapter: Adapter = None,
-    as_json: AsJson = False,
 ) -> None:
     """Compare the models on this site's held-out records; the figures stay here."""
     file = _load(config)
     stop_on_terminate()
     from fedpriv_client.evaluate import run as compare
 
-    found = compare(file, config, adapter, as_json=as_json)
-    if as_json:
-        print(json.dumps(found, indent=2))
+    compare(file, config, adapter)
 
 
 @app.command()

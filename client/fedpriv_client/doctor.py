@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
-from operator import truediv
 from pathlib import Path
 
 from fedpriv.config.load import load_site
@@ -27,13 +26,10 @@ from fedpriv.models.config import ModelSection
 from fedpriv.models.stored import digest_of, digests_of_use
 from fedpriv.pki.certificates import SOON
 from fedpriv.pki.points import in_groups
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import is_running
 from fedpriv.report.figures import upper
-from fedpriv.report.lifetime import share
 from fedpriv.stored_adapter import find_adapter
 from fedpriv_client.disk_space import disk_space_needed
-from fedpriv_client.init import usual_job
 from fedpriv_client.roster_entry import own_key
 from fedpriv_client.settings import enrolment_of, settings_of, site_settings
 from fedpriv_client.site_ledger import open_ledger
@@ -161,26 +157,7 @@ def _ledger(file: SiteFile, config: Path) -> str:
             )
         spent, allocated = ledger.epsilon_spent, ledger.epsilon_allocated
         budget = ledger.terms.budget
-        text = f"ε = {upper(spent)} spent, {upper(allocated)} allocated of {budget:g} for life"
-        return text if ledger.is_full else text + _room(file, ledger, text)
-
-
-def _room(file: SiteFile, ledger: Ledger, text: str) -> str:
-    """Say how many usual jobs still fit into a ledger that was spent from.
-
-    Raises:
-        DoubtError: no job fits of the ε that the site's file allows one job.
-    """
-    cap, taken = file.budget.per_job, max(map(truediv, ledger.history.used, ledger.history.limit))
-    life = usual_job(file, ledger.terms, ledger.history.used)
-    if life.more < 0:
-        raise DoubtError(
-            f"{text}. {share(taken)} of that is taken, and a usual job of ε = {cap:g}, which"
-            " budget.per_job allows, does not fit"
-        )
-    if not ledger.begun:
-        return ""
-    return f": {share(taken)} of it is taken, and {life.more + 1} usual jobs of ε = {cap:g} fit"
+        return f"ε = {upper(spent)} spent, {upper(allocated)} allocated of {budget:g} for life"
 
 
 def _records(file: SiteFile) -> str:

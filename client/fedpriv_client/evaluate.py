@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +11,6 @@ from rich.table import Table
 from fedpriv.adapter_facts import AdapterFacts, Kind, read_facts
 from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import ConfigError, naming
-from fedpriv.files import finite_json
 from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
@@ -121,22 +119,16 @@ def _notes(knowing: Mapping[Kind, str | None], own: int) -> list[str]:
     return notes
 
 
-def run(file: OwnSiteFile, config: Path, adapter: Path | None, *, as_json: bool) -> dict[str, Any]:
-    """Evaluate, write the page, and show the table.
-
-    Returns:
-        The evaluation, as JSON.
-    """
-    console = Console(stderr=as_json, highlight=False, markup=False)
+def run(file: OwnSiteFile, config: Path, adapter: Path | None) -> None:
+    """Evaluate, write the page, and show the table."""
+    console = Console(highlight=False, markup=False)
     with shown_on(console, "Starting") as say:
         found = own_view(file, config, adapter, say=say)
     page = file.site.state_dir / PAGE
     write_page(found, page)
-    if not as_json:
-        console.print(table(found))
-        for line in filter(None, (found.verdict, *found.notes, STAYS, f"Page: {page}")):
-            console.print(line, soft_wrap=True)
-    return dict(finite_json(found.as_dict() | {"page": str(page)}))
+    console.print(table(found))
+    for line in filter(None, (found.verdict, *found.notes, STAYS, f"Page: {page}")):
+        console.print(line, soft_wrap=True)
 
 
 def table(found: Evaluation) -> Table:

@@ -37,8 +37,7 @@ class Job:
         paid: the number of steps that are paid for.
         approval: who said yes to it; None if nobody did, or nobody was asked.
         refusal: who said no to it, if that is known.
-        dataset_id, delta: those of the ledger.
-        two_claims: whether the ledger also has a budget for the claim that holds alone.
+        account: the ledger's sums, as in `Jobs`.
     """
 
     plan: Plan
@@ -46,9 +45,7 @@ class Job:
     proposal: KeptProposal | None
     paid: int
     approval: Approval | None
-    dataset_id: str
-    delta: float
-    two_claims: bool
+    account: Mapping[str, Any]
     refusal: Approval | None = None
 
     @property
@@ -64,17 +61,19 @@ class Job:
     @property
     def asked(self) -> Asked:
         """Return what a person approves."""
-        return Asked(self.plan, self.dataset_id, self.delta)
+        return Asked(self.plan, self.account["dataset_id"], self.account["delta"])
 
     @property
     def epsilon(self) -> float:
         """Return an upper bound of ε for the plan by itself."""
-        return _epsilon(self.plan, self.delta)
+        return _epsilon(self.plan, self.account["delta"])
 
     @property
     def epsilon_alone(self) -> float | None:
         """Return the same if only the site's own noise counts; None without a budget for that."""
-        return _epsilon(self.plan.alone, self.delta) if self.two_claims else None
+        if self.account["budget_alone"] is None:
+            return None
+        return _epsilon(self.plan.alone, self.account["delta"])
 
 
 @dataclass(frozen=True)
@@ -108,11 +107,9 @@ class Jobs:
         found = [job for job in found if job.state == WAITS] or found
         if not found:
             known = ", ".join(dict.fromkeys(job.name for job in self.jobs)) or "none yet"
-            key, value = "JOB", name
-            if digest is not None:
-                key, value = "JOB and --digest", f"{name} {digest}"
+            asked = name if digest is None else f"{name} {digest}"
             problem = "was not proposed to this site, or not within its limits"
-            raise ConfigError(problem, key=key, value=value, fix=f"Proposed were: {known}.")
+            raise ConfigError(problem, key="JOB", value=asked, fix=f"Proposed were: {known}.")
         if len(found) > 1:
             several = ", ".join(f"{job.name} {job.digest}" for job in found)
             fix = f"Give the id and --digest of one: {several}."
@@ -132,8 +129,6 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
     account = read_account(settings) if account is None else account
     orders = Orders.read(settings.state_dir)
     proposals = {kept.digest: kept for kept in kept_proposals(settings.state_dir)}
-    ledger = (account["dataset_id"], account["delta"])
-    two = account["budget_alone"] is not None
 
     def job(plan: Plan, row: Mapping[str, Any] | None = None) -> Job:
         """Return the job of a plan. A job that has begun also has a row in the sums."""
@@ -151,11 +146,10 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
         elif row is None and kept is not None and kept.proposal.has_expired:
             state = "expired"
         elif settings.ask and kept is not None:  # also for a job that began before the site asked
-            is_approved = orders.is_approved(
-                Asked(plan, *ledger), settings.approvers, settings.approvals
-            )
+            asked = Asked(plan, account["dataset_id"], account["delta"])
+            is_approved = orders.is_approved(asked, settings.approvers, settings.approvals)
             state = state if is_approved else WAITS
-        return Job(plan, state, kept, paid, yes, *ledger, two, orders.refusal(plan.job))
+        return Job(plan, state, kept, paid, yes, account, orders.refusal(plan.job))
 
     begun = {row["proposal"] for row in account["plans"]}
     new = [job(kept.plan) for kept in proposals.values() if kept.digest not in begun]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from fedpriv.adapter_facts import read_facts
 from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import DataError, naming
-from fedpriv.files import finite_json, private_folder
+from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
 from fedpriv.personal.own_adapter import WARNING, write_own_adapter
@@ -46,24 +45,6 @@ class Made:
     training: int
     parts: int
     models: OwnModels
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON, for the site's own administrator."""
-        answer = self.models.answer
-        models = {
-            kind: {"best": one.best.as_dict(), "passes": [epoch.as_dict() for epoch in one.epochs]}
-            for kind, one in self.models.trained.items()
-        }
-        return {
-            "folder": str(self.folder),
-            "weights": dict(answer.weights),
-            "left_out_losses": dict(answer.losses),
-            "seeds_differ_by": answer.spread,
-            "job": self.folder.name,
-            "training": self.training,
-            "parts": self.parts,
-            "models": models,
-        }
 
 
 def personalise(
@@ -170,26 +151,17 @@ def _train(
     return records, models
 
 
-def run(
-    file: OwnSiteFile, config: Path, adapter: Path | None, *, single: bool, as_json: bool
-) -> dict[str, Any]:
-    """Personalise with progress on the screen, and evaluate if records are held out.
-
-    Returns:
-        What was made, as JSON.
-    """
-    console = Console(stderr=as_json, highlight=False, markup=False)
+def run(file: OwnSiteFile, config: Path, adapter: Path | None, *, single: bool) -> None:
+    """Personalise with progress on the screen, and evaluate if records are held out."""
+    console = Console(highlight=False, markup=False)
     with shown_on(console, "Starting") as say:
         made = personalise(file, config, adapter, single=single, say=say)
-    if not as_json:
-        console.print(summary(made), soft_wrap=True)
-    found = dict(finite_json(made.as_dict()))
+    console.print(summary(made), soft_wrap=True)
     if file.data.held_out is not None:
         try:
-            found["evaluation"] = evaluate.run(file, config, adapter, as_json=as_json)
+            evaluate.run(file, config, adapter)
         except DataError as error:  # the site model is complete
             console.print(f"The site model can't be evaluated: {error}")
-    return found
 
 
 def _pass(epoch: Epoch) -> str:

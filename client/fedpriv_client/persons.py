@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from fedpriv.documents import malformed
 from fedpriv.errors import ConfigError
 from fedpriv.report.figures import when
 from fedpriv_client.jobs import Job
@@ -52,16 +53,13 @@ def said_of(by: str, reason: str, text: str, *, agreed: bool) -> Said:
     Raises:
         ConfigError: the reason is not on the list, or a name or text is longer than allowed.
     """
-    if reason and reason not in REASONS:
-        fix = f"Choose one of {', '.join(REASONS)}; more can be said with --text."
-        raise ConfigError("is not a reason on the list", key="--reason", value=reason, fix=fix)
     try:
         said = {"by": by, "reason": reason or None, "text": text, "agreed": agreed}
         return Said.model_validate(said)
     except ValidationError as error:
-        [first, *_] = error.errors()
-        most = first["ctx"]["max_length"]
-        raise ConfigError(f"is longer than {most} characters", key=f"--{first['loc'][0]}") from None
+        fix = "More about a reason can be said with --text, in 1,000 characters."
+        wrong = malformed(error, fix=fix)
+        raise wrong.but(key=f"--{wrong.key}") from None
 
 
 def persons(job: Job, approvers: Sequence[str] = ()) -> list[str]:

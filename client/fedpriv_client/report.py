@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from fedpriv.privacy.ledger.history import EPSILONS, UNKNOWN
@@ -23,6 +24,8 @@ def budget_report(site: Site, job: str) -> BudgetReport:
     """
     ledger, basis = site.ledger, _basis(site)
     terms, head, plan = ledger.terms, ledger.head, ledger.plan(job)
+    stated = {**asdict(terms), "rule": terms.rule.name}
+    del stated["witnessed"]
     found: dict[str, Any] = {}
     if plan is not None:
         found["events"] = events_of(plan, [slot for slot, _ in ledger.slots(job)])
@@ -33,37 +36,13 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         **{**words(basis), "guarantee": ledger.guarantee},  # it may say that it was not kept
         **{figure: getattr(ledger, figure) for figure in EPSILONS},
         site=site.settings.name,
-        dataset_id=terms.dataset_id,
-        unit=terms.unit,
-        max_records_per_unit=terms.max_records_per_unit,
-        relation=terms.relation,
-        delta=terms.delta,
-        declared_size=terms.declared_size,
-        rule=terms.rule.name,
-        private=terms.private,
-        simulated=terms.simulated,
-        budget=terms.budget,
-        budget_alone=terms.budget_alone,
+        **stated,
         max_colluding=basis.max_colluding,
         ledger_head=head.hash,
         ledger_rows=head.rows,
         job=job,
         **found,
     )
-
-
-def _is_strict(site: Site) -> bool:
-    """Tell whether everything in the claim was, and will be, computed with strict numerics.
-
-    The claim is for the life of the ledger, not for one job.
-    """
-    to_come = () if site.ledger.is_full else site.settings.limits.numerics
-    return site.ledger.numerics.union(to_come) == {"strict"}
-
-
-def _at_ticks(site: Site) -> bool:
-    """Tell whether everything in the claim left, and will leave, at public ticks."""
-    return site.ledger.at_ticks and site.settings.limits.ticks and site.ledger.terms.private
 
 
 def _max_colluding(site: Site) -> int | None:
@@ -82,16 +61,18 @@ def _max_colluding(site: Site) -> int | None:
 
 
 def _basis(site: Site) -> Basis:
-    ledger = site.ledger
+    ledger, limits = site.ledger, site.settings.limits
+    # The claim is for the life of the ledger, not for one job.
+    to_come = () if ledger.is_full else limits.numerics
     return Basis(
         rule=ledger.terms.rule.name,
-        strict=_is_strict(site),
+        strict=ledger.numerics.union(to_come) == {"strict"},
         max_colluding=_max_colluding(site),
         lost_sums=ledger.terms.budget_alone is not None and UNKNOWN in ledger.numerics,
         distinct=tuple(dict.fromkeys([*ledger.distinct, *site.distinct])),
         grown=ledger.grown,
         one_run=not site.settings.lasting,
-        at_ticks=_at_ticks(site),
+        at_ticks=ledger.at_ticks and limits.ticks and ledger.terms.private,
     )
 
 

@@ -132,9 +132,10 @@ def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, PrivateKey]:
         return None, load_key(server.key)
     enrolment = enrolment_of(file)
     manifest = enrolment.manifest
-    names = {"site.name": (file.site.name, manifest.site)}
-    names["server.address"] = server.address, manifest.address
-    for name, (stated, signed) in names.items():
+    for name, stated, signed in (
+        ("site.name", file.site.name, manifest.site),
+        ("server.address", server.address, manifest.address),
+    ):
         if stated != signed:
             raise errors.EnrolmentError(
                 f"{server.enrolment}: was made for {name} = {signed!r}, not {stated!r}. Ask the"

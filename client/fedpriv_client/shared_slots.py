@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpriv.errors import ConfigError, ShareLostError, StepFailedError
 from fedpriv.models.vector import Vector, check_vector
-from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.private_training.pool import WorkerPool
@@ -150,19 +150,19 @@ class SharedSlots:
             return None
         slot_id = SlotId(proposal=plan.proposal, slot=slot, request=paid_for)
         stored = self._ledger.share(job, slot, _set(slot_id, request).tag)
-        return None if stored is None else unpack_share(stored.content)
+        return None if stored is None else unpack_share(stored)
 
     def _computed(self, job: SiteJob, ready: ReadySlot, members: MemberSet) -> MaskedShare:
         """Pay, sample, add up, add noise, mask and store. After any failure the key is gone."""
         slot, vector = ready.slot_id.slot, ready.vector
-        asked = self._ledger.ask(job.plan, range(slot, slot + 1), ready.slot_id.request)
-        assert isinstance(asked, OpenSlots)  # a stored share was returned before
+        request, one = ready.slot_id.request, range(slot, slot + 1)
+        self._ledger.ask(job.plan, one, request)  # raises before anything costs time
         with self._pool.borrow(job.recipe, job.check) as worker:
             method = job.half.at(worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
             terms, rate = self._ledger.terms, job.plan.sample_rate
             timed = at_ticks(method, worker, job, vector, terms.declared_size, rate, terms)
-            [paid] = asked.pay()
+            [paid] = self._ledger.pay(job.plan, one, request)
             csprng, people = self._csprng(job.plan.job, slot), job.population
             try:
                 size = len(members)

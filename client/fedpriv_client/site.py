@@ -24,7 +24,7 @@ from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.plugins import load_part
-from fedpriv.privacy.ledger.ledger import Ledger, Plan, StoredReply
+from fedpriv.privacy.ledger.ledger import Ledger, Plan
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource, require_secret
 from fedpriv.privacy.mechanism.execution import PlanExecution
@@ -329,9 +329,9 @@ class Site:
         ledger.check_witness(request.witness)
         csprng = partial(self._csprng, request.job_id)
         require_secret(csprng(request.slot), ledger.terms.private)
-        asked = ledger.ask(job.plan, slots, digest := request.digest(vector))
-        if isinstance(asked, StoredReply):
-            return self._reply(request.slot, asked.content)
+        stored = ledger.ask(job.plan, slots, digest := request.digest(vector))
+        if stored is not None:
+            return self._reply(request.slot, stored)
         if job.plan.is_shared:
             return self._shared.ready(job, request, vector, change, digest)
         self._growth.check()
@@ -345,7 +345,7 @@ class Site:
             size, share = self._drawn_from(request)
             rate = share * job.plan.sample_rate
             timed = at_ticks(method, worker, job, vector, size, rate, ledger.terms)
-            paid = asked.pay()
+            paid = ledger.pay(job.plan, slots, digest)
             try:
                 given, people = (execution, timed, worker), job.population
                 if request.centres is not None:

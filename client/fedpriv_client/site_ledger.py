@@ -40,8 +40,9 @@ def open_or_create_ledger(settings: SiteSettings) -> Ledger:
         )
     if settings.lasting:
         raise LedgerError(
-            f"{path}: no such ledger. A ledger that outlives a job is made once, with the"
-            f" budget that its people have for life: {_making(settings)}"
+            f"{path}: no such ledger. A ledger that outlives a job is made once, with the budget"
+            " that its people have for life: fedpriv-client init, or fedpriv ledger init with"
+            " --simulated for a simulation."
         )
     return Ledger.create(path, settings.terms, settings.witness)
 
@@ -70,19 +71,6 @@ def open_ledger(settings: SiteSettings, *, reading: bool = False) -> Ledger:
     return ledger
 
 
-def _making(settings: SiteSettings) -> str:
-    """Return the command that makes a ledger with the stated terms."""
-    terms = settings.terms
-    if not terms.simulated:
-        return "fedpriv-client init"
-    second = "" if terms.budget_alone is None else " --epsilon-alone BUDGET"
-    return (
-        f"fedpriv ledger init {settings.ledger} --size {terms.declared_size} --unit {terms.unit}"
-        f" --max-records-per-unit {terms.max_records_per_unit}"
-        f" --delta {terms.delta:g} --epsilon BUDGET{second} --simulated"
-    )
-
-
 def check_terms(stated: Terms, ledger: Ledger) -> None:
     """Check that a ledger was made with what is stated now.
 
@@ -97,11 +85,8 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
         if now == fixed:
             continue
         if key == "simulated":
-            problem = "was made for the network (not simulated), so no simulation spends from it"
-            if fixed:
-                problem = (
-                    "was made for simulations (simulated), so it pays for nothing over the network"
-                )
+            made_for = "simulations" if fixed else "the network"
+            problem = f"was made for {made_for}, and pays for nothing else"
             raise ConfigError(problem, file=ledger.path, fix="Name another ledger.")
         problem = f"was fixed as {fixed!r} when the ledger was made"
         if fixed is None:

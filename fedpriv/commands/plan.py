@@ -39,7 +39,7 @@ def plan(
     epsilon: Annotated[float | None, typer.Option(help="ε that the plan may cost at most.")] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="δ of every ε.", show_default="1e-5, unless only δ is missing"),
+        typer.Option(help="δ of every ε.", show_default="1e-5"),
     ] = None,
     sample_rate: Annotated[
         float | None, typer.Option(help="Chance of a unit to be in a step.")
@@ -79,14 +79,16 @@ def plan(
         list[int] | None,
         typer.Option(
             help="Also give ε for a person with so many records; may be repeated.",
+            min=1,
+            max=100,
             show_default="2, 3, 5",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Find the one of ε, δ, sample rate, steps and noise that is left out, and what it all costs.
+    """Find the one of ε, sample rate, steps and noise that is left out, and what it all costs.
 
-    With all five, check whether the plan keeps to ε.
+    With all of them, check whether the plan keeps to ε.
     """
     from fedpriv.config.load import load_job
     from fedpriv.defaults import rows_for
@@ -123,10 +125,10 @@ def plan(
     if job is not None and colluding is not None:
         found = alone(planned.event, planned.delta, len(job.sites), colluding)
         figures["alone"] = asdict(found)
-    figures["looks"] = None if costs is None else asdict(costs)
+    figures["looks"] = costs
     slots = SLOTS if looks is None else looks.slots
     of_look = slots if colluding is None else None  # a job with a secure sum can have no looks
-    figures["choosing"] = asdict(price_choosing(planned, of_look, budget))
+    figures["choosing"] = price_choosing(planned, of_look, budget)
     figures["second"] = _second(planned) if check else None
     figures["methods"] = _reach(job, planned, size) if methods else None
     rows = rows_for(figures["epsilon"])
@@ -260,7 +262,6 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
     first, *others = [(one["records"], _upper(one["epsilon"])) for one in figures["group"]]
     group = f"{first[1]} for a person who has {first[0]}"
     group += "".join(f"; {epsilon} for {records}" for records, epsilon in others)
-    replaced = _upper(figures["replace_one_epsilon"])
     looks, alone, methods = (figures[key] for key in ("looks", "alone", "methods"))
     return [
         *([_looks(looks, figures)] if looks is not None else []),
@@ -269,7 +270,6 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
         _choosing(figures["choosing"], with_trust=alone is not None),
         *(_methods(methods) if methods is not None else []),
         f"If a unit is a record, each drawn on its own, ε is {group}.",
-        f"Counted for replacing one unit instead of adding or removing one, ε is {replaced}.",
         "What this assumes: " + " ".join(figures["assumptions"]),
     ]
 

@@ -12,7 +12,7 @@ from fedpriv.files import canonical_json, sha256
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.planning import Planned
-from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Plan, Reservation, Terms
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.protocol import values_digest
 
@@ -69,7 +69,7 @@ class Slots:
             )
         slot = self.taken
         asked = sha256(canonical_json([self.plan.job, slot, values_digest(parameters)]))
-        [paid] = OpenSlots(self.ledger, self.plan, range(slot, slot + 1), asked).pay()
+        [paid] = self.ledger.pay(self.plan, range(slot, slot + 1), asked)
         self.taken += 1
         return paid
 

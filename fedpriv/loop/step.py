@@ -35,7 +35,7 @@ from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.plain_training.scores import Scores, score
 from fedpriv.privacy import usual
-from fedpriv.privacy.accounting.from_python import plan
+from fedpriv.privacy.accounting.planning import plan
 from fedpriv.privacy.ledger.ledger import Ledger, Plan
 from fedpriv.privacy.ledger.unit_index import Identity, UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource, SystemCsprng

@@ -36,10 +36,6 @@ class Epoch:
     loss: float | None
     without: tuple[Vector, ...] = field(default=(), repr=False, compare=False)
 
-    def as_dict(self) -> dict[str, float | None]:
-        """Return the pass as JSON."""
-        return {"rate": self.rate, "number": self.number, "loss": self.loss}
-
     @property
     def said(self) -> str:
         """Return the pass in a few words."""

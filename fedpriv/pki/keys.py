@@ -77,22 +77,14 @@ def load_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Priva
         leaked="If someone else may have read it, have it replaced by a new one.",
         error=EnrolmentError,
     )
-    encrypted, secret = is_encrypted(pem), None
-    if encrypted:
-        if passphrase is None:
-            raise EnrolmentError(
-                f"{path}: is encrypted, and this program has no passphrase for it."
-            )
-        secret = passphrase()
+    secret = passphrase() if passphrase is not None and is_encrypted(pem) else None
     try:
         key = load_pem_private_key(pem, password=secret)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        problem = (
-            "can't be decrypted: that is not its passphrase, or the file is damaged."
-            if encrypted
-            else "is not a private key in PEM form, or was cut short. Copy it again."
-        )
-        raise EnrolmentError(f"{path}: {problem}") from None
+        raise EnrolmentError(
+            f"{path}: can't be read as a private key in PEM form: it was cut short, or is encrypted"
+            " and no passphrase or another one was given."
+        ) from None
     if not isinstance(key, PrivateKey) or not is_p256(key.public_key()):
         raise EnrolmentError(
             f"{path}: holds another kind of key than P-256. Use the one fedpriv made."

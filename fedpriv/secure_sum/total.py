@@ -40,15 +40,8 @@ class Total:
             part = self._sum[place]
             np.add(part, values, out=part)
 
-    def signed(self) -> Share:
-        """Return the sum, (P,), between −2^(bits−1) and 2^(bits−1)."""
-        whole = np.empty(self._sum.size, np.int64)
-        for place, values in self.signed_blocks():
-            whole[place] = values
-        return whole
-
     def signed_blocks(self) -> Iterator[tuple[slice, Share]]:
-        """Yield pairs of a place and the values of `signed` there, so that few are in memory."""
+        """Yield pairs of a place and its values, each from −2^(bits−1) to 2^(bits−1) − 1."""
         centred = self._sum.view(self._sum.dtype.str.replace("u", "i"))
         for start in range(0, self._sum.size, BLOCK):
             place = slice(start, min(start + BLOCK, self._sum.size))

@@ -21,12 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.errors import LedgerError, LedgerInUseError
-from fedpriv.privacy.ledger.ledger import (
-    Ledger,
-    OpenSlots,
-    Plan,
-    StoredReply,
-)
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_simulation.sites import Sites
 
@@ -74,8 +69,6 @@ class LedgerKeeper:
     def call(self, number: int, holder: int, name: str, *given: Any, **named: Any) -> Any:
         """Return the value of a ledger's property, or what its method of that name returns.
 
-        `OpenSlots` belong to the ledger, so None is returned in their place.
-
         Raises:
             LedgerInUseError: there is a newer holder. Nothing was done.
             FedprivError: any error of the ledger.
@@ -86,8 +79,7 @@ class LedgerKeeper:
             ledger = self._open[number]
             if isinstance(getattr(Ledger, name), property):
                 return getattr(ledger, name)
-            found = getattr(ledger, name)(*given, **named)
-            return None if isinstance(found, OpenSlots) else found
+            return getattr(ledger, name)(*given, **named)
 
     def close(self) -> None:
         """Give all ledgers back for good."""
@@ -122,11 +114,6 @@ class LentLedger(Ledger):
     def close(self) -> None:
         """Give the ledger back."""
         self._ask("give_back", *self._which)
-
-    def ask(self, plan: Plan, slots: range, request_digest: str) -> StoredReply | OpenSlots:
-        """Ask as `Ledger.ask` does. The slots that it opens are paid for through this object."""
-        stored: StoredReply | None = self._call("ask", plan, slots, request_digest)
-        return stored or OpenSlots(self, plan, slots, request_digest)
 
 
 @dataclass(frozen=True)

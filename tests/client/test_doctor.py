@@ -125,18 +125,6 @@ def test_a_declared_size_that_is_far_off_is_doubted(file: Path) -> None:
     assert said(notes)[0] is True
 
 
-def test_an_epsilon_that_no_job_fits_is_told(file: Path) -> None:
-    """And once something is taken, how much of the budget that is."""
-    text = file.read_text()
-    file.write_text(text.replace("per_job = 4.0", "per_job = 10.0"))
-    code, found = examined(file, "--offline")
-    assert (code, found["ledger"]["ok"]) == (0, None), found
-    assert (
-        "a usual job of ε = 10, which budget.per_job allows, does not fit"
-        in (found["ledger"]["found"])
-    )
-
-
 def test_a_ledger_that_was_undone_is_told(file: Path) -> None:
     site = load_site(file)
     [name] = ledgers(site)

@@ -296,21 +296,6 @@ def test_table_and_page_say_the_same_and_that_they_stay(setting: OwnSetting) -> 
     assert found.verdict and found.verdict in html.unescape(text) and found.verdict in shown
 
 
-@pytest.mark.usefixtures("quiet_signals")
-def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
-    answer = invoke(setting, "evaluate", "--json")
-    assert answer.exit_code == 0, answer.output
-    found = json.loads(answer.stdout)
-    assert found["records"] > 1
-    assert set(found["models"]) == {"base", "federated"}
-    assert set(found["models"]["base"]) == {"eval_loss", "eval_accuracy"}
-    personalise(setting.file, setting.config)
-    found = json.loads(invoke(setting, "evaluate", "--json").stdout)
-    assert set(found["models"]) == set(ROWS)
-    assert {"eval_loss", "eval_accuracy"} <= found["models"]["all three"].keys()
-    assert sum("served" in one for one in found["models"].values()) == 1
-
-
 def test_a_page_shows_texts_as_they_are(tmp_path: Path) -> None:
     from fedpriv.personal.evaluation import Evaluation, Row
     from fedpriv.personal.page import write_page

@@ -123,5 +123,5 @@ def test_of_several_proposals_the_one_is_named_by_its_digest(tmp_path: Path) -> 
     assert place.jobs.find("notes", second.digest()).digest == second.digest()
     place.approve(first)
     assert place.jobs.find("notes").digest == second.digest()  # the one that waits
-    with pytest.raises(ConfigError, match="JOB and --digest"):
+    with pytest.raises(ConfigError, match="JOB: was not proposed"):
         place.jobs.find("notes", "sha256:" + "0" * 64)

@@ -279,8 +279,8 @@ def test_a_site_of_few_units_may_learn_from_all_of_them(tmp_path: Path, model_fo
     made = personalise(setting.file, setting.config)
     assert (made.training, made.parts) == (3, 0)
     for kind, passes in (("personal", 2), ("alone", 3), ("again", 3)):
-        assert made.as_dict()["models"][kind]["best"]["number"] == passes
-        assert made.as_dict()["models"][kind]["best"]["loss"] is None
+        best = made.models.trained[kind].best
+        assert (best.number, best.loss) == (passes, None)
         assert f"{kind}: {passes} passes over all records" in summary(made)
     assert made.models.answer.weights == {"alone": 0.4, "personal": 0.4, "federated": 0.2}
 
@@ -388,24 +388,6 @@ def test_records_that_can_not_judge_it_are_said_and_it_is_there(setting: OwnSett
     assert answer.exit_code == 0, answer.output
     assert "model can't be evaluated: " in answer.output and "another data set's" in answer.output
     assert load_site_model(setting.state / "site-model" / "job-1").names
-
-
-@pytest.mark.usefixtures("quiet_signals")
-def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
-    setting.hand_over()
-    answer = invoke(setting, "personalise", "--json")
-    assert answer.exit_code == 0, answer.output
-    found = json.loads(answer.stdout)
-    assert found["job"] == "job-1"
-    assert sum(found["weights"].values()) == pytest.approx(1)
-    assert set(found["left_out_losses"]) == {
-        *("alone", "personal", "federated", "all three"),
-        *("alone + personal", "alone + federated", "personal + federated"),
-    }
-    assert found["evaluation"]["models"]["all three"]["eval_loss"] > 0
-    alone = found["models"]["alone"]
-    assert len(alone["passes"]) == 4
-    assert alone["best"] in alone["passes"]
 
 
 @pytest.mark.usefixtures("quiet_signals")

@@ -42,6 +42,7 @@ from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings
 from tests.client.client_setting import TERMS, Setting, request
+from tests.secure_sum.secure_sites import signed
 
 Make = Callable[..., Any]
 NAMES = ("clinic", "hospital", "practice")
@@ -138,7 +139,7 @@ def test_the_sum_of_all_shares_is_the_sum_of_the_sites_with_the_noise_of_the_pla
         total.add([(slice(0, size), share.values)])
     noise, clip = sharing.shared.noise_multiplier, sharing.sharing.privacy.clip_norm
     grid = SharedGrid(noise, clip, "default", 2, size)
-    values = total.signed() * grid.step
+    values = signed(total) * grid.step
     # At most 36 clipped units, and three shares of which two are the plan's noise.
     deviation = noise * clip * (3 / 2) ** 0.5
     assert float(np.linalg.norm(values)) < 36 * clip + 2 * deviation * size**0.5

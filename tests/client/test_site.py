@@ -426,8 +426,8 @@ def test_terms_cannot_be_restated(setting: Setting) -> None:
 def test_a_ledger_is_a_simulations_or_the_networks(setting: Setting, simulated: bool) -> None:
     made = dataclasses.replace(TERMS, simulated=simulated)
     setting.site(terms=made).close()
-    words = "pays for nothing over the network" if simulated else "no simulation spends from it"
-    with pytest.raises(ConfigError, match=words):
+    made_for = "simulations" if simulated else "the network"
+    with pytest.raises(ConfigError, match=f"was made for {made_for}, and pays for nothing else"):
         setting.site(terms=dataclasses.replace(TERMS, simulated=not simulated))
     setting.site(terms=made).close()
 

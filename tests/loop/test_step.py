@@ -38,7 +38,7 @@ from fedpriv.loop import step as module
 from fedpriv.loop.step import PrivateStep
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Terms
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import RdpRule, SumRule
 from fedpriv.privacy.mechanism import execution
 from fedpriv.privacy.mechanism.clip import MARGIN, ClippedSum
@@ -246,14 +246,14 @@ def test_a_step_is_paid_before_it_is_sampled(
 def test_what_cannot_be_paid_is_not_sampled(
     private_step: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: Any) -> Any:
+    def refuse(*_: Any) -> Any:
         raise LedgerError("the disk is full")
 
     def never(*_: Any) -> Any:
         raise AssertionError("sampled")
 
     step = private_step()
-    monkeypatch.setattr(OpenSlots, "pay", refuse)
+    monkeypatch.setattr(Ledger, "pay", refuse)
     monkeypatch.setattr(execution, "poisson_sample", never)
     with pytest.raises(LedgerError, match="disk is full"):
         step.backward()

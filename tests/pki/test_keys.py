@@ -57,9 +57,9 @@ def test_a_passphrase_is_asked_for_where_there_is_one_and_only_there(tmp_path: P
     assert load_key(locked, lambda: say(b"correct horse")).private_numbers() == (
         key.private_numbers()
     )
-    with pytest.raises(EnrolmentError, match=r"locked\.key: can't be decrypted"):
+    with pytest.raises(EnrolmentError, match=r"locked\.key: can't be read as a private key"):
         load_key(locked, lambda: say(b"battery staple"))
-    with pytest.raises(EnrolmentError, match=r"locked\.key: is encrypted"):
+    with pytest.raises(EnrolmentError, match=r"locked\.key: .* or is encrypted"):
         load_key(locked)
     assert private_pem(key) not in locked.read_bytes()
 
@@ -96,7 +96,7 @@ def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
     for content in (b"", b"key", public_pem(new_key().public_key()), private_pem(new_key())[:90]):
         path.write_bytes(content)
         path.chmod(0o600)
-        with pytest.raises(EnrolmentError, match="is not a private key in PEM form"):
+        with pytest.raises(EnrolmentError, match="can't be read as a private key in PEM form"):
             load_key(path)
 
 

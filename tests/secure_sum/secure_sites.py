@@ -70,4 +70,9 @@ def total_of(masked: list[Any], bits: Bits = 16) -> Any:
     total = Total(masked[0].size, bits)
     for values in masked:
         total.add([(slice(0, values.size), values)])
-    return total.signed()
+    return signed(total)
+
+
+def signed(total: Total) -> Any:
+    """The whole sum, (P,)."""
+    return np.concatenate([values for _, values in total.signed_blocks()])

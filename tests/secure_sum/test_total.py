@@ -13,6 +13,7 @@ from fedpriv.errors import ProtocolError
 from fedpriv.secure_sum import total as total_module
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.total import Total
+from tests.secure_sum.secure_sites import signed
 
 
 @given(
@@ -24,8 +25,8 @@ def test_it_is_the_centred_sum_of_integers(bits: Bits, shares: list[list[int]]) 
         values = np.array([value % 2**bits for value in share], f"<u{bits // 8}")
         total.add([(slice(0, 1), values[:1]), (slice(1, 3), values[1:])])
     expected = [(sum(share[at] for share in shares) + half) % (2 * half) - half for at in range(3)]
-    assert total.signed().tolist() == expected
-    assert total.signed().dtype == np.int64
+    assert signed(total).tolist() == expected
+    assert signed(total).dtype == np.int64
 
 
 def test_few_values_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +36,7 @@ def test_few_values_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = list(total.signed_blocks())
     assert [block.size for _, block in blocks] == [10, 10, 5]
     assert np.array_equal(np.concatenate([block for _, block in blocks]), np.arange(-12, 13))
-    assert np.array_equal(total.signed(), np.arange(-12, 13))
+    assert np.array_equal(signed(total), np.arange(-12, 13))
 
 
 ONES = np.ones(4, "<u2")
@@ -57,11 +58,11 @@ def test_what_is_no_share_is_not_added_at_all(what: str) -> None:
     total = Total(4, 16)
     with pytest.raises(ProtocolError, match="Expected 4 values"):
         total.add(BAD[what])
-    assert not total.signed().any()
+    assert not signed(total).any()
 
 
 def test_what_can_be_gone_through_once_only_is_refused() -> None:
     total = Total(4, 16)
     with pytest.raises(ProtocolError):
         total.add(iter([(slice(0, 4), ONES)]))
-    assert not total.signed().any()
+    assert not signed(total).any()

@@ -394,7 +394,7 @@ def test_a_passphrase_is_asked_for_only_where_something_is_signed(federation: Ma
     assert is_encrypted(path.read_bytes())
     assert run(file)["done"] == []
     run(file, "--revoke", "a")
-    with pytest.raises(EnrolmentError, match=r"ca\.key: can't be decrypted"):
+    with pytest.raises(EnrolmentError, match=r"ca\.key: can't be read as a private key"):
         run(file, "--renew", "a", given="staple\n")
     run(file, "--renew", "a", given="horse\n")
     assert admitted(file) == ["a"]

@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import LedgerInUseError, SlotError
-from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Plan, StoredReply
+from fedpriv.privacy.ledger.ledger import Ledger, Plan
 from fedpriv_simulation.ledgers import LedgerKeeper, Lending, LentLedger
 from fedpriv_simulation.sites import Sites
 
@@ -39,9 +39,9 @@ def lent(keeper: LedgerKeeper, number: int = 0) -> LentLedger:
 
 
 def pay(ledger: Ledger, slot: int) -> list[Any]:
-    asked = ledger.ask(PLAN, range(slot, slot + 1), REQUEST)
-    assert isinstance(asked, OpenSlots)
-    return asked.pay()
+    slots = range(slot, slot + 1)
+    assert ledger.ask(PLAN, slots, REQUEST) is None
+    return ledger.pay(PLAN, slots, REQUEST)
 
 
 def test_a_lent_ledger_does_what_a_ledger_does(keeper: LedgerKeeper) -> None:
@@ -50,7 +50,7 @@ def test_a_lent_ledger_does_what_a_ledger_does(keeper: LedgerKeeper) -> None:
     head = ledger.release_all(paid, b"reply")
     assert ledger.head == head
     assert ledger.slots("job") == [(0, True)]
-    assert ledger.ask(PLAN, range(1), REQUEST) == StoredReply(b"reply")
+    assert ledger.ask(PLAN, range(1), REQUEST) == b"reply"
     with pytest.raises(SlotError, match="not open for release"):
         ledger.release_all(paid, b"another")
     path, spent = ledger.path, ledger.epsilon_spent

@@ -139,41 +139,24 @@ def epsilon_of_group(event: Event, delta: float, units: int) -> float:
         AccountingError: when δ is outside (0, 1) or `units` is below 1.
 
     Source:
-        The pair of `SubsampledGaussian` with several units removed.
+        The pair of `SubsampledGaussian` with several units.
     """
     if units != int(units) or units < 1:
         raise AccountingError(f"Expected units={units!r} to be an integer >= 1.")
-    return _epsilon_of_pair(_pair(event, removed=int(units)), event.count, delta)
-
-
-def epsilon_replace_one(event: Event, delta: float) -> float:
-    """Return an upper bound of ε for the other relation: one unit replaced, the size unchanged.
-
-    Raises:
-        AccountingError: when δ is outside (0, 1).
-
-    Source:
-        The pair of `SubsampledGaussian` with one unit removed and another one added.
-    """
-    return _epsilon_of_pair(_pair(event, removed=1, added=1), event.count, delta)
-
-
-def _pair(event: Event, removed: int = 1, added: int = 0) -> SubsampledGaussian:
-    return SubsampledGaussian(
-        float(event.sample_rate), float(event.noise_multiplier), removed, added
-    )
-
-
-def _epsilon_of_pair(pair: SubsampledGaussian, count: int, delta: float) -> float:
     if not 0 < delta < 1:
         raise AccountingError(f"Expected delta={delta!r} in (0, 1).")
-    if not count:
+    if not event.count:
         return 0.0
-    if pair.noise_multiplier < _MIN_NOISE:
+    if event.noise_multiplier < _MIN_NOISE:
         return math.inf
-    composition = Composition([(pair, count)], delta)
-    composition.add(pair, count)
+    step = (_pair(event, int(units)), event.count)
+    composition = Composition([step], delta)
+    composition.add(*step)
     return composition.epsilon()
+
+
+def _pair(event: Event, units: int = 1) -> SubsampledGaussian:
+    return SubsampledGaussian(float(event.sample_rate), float(event.noise_multiplier), units)
 
 
 def _canonical(events: Sequence[Event]) -> tuple[Event, ...]:

@@ -1,4 +1,4 @@
-"""Solve for the noise, the steps, the rate or the δ with which a plan costs at most ε.
+"""Solve for the noise, the steps or the rate with which a plan costs at most ε.
 
 A solution is on the safe side: `epsilon_upper` of the plan with it is at most the target.
 """
@@ -6,7 +6,6 @@ A solution is on the safe side: `epsilon_upper` of the plan with it is at most t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
@@ -79,26 +78,6 @@ def calibrate_noise(epsilon: float, delta: float, sample_rate: float, steps: int
     return result
 
 
-def _bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float | None:
-    """Return the fitting value nearest to `wanted`, to 1e-5 in logarithms; None if `safe` fails."""
-    if fits(wanted):
-        return wanted
-    if not fits(safe):
-        return None
-    while abs(math.log(wanted / safe)) > 1e-5:
-        middle = math.sqrt(wanted * safe)
-        wanted, safe = (wanted, middle) if fits(middle) else (middle, safe)
-    return safe
-
-
-def _rounded(fits: Callable[[float], bool], value: float, sign: int) -> float:
-    """Round to four significant digits, towards sign · ∞, and on until it fits: ε may jitter."""
-    result = sign * _round_up(sign * value)
-    while not fits(result):
-        result = sign * _round_up(sign * result * (1 + sign * 0.0005))
-    return result
-
-
 def _check_epsilon(epsilon: float) -> None:
     """Check that a target ε is positive and finite; else raise AccountingError."""
     if not 0 < epsilon < math.inf:
@@ -146,34 +125,19 @@ def calibrate_rate(epsilon: float, delta: float, noise_multiplier: float, steps:
     def fits(rate: float) -> bool:
         return epsilon_upper([Event(rate, noise_multiplier, steps)], delta) <= epsilon
 
-    rate = _bisect(fits, 1.0, 1e-9)
-    if rate is None:
+    if fits(1.0):
+        return 1.0
+    low, high = 1e-9, 1.0
+    if not fits(low):
         raise AccountingError(
             f"Expected epsilon={epsilon!r} to be reachable with delta={delta!r}, "
             f"noise_multiplier={noise_multiplier!r} and steps={steps!r}: even a sample_rate of"
             " 1e-09 costs more. Use more noise or fewer steps."
         )
-    return rate if rate == 1 else _rounded(fits, rate, -1)
-
-
-def calibrate_delta(
-    epsilon: float, sample_rate: float, noise_multiplier: float, steps: int
-) -> float:
-    """Return the least δ at which `steps` steps cost at most ε, rounded up to 4 digits.
-
-    Raises:
-        AccountingError: for an argument outside its range, or when δ would be above 0.5.
-    """
-    _check_epsilon(epsilon)
-
-    def fits(delta: float) -> bool:
-        return epsilon_upper([Event(sample_rate, noise_multiplier, steps)], delta) <= epsilon
-
-    delta = _bisect(fits, 1e-30, 0.5)
-    if delta is None:
-        raise AccountingError(
-            f"Expected epsilon={epsilon!r} to be reachable with sample_rate={sample_rate!r}, "
-            f"noise_multiplier={noise_multiplier!r} and steps={steps!r}: even a delta of 0.5 is"
-            " too small. Use more noise or fewer steps."
-        )
-    return _rounded(fits, delta, 1)
+    while high / low > 1.00001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    rate = -_round_up(-low)
+    while not fits(rate):  # ε may jitter
+        rate = -_round_up(-rate * 0.9995)
+    return rate

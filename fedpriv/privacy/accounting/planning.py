@@ -1,7 +1,7 @@
 """Solve for the number that is missing from a plan, and price the plan.
 
-A plan is five numbers: ε, δ, the sample rate, the steps and the noise multiplier. Four of them
-give the fifth; all five can be checked. Everything here is computed from public numbers.
+A plan is five numbers: ε, δ, the sample rate, the steps and the noise multiplier. δ and three of
+the others give the fourth; all can be checked. Everything here is computed from public numbers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from fedpriv.arguments import checked
 from fedpriv.errors import AccountingError, ConfigError
 from fedpriv.privacy import usual
 from fedpriv.privacy.accounting.accountant import (
@@ -19,11 +22,9 @@ from fedpriv.privacy.accounting.accountant import (
     Event,
     OnlineAccountant,
     epsilon_of_group,
-    epsilon_replace_one,
     epsilon_upper,
 )
 from fedpriv.privacy.accounting.calibration import (
-    calibrate_delta,
     calibrate_noise,
     calibrate_rate,
     calibrate_steps,
@@ -32,6 +33,8 @@ from fedpriv.privacy.usual import MAX_STEPS
 
 DEFAULT_RECORDS = (2, 3, 5)
 MAX_RECORDS = 100  # records of one person; the time grows with them
+Records = Sequence[Annotated[int, Field(ge=1, le=MAX_RECORDS)]]
+LEAST_NOISE = 1e-3  # less is next to no noise
 ASSUMPTIONS = (
     "ε is an upper bound, at δ, for adding or removing one unit, over all steps together.",
     "Each unit is in each step on its own, with the sample rate as its chance, and nobody outside"
@@ -43,34 +46,9 @@ ASSUMPTIONS = (
     " of one secure sum, the sum of what each costs alone.",
 )
 _SOLVERS: dict[str, Callable[..., float]] = {  # each takes the other four by name
-    "delta": calibrate_delta,
     "sample_rate": calibrate_rate,
     "steps": calibrate_steps,
     "noise_multiplier": calibrate_noise,
-}
-
-
-def _whole(most: int) -> Callable[[float], bool]:
-    return lambda x: 1 <= x <= most and x == int(x)
-
-
-_LIMITS: dict[str, tuple[Callable[[float], bool], str, str]] = {
-    "epsilon": (lambda x: 0 < x < math.inf, "must be above 0 and finite", "8"),
-    "delta": (lambda x: 0 < x < 1, "must be between 0 and 1", "1e-5"),
-    "sample_rate": (lambda x: 0 < x <= 1, "must be above 0 and at most 1", "0.05"),
-    "steps": (_whole(MAX_STEPS), f"must be a whole number from 1 to {MAX_STEPS:g}", "60"),
-    "noise_multiplier": (
-        lambda x: 1e-3 <= x < math.inf,
-        "must be at least 0.001, which is next to no noise, and finite",
-        "1",
-    ),
-    "batch": (lambda x: 0 < x < math.inf, "must be above 0 and finite", "16"),
-    "size": (
-        _whole(usual.MAX_UNITS),
-        f"must be a whole number of units, at most {usual.MAX_UNITS:g}",
-        "250",
-    ),
-    "records": (_whole(MAX_RECORDS), f"must be a whole number from 1 to {MAX_RECORDS}", "5"),
 }
 
 
@@ -83,7 +61,7 @@ class Planned:
         delta: δ of every figure.
         target_epsilon: the requested ε; None if ε is what was solved for.
         solved_for: the field that was missing; None when the plan was only checked.
-        delta_is_default: whether nobody gave δ, and something else was missing.
+        delta_is_default: whether nobody gave δ.
         size: declared number of units, if it was given.
     """
 
@@ -117,7 +95,8 @@ class Planned:
         online.add(one)
         return online.epsilon() - planned
 
-    def figures(self, records: Sequence[int] = DEFAULT_RECORDS) -> dict[str, Any]:
+    @checked
+    def figures(self, records: Records = DEFAULT_RECORDS) -> dict[str, Any]:
         """Return the plan and what it means, ready for JSON; None where there is no finite bound.
 
         Args:
@@ -126,8 +105,6 @@ class Planned:
         Raises:
             ConfigError: for records outside 1 to `MAX_RECORDS`.
         """
-        for k in records:
-            _check("records", k)
         q, target = self.event.sample_rate, self.target_epsilon
         return {
             "solved_for": self.solved_for,
@@ -146,28 +123,30 @@ class Planned:
                 {"records": k, "epsilon": finite(epsilon_of_group(self.event, self.delta, k))}
                 for k in records
             ],
-            "replace_one_epsilon": finite(epsilon_replace_one(self.event, self.delta)),
             "curve": [{"steps": steps, "epsilon": epsilon} for steps, epsilon in self.curve()],
             "accountant": ACCOUNTANT,
             "assumptions": list(ASSUMPTIONS),
         }
 
 
-def solve(
+@checked
+def plan(
     *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    sample_rate: float | None = None,
-    steps: int | None = None,
-    noise_multiplier: float | None = None,
-    batch: float | None = None,
-    size: int | None = None,
+    epsilon: Annotated[float, Field(gt=0)] | None = None,
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None,
+    sample_rate: Annotated[float, Field(gt=0, le=1)] | None = None,
+    steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None,
+    noise_multiplier: Annotated[float, Field(ge=LEAST_NOISE)] | None = None,
+    batch: Annotated[float, Field(gt=0)] | None = None,
+    size: Annotated[int, Field(ge=1, le=usual.MAX_UNITS)] | None = None,
 ) -> Planned:
-    """Make a plan, from all but one of its five numbers or from all of them.
+    """Make a plan: solve for the one of ε, sample rate, steps and noise that is left out.
+
+    With all of them it is only checked.
 
     Args:
         epsilon: target that the plan may cost at most.
-        delta: `usual.DELTA` if it is missing and something else is missing, too.
+        delta: `usual.DELTA` if it is missing.
         sample_rate: chance of a unit to be in a step.
         steps: number of equal steps.
         noise_multiplier: standard deviation of the noise over the clip norm.
@@ -182,79 +161,54 @@ def solve(
         `fedpriv.privacy.accounting.calibration`.
     """
     given: dict[str, Any] = dict(locals())
-    for name, value in given.items():
-        if value is not None:
-            _check(name, value)
     del given["batch"], given["size"]
+    given["delta"] = usual.DELTA if delta is None else delta
     if batch is not None:
         given["sample_rate"] = _rate(batch, size, sample_rate)
     missing = [name for name, value in given.items() if value is None]
-    delta_is_default = "delta" in missing and len(missing) > 1
-    if delta_is_default:
-        given["delta"] = usual.DELTA
-        missing.remove("delta")
     if len(missing) > 1:
         raise _too_few(missing)
-    plan = {name: value for name, value in given.items() if value is not None}
-    if size is not None and "delta" in plan:
-        _check_delta(plan["delta"], size, delta_is_default)
+    whole = {name: value for name, value in given.items() if value is not None}
+    if size is not None:
+        _check_delta(whole["delta"], size, delta is None)
     solved_for = missing[0] if missing else None
     if solved_for in _SOLVERS:
-        plan[solved_for] = _SOLVERS[solved_for](**plan)
-    if plan["steps"] == 0:
-        step = Event(plan["sample_rate"], plan["noise_multiplier"], 1)
+        whole[solved_for] = _SOLVERS[solved_for](**whole)
+    if whole["steps"] == 0:
+        step = Event(whole["sample_rate"], whole["noise_multiplier"], 1)
         raise AccountingError(
-            f"Expected epsilon={epsilon!r} to pay for a step with delta={plan['delta']!r},"
+            f"Expected epsilon={epsilon!r} to pay for a step with delta={whole['delta']!r},"
             f" sample_rate={step.sample_rate!r} and noise_multiplier={step.noise_multiplier!r}:"
-            f" one costs {epsilon_upper([step], plan['delta']):.4g}. Use more noise or a smaller"
+            f" one costs {epsilon_upper([step], whole['delta']):.4g}. Use more noise or a smaller"
             " rate."
         )
-    if size is not None and solved_for == "delta" and plan["delta"] >= 1 / size:
-        raise AccountingError(
-            f"Expected delta={plan['delta']!r}, the least at which the plan costs at most"
-            f" epsilon={epsilon!r}, to be below 1/size = {1 / size:.4g}. Use more noise or fewer"
-            " steps, or allow a larger epsilon."
-        )
     return Planned(
-        event=Event(plan["sample_rate"], plan["noise_multiplier"], int(plan["steps"])),
-        delta=plan["delta"],
+        event=Event(whole["sample_rate"], whole["noise_multiplier"], int(whole["steps"])),
+        delta=whole["delta"],
         target_epsilon=epsilon,
         solved_for=solved_for,
-        delta_is_default=delta_is_default,
+        delta_is_default=delta is None,
         size=size,
     )
 
 
-@dataclass(frozen=True)
-class Looks:
-    """The cost of a plan's steps that look at held-out records.
-
-    Attributes:
-        steps: the number of steps that look.
-        training_steps: the number of the others.
-        epsilon_without: ε of the others alone, with the noise of the plan.
-        noise_multiplier_without: the noise that the others alone need for the ε of the plan.
-    """
-
-    steps: int
-    training_steps: int
-    epsilon_without: float
-    noise_multiplier_without: float
-
-
 def solve_with_looks(
     look_steps: int, *, steps: int | None = None, **given: Any
-) -> tuple[Planned, Looks | None]:
-    """Solve as `solve` does, for a plan with steps that look besides those that train.
+) -> tuple[Planned, dict[str, Any] | None]:
+    """Solve as `plan` does, for a plan with steps that look besides those that train.
 
     Args:
         look_steps: steps of all looks together; 0 without any.
         steps: the number of steps that train.
 
+    Returns:
+        The plan. And, for JSON, the number of steps that look and of those that train, ε of the
+        latter alone with the same noise, and their noise for the same ε; None without looks.
+
     Raises:
-        ConfigError, AccountingError: see `solve`; or ε pays for no step to train.
+        ConfigError, AccountingError: see `plan`; or ε pays for no step to train.
     """
-    planned = solve(steps=None if steps is None else steps + look_steps, **given)
+    planned = plan(steps=None if steps is None else steps + look_steps, **given)
     if not look_steps:
         return planned, None
     event, delta = planned.event, planned.delta
@@ -267,7 +221,12 @@ def solve_with_looks(
     target = planned.epsilon if planned.target_epsilon is None else planned.target_epsilon
     without = epsilon_upper([replace(event, count=training)], delta)
     noise = calibrate_noise(target, delta, event.sample_rate, training)
-    return planned, Looks(look_steps, training, without, noise)
+    return planned, {
+        "steps": look_steps,
+        "training_steps": training,
+        "epsilon_without": without,
+        "noise_multiplier_without": noise,
+    }
 
 
 def _too_few(missing: Sequence[str]) -> ConfigError:
@@ -302,12 +261,6 @@ def _check_delta(delta: float, size: int, is_default: bool) -> None:
         )
         fix = f"Such as 1e-{len(str(size)) + 1}."
         raise ConfigError(problem, key="delta", value=delta, fix=fix)
-
-
-def _check(name: str, value: float) -> None:
-    fits, problem, example = _LIMITS[name]
-    if not fits(value):
-        raise ConfigError(problem, key=name, value=value, fix=f"Such as {example}.")
 
 
 def finite(value: float) -> float | None:

@@ -1,8 +1,8 @@
 """The privacy loss of one step of the Poisson-subsampled Gaussian mechanism.
 
 What a step can tell about units that were removed or added is no more than what one sample x tells
-about which of two distributions on the line it came from: P with the removed units, Q with the
-added ones, both a mixture of Gaussians over how many of them are in the sample. Its log ratio
+about which of two distributions on the line it came from: P with the units, a mixture of Gaussians
+over how many of them are in the sample, or Q without them. Its log ratio
 ℓ(x) = log P(x)/Q(x) is increasing, so a cell of losses is an interval of x.
 """
 
@@ -24,45 +24,34 @@ _NOWHERE = 40.0  # standard deviations: beyond them a normal has no mass in floa
 class SubsampledGaussian:
     """The pair (P, Q) that dominates one step, and (Q, P) in the other direction.
 
-    P = Σᵢ Binomial(i; removed, q) N(i, σ²) and Q = Σⱼ Binomial(j; added, q) N(−j, σ²), in
-    units of the sensitivity. One removed and none added is the pair of add/remove; one of
-    each, that of replace-one; k removed, that of a person with k units.
+    P = Σᵢ Binomial(i; units, q) N(i, σ²) and Q = N(0, σ²), in units of the sensitivity. One unit
+    is the pair of add/remove; k, that of a person with k units.
 
     Args:
         sample_rate: q in (0, 1].
         noise_multiplier: σ > 0.
-        removed, added: units that only one of two neighbouring populations holds.
+        units: how many only one of two neighbouring populations holds.
 
     Source:
         Zhu, Dong and Wang 2022, "Optimal Accounting of Differential Privacy via Characteristic
         Function", Theorem 11 (one unit); Schuchardt, Stoian, Kosmala and Günnemann 2024,
         "Unified Mechanism-Specific Amplification by Subsampling and Group Privacy
-        Amplification" (several, removed and added).
+        Amplification" (several).
     """
 
     sample_rate: float
     noise_multiplier: float
-    removed: int = 1
-    added: int = 0
+    units: int = 1
 
     @cached_property
     def p(self) -> list[tuple[float, float]]:
         """The centre and log weight of the parts of P."""
-        return _binomial(self.removed, self.sample_rate)
-
-    @cached_property
-    def q(self) -> list[tuple[float, float]]:
-        """The centre and log weight of the parts of Q."""
-        return [(-centre, weight) for centre, weight in _binomial(self.added, self.sample_rate)]
+        return _binomial(self.units, self.sample_rate)
 
     def log_ratio(self, x: Float) -> Float:
         """Return ℓ(x)."""
-        return self._log_density(self.p, x) - self._log_density(self.q, x)
-
-    def _log_density(self, parts: list[tuple[float, float]], x: Float) -> Float:
-        """Return the log density, up to that of N(0, σ²), which P and Q share."""
         variance = self.noise_multiplier**2
-        terms = [weight + centre * (2 * x - centre) / 2 / variance for centre, weight in parts]
+        terms = [weight + centre * (2 * x - centre) / 2 / variance for centre, weight in self.p]
         total = np.asarray(terms[0], dtype=np.float64)
         for term in terms[1:]:
             total = np.logaddexp(total, term)
@@ -70,10 +59,10 @@ class SubsampledGaussian:
 
     def output(self, losses: Float) -> Float:
         """Return the x at which ℓ(x) = loss, for ascending losses; cut where no mass is beyond."""
-        if (self.removed, self.added) == (1, 0):
+        if self.units == 1:
             return self._output_of_one(losses)
-        low = np.full(losses.shape, -self.added - _NOWHERE * self.noise_multiplier)
-        high = np.full(losses.shape, self.removed + _NOWHERE * self.noise_multiplier)
+        low = np.full(losses.shape, -_NOWHERE * self.noise_multiplier)
+        high = np.full(losses.shape, self.units + _NOWHERE * self.noise_multiplier)
         for _ in range(64):
             middle = (low + high) / 2
             above = self.log_ratio(middle) >= losses
@@ -97,13 +86,13 @@ class SubsampledGaussian:
     def span(self, reach: float) -> tuple[float, float]:
         """Return the losses between `reach` standard deviations outside the outermost centres."""
         beyond = reach * self.noise_multiplier
-        ends = self.log_ratio(np.array([-self.added - beyond, self.removed + beyond]))
+        ends = self.log_ratio(np.array([-beyond, self.units + beyond]))
         return float(ends[0]), float(ends[1])
 
     def masses(self, losses: Float) -> tuple[Float, Float]:
         """Return what P and Q put below the first loss, between each two, and above the last."""
         x = self.output(losses)
-        return self._masses(self.p, x), self._masses(self.q, x)
+        return self._masses(self.p, x), self._masses([(0.0, 0.0)], x)
 
     def _masses(self, parts: list[tuple[float, float]], x: Float) -> Float:
         """Subtract whichever tails are small, so that both tails keep their digits."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,43 +36,11 @@ from fedpriv.privacy.ledger.witness import Sighting, Witness, seal_key
 __all__ = [
     "Head",
     "Ledger",
-    "OpenSlots",
     "Plan",
     "Reservation",
-    "StoredReply",
     "Terms",
 ]
 KEPT_REPLIES = 2  # replies of the newest job
-
-
-@dataclass(frozen=True)
-class StoredReply:
-    """The answer to a request that was answered before; it costs nothing."""
-
-    content: bytes
-
-
-@dataclass(frozen=True)
-class OpenSlots:
-    """The slots of a request that is still to be answered; nothing is paid yet."""
-
-    ledger: Ledger
-    plan: Plan
-    slots: range
-    request_digest: str
-
-    def pay(self) -> list[Reservation]:
-        """Commit to the plan, if that is still to be done, and reserve the slots, on disk.
-
-        Raises:
-            BudgetError: as `Ledger.commit`. Nothing was written.
-            SlotError: as `Ledger.reserve_all`; or the request was answered meanwhile.
-        """
-        self.ledger.commit(self.plan)
-        paid = self.ledger.reserve_all(self.plan.job, self.slots, self.request_digest)
-        if isinstance(paid, bytes):
-            raise SlotError(f"{_named(self.slots)} of job {self.plan.job!r}: answered meanwhile.")
-        return paid
 
 
 class Ledger(Figures):
@@ -272,10 +240,10 @@ class Ledger(Figures):
                         self._append("approved", {"job": plan.job, "approvals": approvals})
             return epsilon
 
-    def ask(self, plan: Plan, slots: range, request_digest: str) -> StoredReply | OpenSlots:
-        """Decide what to do for a request: send a stored reply, or pay for slots. Write nothing.
+    def ask(self, plan: Plan, slots: range, request_digest: str) -> bytes | None:
+        """Return the stored reply of a request; None if its slots are still to be paid for.
 
-        What paying for the slots would refuse is refused here already, as far as it is known.
+        Nothing is written. What paying would refuse is refused here already, as far as it is known.
 
         Args:
             slots: consecutive slots, at least one, that make one reply.
@@ -290,10 +258,24 @@ class Ledger(Figures):
                 self.check(plan)
             else:
                 self._known(plan.job, slots, request_digest)
-                reply = self._answer(plan, slots)
-                if reply is not None:
-                    return StoredReply(reply)
-        return OpenSlots(self, plan, slots, request_digest)
+                return self._answer(plan, slots)
+        return None
+
+    def pay(self, plan: Plan, slots: range, request_digest: str) -> list[Reservation]:
+        """Commit to the plan, if that is still to be done, and reserve the slots, on disk.
+
+        Args:
+            slots, request_digest: as asked before.
+
+        Raises:
+            BudgetError: as `commit`. Nothing was written.
+            SlotError: as `reserve_all`; or the request was answered meanwhile.
+        """
+        self.commit(plan)
+        paid = self.reserve_all(plan.job, slots, request_digest)
+        if isinstance(paid, bytes):
+            raise SlotError(f"{_named(slots)} of job {plan.job!r}: answered meanwhile.")
+        return paid
 
     def reserve(self, job: str, slot: int, request_digest: str) -> Reservation | bytes:
         """Reserve one slot, as `reserve_all` does."""
@@ -406,7 +388,7 @@ class Ledger(Figures):
                     self._append("release", body if tag is None else {**body, "tag": tag})
             return self.head
 
-    def share(self, job: str, slot: int, tag: str) -> StoredReply | None:
+    def share(self, job: str, slot: int, tag: str) -> bytes | None:
         """Return the share that was released for a slot, to be sent again; None before its release.
 
         Raises:
@@ -423,7 +405,7 @@ class Ledger(Figures):
                     f"{self.path}: slot {slot} of job {job!r} has given its share to the sum of"
                     " another set."
                 )
-            return StoredReply(self._stored(key))
+            return self._stored(key)
 
     def order(
         self, rows: Sequence[tuple[str, dict[str, Any]]], check: Callable[[History], None]

@@ -72,7 +72,11 @@ class PlanRule(_Rule):
     def check(self, plan: Plan, budget: float, delta: float) -> None:
         epsilon = plan.epsilon(delta)
         if epsilon > budget:
-            raise too_dear(plan, epsilon, budget, delta)
+            raise BudgetError(
+                f"{plan.steps} steps at rate {plan.sample_rate:g} and noise"
+                f" {plan.noise_multiplier:g} cost ε = {epsilon:.3f} at δ = {delta:g}, more than the"
+                f" budget {budget:g}. Use more noise or fewer steps."
+            )
 
     def allocated(self, used: Amounts, delta: float) -> float:
         return used[1]
@@ -238,15 +242,6 @@ def rule_of(fields: dict[str, Any]) -> Rule:
         LedgerError, KeyError, TypeError: they are those of no rule.
     """
     return RULES[fields["name"]](**fields)
-
-
-def too_dear(plan: Plan, epsilon: float, budget: float, delta: float) -> BudgetError:
-    """Return the refusal of a plan that is over the budget."""
-    return BudgetError(
-        f"{plan.steps} steps at rate {plan.sample_rate:g} and noise {plan.noise_multiplier:g}"
-        f" cost ε = {epsilon:.3f} at δ = {delta:g}, more than the budget {budget:g}."
-        " Use more noise or fewer steps."
-    )
 
 
 def _capacity(order: int, budget: float, delta: float) -> float:

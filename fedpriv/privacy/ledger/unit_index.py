@@ -56,14 +56,7 @@ CODE_DIGITS = 12  # digits of the code for what matched
 TEMPLATE_UNITS, TEMPLATE_SHARE = 2, 0.1  # a text that more units than that have names nobody
 _OF_THE_KEY = b""  # the identity of no unit: its tag tells which key the others were made with
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_UNWRITABLE = (
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_READONLY,
-)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB)
 
 
 class Identity(NamedTuple):
@@ -314,10 +307,10 @@ class UnitIndex:
                 raise LedgerInUseError(
                     f"{self.path}: is in use by another process. Start again when it is done."
                 ) from None
-            if code not in _UNWRITABLE:
+            if code in _DAMAGED:
                 raise self._corrupt(f"can't be read as an index of units ({error})") from None
             raise LedgerError(
-                f"{self.path}: can't be written ({error}). No unit was claimed."
+                f"{self.path}: can't be used ({error}). No unit was claimed."
             ) from None
         except OSError as error:
             raise LedgerError(f"{self.path}: can't be used: {error.strerror}.") from None

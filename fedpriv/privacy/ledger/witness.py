@@ -19,13 +19,15 @@ import hashlib
 import hmac
 import json
 import os
-import re
 import secrets
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from fedpriv.errors import LedgerError, LedgerInUseError
 from fedpriv.files import canonical_json, try_lock, write_atomic
@@ -35,7 +37,7 @@ from fedpriv.secret import load_or_create_secret, load_secret
 KEY, KEY_BYTES = "witness.key", 32  # beside the ledgers of a site, for all of them
 _NAME = "key of the witness"
 _LEAKED = "Anybody who has read it can write a witness that forgets what was paid."
-_HASH = re.compile(r"[0-9a-f]{64}")
+_Amount = Annotated[float, Field(ge=0, le=sys.float_info.max)]
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,18 @@ class Sighting:
     """
 
     rows: int
-    hash: str
-    used: tuple[float, ...]
-    open: tuple[float, ...]
-    declared_size: int
-    delta: float
+    hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    used: tuple[_Amount, ...]
+    open: tuple[_Amount, ...]
+    declared_size: Annotated[int, Field(ge=1)]
+    delta: Annotated[float, Field(gt=0)]
 
     @property
     def head(self) -> Head:
         return Head(self.rows, self.hash)
+
+
+_SIGHTING = TypeAdapter(Sighting)
 
 
 def seal_key(ledger: Path, *, new: bool = True) -> bytes:
@@ -163,9 +168,11 @@ class Witness:
             dataset_id, start = named["witness of"], named.get("start", "")
             if type(dataset_id) is not str or type(start) is not str:
                 raise ValueError("population")
-            seen = [_sighting(line) for line in lines]
+            seen = [_SIGHTING.validate_json(line, strict=True) for line in lines]
             if [s.rows for s in seen] != list(range(1, len(seen) + 1)) or not seen:
                 raise ValueError("rows")
+            if any(len(s.used) != len(s.open) or s.delta >= 1 / s.declared_size for s in seen):
+                raise ValueError("amounts")
         except OSError as error:
             raise LedgerError(f"{path}: can't be read as a witness ({error.strerror}).") from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -226,25 +233,6 @@ class Witness:
             before = hmac.new(self._key, content, hashlib.sha256).hexdigest()
             made.append((f"{json.dumps({**fields, 'seal': before})}\n".encode(), before))
         return made
-
-
-def _sighting(line: bytes) -> Sighting:
-    fields = json.loads(line)
-    used, open_ = (tuple(map(_amount, fields[key])) for key in ("used", "open"))
-    if len(used) != len(open_):
-        raise ValueError("amounts")
-    if type(fields["rows"]) is not int or not _HASH.fullmatch(fields["hash"]):
-        raise ValueError("head")
-    size, delta = fields["declared_size"], _amount(fields["delta"])
-    if type(size) is not int or not 0 < delta < 1 / size:
-        raise ValueError("terms")
-    return Sighting(fields["rows"], fields["hash"], used, open_, size, delta)
-
-
-def _amount(stated: object) -> float:
-    if not isinstance(stated, int | float) or not 0 <= stated <= sys.float_info.max:
-        raise ValueError("amounts")
-    return float(stated)
 
 
 def _unwritable(path: Path, error: OSError) -> LedgerError:

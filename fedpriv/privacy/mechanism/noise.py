@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from fedpriv import cores
 from fedpriv.errors import AccountingError
 
 if TYPE_CHECKING:
     from fedpriv.privacy.mechanism.csprng import RandomSource
 
 _WORDS = 2**15  # integers at a time: the working arrays stay in cache, below 2 MB
-_TOGETHER = 8  # so many parts have their words drawn at once; as many threads at most
 
 Z_ERROR = 2.0**-46  # bound on the float64 error of z and of s·z, as a share of 1 + z
 MAX_DEVIATION = 2.0**50
@@ -85,46 +79,39 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
     if not 0 < deviation <= MAX_DEVIATION:
         raise AccountingError(f"Expected deviation={deviation!r} in (0, {MAX_DEVIATION:g}].")
     out = np.empty(n, dtype=np.int64)
-    with _on_threads(n) as on_each:
-        for start in range(0, n, _TOGETHER * _WORDS):
-            several = out[start : start + _TOGETHER * _WORDS]
-            words = csprng.uint64(several.size)
-            parts = [slice(at, at + _WORDS) for at in range(0, several.size, _WORDS)]
-            uncertain = on_each(partial(_magnitudes, words, deviation, several), parts)
-            for place, tail, low, high in itertools.chain.from_iterable(uncertain):  # in this order
-                several[place] = _resolve(tail, low, high, deviation, csprng)
-            signs = words.view(np.int64) >> 63  # 0 or −1; two's complement: −x = (x ^ −1) − −1
-            several ^= signs
-            several -= signs
+    for start in range(0, n, _WORDS):
+        part = out[start : start + _WORDS]
+        words = csprng.uint64(part.size)
+        for place, tail, low, high in _magnitudes(words, deviation, part):
+            part[place] = _resolve(tail, low, high, deviation, csprng)
+        signs = words.view(np.int64) >> 63  # 0 or −1; two's complement: −x = (x ^ −1) − −1
+        part ^= signs
+        part -= signs
     return out
 
 
-class _Uncertain(NamedTuple):
-    """A number whose drawn bits leave |Y| to be rounded to one of `low` … `high`."""
-
-    place: int
-    tail: int
-    low: int
-    high: int
-
-
 def _magnitudes(
-    words: npt.NDArray[np.uint64], deviation: float, out: npt.NDArray[np.int64], part: slice
-) -> list[_Uncertain]:
-    """Write |Y|, rounded, of a part of the words, and say where that is not certain."""
-    tails = words[part] & _TAIL  # t is in [tails, tails + 1) · 2^-63
+    words: npt.NDArray[np.uint64], deviation: float, out: npt.NDArray[np.int64]
+) -> list[tuple[int, int, int, int]]:
+    """Write |Y|, rounded, for each word. Return where that is not certain.
+
+    Returns:
+        The places whose bits leave |Y| to be rounded to one of several: place, t without the bits
+        not drawn, and the least and greatest of these.
+    """
+    tails = words & _TAIL  # t is in [tails, tails + 1) · 2^-63
     middles = tails + 0.5
     z = -ndtri(middles * 2.0**-64)
     y = deviation * z
     nearest = np.rint(y)
-    out[part] = nearest
+    out[:] = nearest
     room = 0.5 - np.abs(y - nearest)
     # The bound falls with t, so that of the least t holds for all and is looked at first.
     seldom = np.flatnonzero(room <= _bound(deviation, z.max(), middles.min()))
     error = _bound(deviation, z[seldom], middles[seldom])
     doubt = room[seldom] <= error
     return [
-        _Uncertain(part.start + i, int(tails[i]), max(round(y[i] - e), 0), round(y[i] + e))
+        (i, int(tails[i]), max(round(y[i] - e), 0), round(y[i] + e))
         for i, e in zip(seldom[doubt].tolist(), error[doubt].tolist(), strict=True)
     ]
 
@@ -134,36 +121,6 @@ def _bound(deviation: float, z: Any, middles: Any) -> Any:
     # Φ⁻¹ moves by at most 1.26 for each unit of ln t. With t below 2^-63, |Y| may be as large
     # as that of t = 2^-65535, which is 301.4 deviations: z is 9.16 there, and 147 / ½ more.
     return deviation * (Z_ERROR * (1 + z) + 147 / middles)
-
-
-@contextmanager
-def _on_threads(n: int) -> Iterator[Callable[..., Iterable[list[_Uncertain]]]]:
-    """Yield `map` for the parts of `n` numbers: with as many threads as cores, if they are many.
-
-    The threads are the caller's alone, and end with it, so that none is missing after a fork.
-    """
-    threads = min(cores.usable(), _TOGETHER, n // (2 * _WORDS))
-    if threads < 2:
-        yield map
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        yield partial(_shared_out, pool)
-
-
-def _shared_out(
-    pool: ThreadPoolExecutor,
-    magnitudes: Callable[[slice], list[_Uncertain]],
-    parts: Sequence[slice],
-) -> list[list[_Uncertain]]:
-    """Map as `map` does; where no thread can start, such as while Python ends, in the caller's own.
-
-    The step is already paid for. Doing a part again writes the same.
-    """
-    try:
-        return list(pool.map(magnitudes, parts))
-    except RuntimeError:
-        pool.shutdown(cancel_futures=True)  # none of them writes any more
-        return list(map(magnitudes, parts))
 
 
 def log_sampler_delta(values: int, epsilon: float) -> float:

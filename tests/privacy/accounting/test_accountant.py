@@ -20,7 +20,6 @@ from fedpriv.privacy.accounting.accountant import (
     Event,
     OnlineAccountant,
     epsilon_of_group,
-    epsilon_replace_one,
     epsilon_upper,
 )
 from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
@@ -288,16 +287,6 @@ def test_a_group_of_one_is_one() -> None:
     assert epsilon_of_group(Event(1.0, 3.0, 4), DELTA, 2) == pytest.approx(
         epsilon_upper([Event(1.0, 1.5, 4)], DELTA), rel=1e-3
     )
-
-
-def test_replacing_one_costs_more_than_adding_or_removing() -> None:
-    event = Event(0.01, 1.0, 1000)
-    assert epsilon_replace_one(event, DELTA) == pytest.approx(2.84, abs=0.02)  # published
-    assert epsilon_replace_one(Event(1.0, 4.0, 9), DELTA) == pytest.approx(
-        epsilon_upper([Event(1.0, 2.0, 9)], DELTA), rel=1e-3
-    )
-    for other in (Event(0.3, 2.0, 20), Event(0.001, 0.6, 500)):
-        assert epsilon_upper([other], DELTA) < epsilon_replace_one(other, DELTA)
 
 
 @quick

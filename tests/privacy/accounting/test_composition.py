@@ -38,7 +38,7 @@ def hockey_stick(pair: SubsampledGaussian, loss: float, *, add: bool) -> float:
     x = np.linspace(-40 * sigma, 40 * sigma + 1, 400_001)
     p, q = (
         sum(math.exp(weight) * norm.pdf(x, centre, sigma) for centre, weight in parts)
-        for parts in (pair.p, pair.q)
+        for parts in (pair.p, [(0.0, 0.0)])
     )
     if add:
         p, q = q, p

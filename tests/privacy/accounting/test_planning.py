@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from fedpriv.errors import AccountingError, ConfigError
 from fedpriv.privacy import usual
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT, Event, epsilon_of_group, epsilon_upper
-from fedpriv.privacy.accounting.planning import Planned, solve, solve_with_looks
+from fedpriv.privacy.accounting.planning import Planned, solve_with_looks
+from fedpriv.privacy.accounting.planning import plan as solve
 from fedpriv.privacy.config import PrivacySection
 
 PLAN: dict[str, Any] = {
@@ -34,8 +35,8 @@ def numbers(planned: Planned) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("missing", PLAN)
-def test_each_of_the_five_is_solved_for_and_solves_back(missing: str) -> None:
+@pytest.mark.parametrize("missing", [name for name in PLAN if name != "delta"])
+def test_each_but_delta_is_solved_for_and_solves_back(missing: str) -> None:
     planned = solve(**{**PLAN, missing: None})
     found = numbers(planned)
     assert planned.solved_for == missing
@@ -46,10 +47,9 @@ def test_each_of_the_five_is_solved_for_and_solves_back(missing: str) -> None:
         assert planned.target_epsilon is None
         return
     assert 0.99 * PLAN["epsilon"] <= planned.epsilon <= PLAN["epsilon"] == planned.target_epsilon
-    for other in set(PLAN) - {missing}:
+    for other in set(PLAN) - {missing, "delta"}:
         back = numbers(solve(**{**found, other: None}))
-        close = 0.2 if other == "delta" else 0.01  # δ moves fast with ε
-        assert back[other] == pytest.approx(found[other], rel=close)
+        assert back[other] == pytest.approx(found[other], rel=0.01)
 
 
 def test_five_are_checked() -> None:
@@ -60,12 +60,13 @@ def test_five_are_checked() -> None:
         assert numbers(planned) == {**PLAN, "epsilon": planned.epsilon}
 
 
-def test_delta_is_that_of_a_federation_file_where_something_else_is_missing() -> None:
+def test_delta_is_by_default_that_of_a_federation_file() -> None:
     assert PrivacySection().delta == usual.DELTA
-    planned = solve(**{**PLAN, "delta": None, "noise_multiplier": None})
-    assert planned.delta_is_default
-    assert planned.delta == usual.DELTA
-    assert planned.solved_for == "noise_multiplier"
+    for missing, solved_for in (({}, None), ({"noise_multiplier": None}, "noise_multiplier")):
+        planned = solve(**{**PLAN, "delta": None, **missing})
+        assert planned.delta_is_default
+        assert planned.delta == usual.DELTA
+        assert planned.solved_for == solved_for
 
 
 def test_a_batch_of_a_size_is_a_rate() -> None:
@@ -79,13 +80,13 @@ def test_a_batch_of_a_size_is_a_rate() -> None:
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
-        ({"epsilon": 0.0}, r"^epsilon: must be above 0 .*got 0\.0.*Such as 8"),
+        ({"epsilon": 0.0}, r"^epsilon: is float 0\.0\. It should be greater than 0"),
         ({"epsilon": math.inf}, "^epsilon: "),
         ({"epsilon": math.nan}, "^epsilon: "),
         ({"delta": 0.0}, "^delta: "),
         ({"delta": 1.0}, "^delta: "),
         ({"sample_rate": 0.0}, "^sample_rate: "),
-        ({"sample_rate": 1.2}, r"^sample_rate: .*got 1\.2"),
+        ({"sample_rate": 1.2}, r"^sample_rate: is float 1\.2"),
         ({"steps": 0}, "^steps: "),
         ({"steps": 2.5}, "^steps: "),
         ({"steps": 10**10}, "^steps: "),
@@ -117,7 +118,6 @@ def test_what_makes_no_plan_is_refused_by_name(changed: dict[str, Any], match: s
     ("changed", "match"),
     [
         ({"epsilon": 0.01, "steps": None}, "epsilon=0.01 to pay for a step .* one costs"),
-        ({"epsilon": 0.5, "delta": None, "size": 1000}, "the least .* to be below 1/size = 0.001"),
         (
             {
                 "epsilon": 1e-4,
@@ -196,21 +196,20 @@ def test_figures_are_json_and_agree_with_each_other() -> None:
     assert [row["records"] for row in figures["group"]] == [1, 2, 6]
     assert one == figures["epsilon"] < 2 * one < two < six
     assert two == epsilon_of_group(planned.event, planned.delta, 2)
-    assert figures["epsilon"] <= figures["replace_one_epsilon"] <= two
     assert {"steps": 400, "epsilon": figures["epsilon"]} in figures["curve"]
     assert [row["records"] for row in planned.figures()["group"]] == [2, 3, 5]
 
 
 @pytest.mark.parametrize("records", [0, 1.5, 101])
 def test_records_out_of_range_are_refused(records: Any) -> None:
-    with pytest.raises(ConfigError, match=f"^records: .*got {records}"):
+    with pytest.raises(ConfigError, match=r"^records\.1: "):
         solve(**PLAN).figures((2, records))
 
 
-def test_no_finite_bound_is_null() -> None:
+def test_a_tiny_delta_has_figures() -> None:
     figures = solve(**{**PLAN, "epsilon": None, "delta": 1e-300}).figures()
     assert math.isfinite(figures["epsilon"])
-    assert figures["replace_one_epsilon"] is None
+    assert all(math.isfinite(row["epsilon"]) for row in figures["group"])
     json.dumps(figures, allow_nan=False)
 
 
@@ -218,14 +217,14 @@ def test_looks_are_steps_of_the_same_plan() -> None:
     plan = {"epsilon": 4.0, "delta": 1e-5, "sample_rate": 0.1}
     planned, looks = solve_with_looks(12, steps=60, **plan)
     assert planned == solve(steps=72, **plan)
-    assert looks is not None and (looks.steps, looks.training_steps) == (12, 60)
+    assert looks is not None and (looks["steps"], looks["training_steps"]) == (12, 60)
     alone = solve(steps=60, **plan)
-    assert looks.noise_multiplier_without == alone.event.noise_multiplier
-    assert looks.noise_multiplier_without < planned.event.noise_multiplier
+    assert looks["noise_multiplier_without"] == alone.event.noise_multiplier
+    assert looks["noise_multiplier_without"] < planned.event.noise_multiplier
     same_noise = solve(
         delta=1e-5, sample_rate=0.1, steps=60, noise_multiplier=planned.event.noise_multiplier
     )
-    assert looks.epsilon_without == same_noise.epsilon < planned.epsilon
+    assert looks["epsilon_without"] == same_noise.epsilon < planned.epsilon
     assert solve_with_looks(0, steps=60, **plan) == (alone, None)
 
 
@@ -233,6 +232,6 @@ def test_steps_that_are_solved_for_hold_the_looks() -> None:
     plan = {"epsilon": 4.0, "delta": 1e-5, "sample_rate": 0.1, "noise_multiplier": 1.5}
     planned, looks = solve_with_looks(12, **plan)
     assert planned == solve(**plan)
-    assert looks is not None and looks.training_steps == planned.event.count - 12
+    assert looks is not None and looks["training_steps"] == planned.event.count - 12
     with pytest.raises(AccountingError, match="looks"):
         solve_with_looks(planned.event.count, **plan)

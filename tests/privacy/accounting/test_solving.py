@@ -1,4 +1,4 @@
-"""Steps, rates and δ that are solved for are on the safe side, and hardly more than that."""
+"""Steps and rates that are solved for are on the safe side, and hardly more than that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.privacy.accounting.calibration import calibrate_delta, calibrate_rate, calibrate_steps
+from fedpriv.privacy.accounting.calibration import calibrate_rate, calibrate_steps
 from tests.example_counts import examples
 
 DELTA = 1e-5
@@ -34,33 +34,7 @@ def test_the_largest_rate_is_the_largest(epsilon: float, steps: int) -> None:
     assert rate == 1 or epsilon_upper([Event(min(1.0, 1.01 * rate), 2.0, steps)], DELTA) > epsilon
 
 
-@settings(max_examples=examples(10), deadline=None)
-@given(epsilon=st.floats(0.5, 8), sigma=st.floats(0.7, 3))
-def test_the_least_delta_is_the_least(epsilon: float, sigma: float) -> None:
-    delta = calibrate_delta(epsilon, 0.05, sigma, 100)
-    assert epsilon_upper([Event(0.05, sigma, 100)], delta) <= epsilon
-    if delta > 1e-29:
-        assert epsilon_upper([Event(0.05, sigma, 100)], 0.9 * delta) > epsilon
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "q", "sigma", "steps"),
-    [
-        (0.5626831924761785, 0.0004114060946535194, 1.134558973216835, 85),
-        (0.28193035258536386, 0.0016191993800808927, 2.328434504774281, 46),
-    ],
-)
-def test_rounding_delta_up_does_not_overrun(
-    epsilon: float, q: float, sigma: float, steps: int
-) -> None:
-    """Where ε is a little more at the rounded δ than at the smaller one that fits."""
-    delta = calibrate_delta(epsilon, q, sigma, steps)
-    assert epsilon_upper([Event(q, sigma, steps)], delta) <= epsilon
-
-
-def test_what_no_rate_or_delta_can_reach_is_refused() -> None:
+def test_what_no_rate_can_reach_is_refused() -> None:
     with pytest.raises(AccountingError, match="even a sample_rate"):
         calibrate_rate(1e-4, 1e-12, 0.3, 10**6)
-    with pytest.raises(AccountingError, match=r"even a delta of 0\.5"):
-        calibrate_delta(0.01, 1.0, 0.1, 10)
     assert calibrate_steps(0.1, 1e-6, 1.0, 0.5) == 0

@@ -282,7 +282,7 @@ def test_a_full_disk_claims_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return connection
 
     monkeypatch.setattr(units, "_connect", small)
-    with pytest.raises(LedgerError, match="can't be written"):
+    with pytest.raises(LedgerError, match="can't be used"):
         index.claim(OWN, of(*map(str, range(2000))))
     monkeypatch.undo()
     assert len(tags(tmp_path)) == 2
