@@ -138,7 +138,7 @@ def test_what_begins_at_public_records_is_not_forecast(tmp_path: Path, measured:
         (["{file}", "--size", "site-1=9"], "f.toml: --size: the file has a size for site-1"),
         (["{file}", "--size", "site-99=few"], "f.toml: --size: expected a number of units"),
         (["{folder}/none.toml"], "none.toml: no such file"),
-        (["{file}", "--table", "{folder}/none.json"], "--table: no such file"),
+        (["{file}", "--table", "{folder}/none.json"], "none.json: no such file"),
         (["{file}", "--table", "{file}"], "f.toml: is not JSON"),
         ([], "Missing argument"),
     ],

@@ -191,7 +191,7 @@ def proposal(data: bytes, folder: Path) -> None:
         raise ProtocolError("It is left out.")
     [kept] = found
     refuses(kept.digest == kept.proposal.digest(), "another digest")
-    job = Job(kept.plan, "not begun", kept, 0, None, "ledger", 1e-5, two_claims=False)
+    job = Job(kept.plan, "not begun", kept, 0, None, {})
     refuses(all(text for _, text in described(job, 250)), "no words")
 
 

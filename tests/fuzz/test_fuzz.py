@@ -11,7 +11,6 @@ import pytest
 
 from fedpriv.config import load
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.privacy.ledger import witness
 from tests.example_counts import new_seeds
 from tests.fuzz import fuzz_run
 from tests.fuzz.fuzz_all import CORPUS, TARGETS, corpus, shares
@@ -153,7 +152,6 @@ def test_the_same_seed_makes_the_same_cases() -> None:
     [
         ("federation", load, "_toml", load.tomllib.loads),
         ("overrides", load, "_toml", load.tomllib.loads),
-        ("witness", witness, "_amount", float),
     ],
 )
 def test_the_corpus_remembers(
