@@ -48,6 +48,14 @@ from fedpriv.public_update.config import (
 from fedpriv.section import Section
 from fedpriv.synthetic.config import SyntheticSection
 
+# Keys that are gone, and the value with which they had no effect.
+GONE: dict[str, Any] = {
+    "gate": None,
+    "controller": None,
+    "evaluation.hardest": 0,
+    "synthetic.generator.answers": None,
+}
+
 
 class JobConfig(Section):
     """A whole federation file."""
@@ -116,14 +124,8 @@ class JobConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_older_runs(cls, value: Any) -> Any:
-        """Drop keys that no longer exist, if an older run's record has them without a value."""
-        for key in ("gate", "controller"):
-            if isinstance(value, dict) and value.get(key, value) is None:
-                value = {name: kept for name, kept in value.items() if name != key}
-        match value:
-            case {"synthetic": {"generator": {"answers": None, **kept}, **made_up}, **others}:
-                return {**others, "synthetic": {**made_up, "generator": kept}}
-        return value
+        """Drop keys that no longer exist, if an older run's record has them without an effect."""
+        return without_gone(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> JobConfig:
@@ -144,3 +146,20 @@ class JobConfig(Section):
         check_trust(privacy, job, self.sites, denoise=denoise.where, looks=looks is not None)
         check_delta(self.sites, privacy.delta)
         return self
+
+
+def without_gone(value: Any) -> Any:
+    """Return a run's record of its settings, without keys of `GONE` that had no effect."""
+    for key, without_effect in GONE.items():
+        value = _without(value, key.split("."), without_effect)
+    return value
+
+
+def _without(table: Any, keys: list[str], value: object) -> Any:
+    """Return a table without a nested key, if that has this value."""
+    key, *deeper = keys
+    if not isinstance(table, dict) or key not in table:
+        return table
+    if deeper:
+        return {**table, key: _without(table[key], deeper, value)}
+    return {name: kept for name, kept in table.items() if name != key or kept != value}

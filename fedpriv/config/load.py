@@ -5,6 +5,7 @@ What a federation file leaves out is filled in from the table of defaults.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import tomllib
@@ -18,7 +19,7 @@ from pydantic import ValidationError
 
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.ehr import SQLITE, OmopSection
-from fedpriv.config.job import JobConfig
+from fedpriv.config.job import JobConfig, without_gone
 from fedpriv.config.personal import OwnSiteFile
 from fedpriv.config.sites import SiteRecords
 from fedpriv.defaults import KEYS, defaults_for
@@ -472,14 +473,20 @@ def settings_of(job: JobConfig) -> dict[str, Any]:
 
 
 def digest(job: JobConfig) -> str:
-    """Return SHA-256 of `settings_of` a job, to tell one run's settings from another's.
+    """Return SHA-256 of `settings_of` a job, to tell one run's settings from another's."""
+    return digest_of_record(settings_of(job))
+
+
+def digest_of_record(settings: dict[str, Any]) -> str:
+    """Return the digest of the settings that a run's record has, by whatever version.
 
     The engine "auto" counts as "fedpriv". A job that begins at no adapter has no key for one, as in
     older runs.
     """
-    settings = settings_of(job)
-    if job.compute.engine == "auto":
+    settings = copy.deepcopy(without_gone(settings))
+    if settings["compute"].get("engine") == "auto":
         settings["compute"]["engine"] = "fedpriv"
-    if job.model.begin is None:
-        del settings["model"]["begin"], settings["model"]["begin_as"]
+    if settings["model"].get("begin") is None:
+        for key in ("begin", "begin_as"):
+            settings["model"].pop(key, None)
     return sha256(json.dumps(settings, sort_keys=True).encode())

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import __version__
-from fedpriv.config.job import JobConfig
-from fedpriv.config.load import digest, settings_of
+from fedpriv.config.job import JobConfig, without_gone
+from fedpriv.config.load import digest, digest_of_record, settings_of
 from fedpriv.errors import RunError
 from fedpriv.files import sha256, write_atomic, write_json
 from fedpriv.process import LOCK, STATUS, only_process, timestamp
@@ -108,7 +108,7 @@ class RunDirectory:
         job_id = f"{config.job.name}-{secrets.token_hex(4)}"
         held = _read_info(path)
         if held is not None and held["status"] == "preparing":
-            if held["config_digest"] == digest(config):
+            if digest_of_record(held["config"]) == digest(config):
                 job_id = held["job_id"]  # people may have been asked about it already
             _empty(path)  # stopped before anything was spent
         elif held is not None:
@@ -147,7 +147,7 @@ class RunDirectory:
         info = _read_info(path)
         if info is None or info["status"] == "preparing":
             return cls.create(path, config, insecure_seed=None)
-        if info["status"] == "finished" and info["config_digest"] == digest(config):
+        if info["status"] == "finished" and digest_of_record(info["config"]) == digest(config):
             return cls(path, info)
         return cls.resume(path, config, insecure_seed=None)
 
@@ -174,8 +174,8 @@ class RunDirectory:
         if info["status"] == "finished":
             finished = f"the run {info['job_id']!r} is finished"
             raise RunError(f"{path}: {finished}. Give another --out for a new run.")
-        if info["config_digest"] != digest(config):
-            keys = _differences(info["config"], settings_of(config))
+        if digest_of_record(info["config"]) != digest(config):
+            keys = _differences(without_gone(info["config"]), settings_of(config))
             raise RunError(
                 f"{path}: was started with other settings: {', '.join(keys)}."
                 " Resume with the same file and options; a plan can't change once it is committed."

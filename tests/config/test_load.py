@@ -403,7 +403,8 @@ def test_what_records_of_older_runs_hold_of_keys_that_are_gone_is_read() -> None
     generator = "synthetic.generator={kind='endpoint', model='m', describe='d', url='http://h/v1'}"
     job = load_job(HOSPITALS, ["synthetic.size=2", generator])
     record = settings_of(job)
-    record["synthetic"]["generator"]["answers"] = record["gate"] = None
+    record["synthetic"]["generator"]["answers"] = record["gate"] = record["controller"] = None
+    record["evaluation"]["hardest"] = 0
     assert settings_of(JobConfig.model_validate(record)) == settings_of(job)
     assert record["synthetic"]["generator"]["answers"] is None
     for table in (record, record["synthetic"]["generator"]):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from fedpriv.errors import RunError
 from fedpriv.process import Status
 from fedpriv_server.run_directory import RunDirectory
 from tests.server.test_job_queue import job
@@ -36,6 +39,22 @@ def test_another_job_in_its_place_is_another_one(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", config)
     other = config.model_copy(update={"job": config.job.model_copy(update={"rounds": 5})})
     assert RunDirectory.open(run.path, other).info["job_id"] != run.info["job_id"]
+
+
+def test_a_run_of_an_older_version_goes_on_whose_keys_that_are_gone_had_no_effect(
+    tmp_path: Path,
+) -> None:
+    config, _ = job(tmp_path)
+    run = RunDirectory.create(tmp_path / "run", config, insecure_seed=None)
+    path, settings = run.path / "run.json", run.info["config"]
+    older = {**settings, "controller": None, "evaluation": {**settings["evaluation"], "hardest": 0}}
+    info = {**run.info, "status": "interrupted", "config": older, "config_digest": "another"}
+    path.write_text(json.dumps(info))
+    assert RunDirectory.open(run.path, config).info["job_id"] == run.info["job_id"]
+    older["evaluation"]["hardest"] = 0.1
+    path.write_text(json.dumps(info))
+    with pytest.raises(RunError, match=r"other settings: evaluation\.hardest"):
+        RunDirectory.open(run.path, config)
 
 
 def test_what_is_owed_is_kept(tmp_path: Path) -> None:
