@@ -54,6 +54,7 @@ SECONDS = {  # for a record, without AMX; for the last two with SmolLM2
     "sentences": 0.009,
     "abstracts": 0.012,
     "narratives": 0.012,
+    "notes": 0.025,
     "meanings": 0.4,
     "answers": 0.8,
 }

@@ -18,13 +18,9 @@ from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.wire import BLOCK
 
 if TYPE_CHECKING:
-    from fedpriv.public_update.denoise import Denoiser, Found
-
-
-if TYPE_CHECKING:
     import torch
 
-    from fedpriv.models.vector import Vector
+    from fedpriv.public_update.denoise import Denoiser, Found
 
 Tensors = dict[str, "torch.Tensor"]
 

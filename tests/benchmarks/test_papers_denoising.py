@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import papers_denoising as papers
 import papers_training
 
-SHAPES = [(6, 40), (40, 6), (7,)]
 SIZE = 487
 
 
@@ -29,7 +28,7 @@ def test_a_mean_of_gradients_has_the_deviation_that_it_is_denoised_with() -> Non
 
     drawn = np.random.default_rng(0)
     for _ in range(60):
-        move = papers.Momentum("momentum-denoised", 1.0, 0.3, Denoiser(), SHAPES)  # type: ignore[arg-type]
+        move = papers.Momentum(1.0, 0.3, Denoiser())  # type: ignore[arg-type]
         for step in range(1, 13):
             noise = (0.3 * drawn.standard_normal(SIZE)).astype(np.float32)
             _, mean = move(np.zeros(SIZE, np.float32), noise, step)
@@ -37,20 +36,6 @@ def test_a_mean_of_gradients_has_the_deviation_that_it_is_denoised_with() -> Non
                 seen[step].append(float(mean.std()))
     for step, deviations in seen.items():  # of 60 × 487 draws: within 1/√(2 · 29,220) = 0.4%
         assert np.mean(deviations) == pytest.approx(told[step], rel=0.02)
-
-
-def test_orthogonal_keeps_what_is_above_the_edge() -> None:
-    drawn = np.random.default_rng(0)
-    left, right = np.linalg.qr(drawn.standard_normal((6, 2)))[0], np.linalg.qr(
-        drawn.standard_normal((40, 2))
-    )[0]  # fmt: skip
-    strong = left @ np.diag([60.0, 40.0]) @ right.T
-    mean = np.concatenate([strong.ravel(), strong.T.ravel(), np.ones(7)])
-    mean = mean + 0.1 * drawn.standard_normal(SIZE)
-    found = papers.orthogonal(mean.astype(np.float32), 0.1, SHAPES)
-    lengths = np.linalg.svd(found[:240].reshape(6, 40), compute_uv=False)
-    assert lengths[:2] == pytest.approx([0.2 * 40**0.5] * 2, rel=1e-3)
-    assert lengths[2:] == pytest.approx(0, abs=1e-4)
 
 
 @pytest.mark.parametrize(("best", "ends"), [(3e-3, False), (1e-4, False), (1e-9, True)])
@@ -68,25 +53,6 @@ def test_rates_go_on_until_the_best_is_inside(best: float, ends: bool) -> None:
     order = sorted(tried, key=float)
     assert (found in (order[0], order[-1])) == ends
     assert len(tried) <= papers_training.MOST_RATES
-
-
-def test_dc_sgd_takes_the_clip_norm_of_the_least_expected_error() -> None:
-    """Lengths are all 2, in 10 values; its two releases cost what the sum alone would."""
-
-    class NoNoise:
-        standard_normal = staticmethod(np.zeros)
-
-    point = papers_training.Point("meanings", 2, 1e6, batch=100, clip_norm=1.0)
-    lengths = papers.Lengths(point, 10)
-    assert lengths._ratio**-2 * (1 - 1 / 25) == pytest.approx(point.ratio**-2)
-    lengths(papers.torch.full((100, 10), 2 / 10**0.5))
-    lengths.choose(NoNoise())  # type: ignore[arg-type]
-    edges = papers.LENGTHS
-    assert lengths.clip_norm == pytest.approx(edges[np.searchsorted(edges, 2)], rel=1e-6)
-    noisy = papers.Lengths(papers_training.Point("meanings", 2, 1.0, batch=100), 10**6)
-    noisy._seen = [2.0] * 100
-    noisy.choose(NoNoise())  # type: ignore[arg-type]
-    assert noisy.clip_norm == pytest.approx(edges[1])  # noise is far more than what is cut
 
 
 def test_a_run_that_is_kept_is_not_done_again(tmp_path: Path) -> None:
