@@ -27,5 +27,5 @@ def test_a_name_has_the_type_that_the_stub_says() -> None:
     assert_type(planned, Planned)
     assert 0.99 * 4 < planned.epsilon <= 4
     refused: Callable[[], object] = lambda: fedpriv.plan(epsilon=-1)  # noqa: E731
-    with pytest.raises(fedpriv.FedprivError, match="must be above 0"):
+    with pytest.raises(fedpriv.FedprivError, match="greater than 0"):
         refused()
