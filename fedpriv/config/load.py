@@ -481,9 +481,10 @@ def digest_of_record(settings: dict[str, Any]) -> str:
     """Return the digest of the settings that a run's record has, by whatever version.
 
     The engine "auto" counts as "fedpriv". A job that begins at no adapter has no key for one, as in
-    older runs.
+    older runs, which averaged nothing.
     """
     settings = copy.deepcopy(without_gone(settings))
+    settings["job"].setdefault("average", 0.0)
     if settings["compute"].get("engine") == "auto":
         settings["compute"]["engine"] = "fedpriv"
     if settings["model"].get("begin") is None:

@@ -39,6 +39,13 @@ class JobSection(Section):
         description="Where sites run: in threads of one process (inline), in Ray processes"
         " (ray), or over the network (network).",
     )
+    average: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the rounds, the last ones, over which trained values are averaged. The"
+        " mean is the adapter. 0 takes the values of the last round.",
+    )
     ray_address: str | None = Field(
         None,
         pattern=ADDRESS_OR_AUTO,

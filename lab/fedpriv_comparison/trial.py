@@ -26,6 +26,7 @@ from fedpriv.names import OwnKind
 from fedpriv.personal.training import train_alone
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
+from fedpriv.public_update.update import adapter_of
 from fedpriv_comparison.held_out_scores import Home, as_it_is, home_scores, own_examples
 from fedpriv_comparison.outside import new_site, outside_examples
 from fedpriv_comparison.public_training import train
@@ -348,8 +349,7 @@ def trained_values(run: RunDirectory) -> Vector:
     kept = run.checkpoint()
     if kept is None:
         raise RunError(f"{run.path}: keeps no trained values.")
-    values: Vector = kept.tensors.value["vector"].numpy()
-    return values
+    return adapter_of(kept.tensors.value)
 
 
 def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:

@@ -38,7 +38,7 @@ OF_JOB = ("job.data_is_public", "job.engine", "job.method", "job.seed")
 SAME = ("data.", "evaluation.", "sites", "outside", *OF_JOB)
 TERMS = ("privacy.epsilon", "privacy.delta", "privacy.unit", "privacy.max_records_per_unit")
 # Settings that a method without noise does not have.
-OF_RELEASES = ("denoise.", "privacy.normalise", "server_optimizer.")
+OF_RELEASES = ("denoise.", "job.average", "privacy.normalise", "server_optimizer.")
 OF_SETS, OF_WARMTH = "synthetic.", "synthetic.warm_start"
 Settings = tuple[str, ...]  # KEY=VALUE overrides of the federation file
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside of a list

@@ -248,13 +248,13 @@ class Job:
 
     def _metrics(self, number: int, started: float) -> dict[str, Any]:
         """Score the model, and return the metrics to write for a round."""
-        outcome, vector = self.strategy.outcome, self.update.vector
+        outcome, adapter = self.strategy.outcome, self.update.adapter
         shown: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
         is_last, every = number == self.config.job.rounds, self.config.evaluation.every
         is_looked_at = self._looks_due(number) > self._looks  # a look needs the scores as centres
         if is_last or is_looked_at or number % every == 0:
             with self._pool.borrow(self.recipe) as worker:
-                shown = dict(scores(worker, vector, self.examples, self.tuning))
+                shown = dict(scores(worker, adapter, self.examples, self.tuning))
         public = self.config.job.data_is_public
         return {
             "round": number,
@@ -278,7 +278,7 @@ class Job:
         """
         folder, config = self.run.path / "adapter", self.config
         with self._pool.borrow(self.recipe) as worker:
-            worker.vector.write(self.update.vector.value)
+            worker.vector.write(self.update.adapter.value)
             settings = worker.model.peft_config["default"]
             if config.model.name == "embedded":
                 settings.base_model_name_or_path = "base"

@@ -21,7 +21,7 @@ from fedpriv.protocol import (
     ReportRequest,
     values_digest,
 )
-from fedpriv.public_update.update import vector_of
+from fedpriv.public_update.update import adapter_of
 from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.html import write_report
@@ -95,7 +95,7 @@ class Owed:
         kept = self._run.checkpoint()
         if kept is None:
             return sorted(names.values())
-        vector = post_process(vector_of, kept.tensors)
+        vector = post_process(adapter_of, kept.tensors)
         return hand_over(grid, names, read_facts(self._run.path / "adapter").proposal, vector)
 
 

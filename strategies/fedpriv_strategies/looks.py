@@ -70,7 +70,7 @@ class _Asked:
 
     def requests(self, offers: Mapping[int, Offer]) -> list[Message]:
         """Make the same request for every node. A node that answered before replies the same."""
-        rounds, arrays = self.rounds, as_arrays(self.rounds.update.vector)
+        rounds, arrays = self.rounds, as_arrays(self.rounds.update.adapter)
         # The group of the round before: a site with requests of both waiting answers the newer one.
         group = str(self.ranges.after(self.number, rounds.proposal.rounds))
         messages = []

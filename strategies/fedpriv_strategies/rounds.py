@@ -349,7 +349,7 @@ class Rounds:
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update
         rate = learning_rate(update.settings, number, self.proposal.rounds)
-        update.move(self.method.gradient(released), lr=rate)
+        update.move(self.method.gradient(released), lr=rate, number=number)
         outcome.denoised = update.denoised
         outcome.evolved = self.method.advance(number)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -46,10 +47,11 @@ def update_of(
     config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
 ) -> Update:
     """Make the server's update: along gradients, or along moves that sites made of gradients."""
-    mover, denoise = config.optimizer, config.denoise
+    mover, denoise, job = config.optimizer, config.denoise, config.job
     if config.job.sync > 1:  # sites have optimised and denoised by themselves
         mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
-    return Update(mover, initial, denoise_of(denoise, shapes))
+    after = math.floor(job.rounds * (1 - job.average)) if job.average else None
+    return Update(mover, initial, denoise_of(denoise, shapes), after)
 
 
 def rounds_of(
@@ -170,7 +172,7 @@ class PrivateRounds(Strategy):
         from peft import get_peft_model_state_dict
 
         with self._pool.borrow(self._recipe) as worker:
-            worker.vector.write(self.rounds.update.vector.value)
+            worker.vector.write(self.rounds.update.adapter.value)
             state = get_peft_model_state_dict(worker.model, save_embedding_layers=False)
             return ArrayRecord({name: tensor.cpu().clone() for name, tensor in state.items()})
 
