@@ -40,11 +40,11 @@ class JobSection(Section):
         " (ray), or over the network (network).",
     )
     average: float = Field(
-        0.0,
+        0.5,
         ge=0,
         le=1,
-        description="Share of the rounds, the last ones, over which trained values are averaged. The"
-        " mean is the adapter. 0 takes the values of the last round.",
+        description="Share of the rounds, the last ones, whose values are averaged. The mean is the"
+        " adapter. 0 takes the values of the last round.",
     )
     ray_address: str | None = Field(
         None,
