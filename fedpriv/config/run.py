@@ -40,7 +40,7 @@ class JobSection(Section):
         " (ray), or over the network (network).",
     )
     average: float = Field(
-        0.5,
+        0.0,
         ge=0,
         le=1,
         description="Share of the rounds, the last ones, whose values are averaged. The mean is the"
