@@ -174,7 +174,6 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv.privacy.mechanism.privatised import public
     from fedpriv.protocol import Proposal, SharedNoise
     from fedpriv.public_update.config import OptimizerSection
-    from fedpriv.public_update.update import Update
     from fedpriv_server.bounds import Bounds
     from fedpriv_server.broker import MessageBroker
     from fedpriv_server.checkpoint import Checkpoint, SumFile
@@ -182,6 +181,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv_server.grid import NetworkGrid
     from fedpriv_server.listen import ServerTls, serving
     from fedpriv_server.serve import collect_garbage_rarely
+    from fedpriv_strategies.averaged import AveragedUpdate
     from fedpriv_strategies.rounds import Rounds
     from fedpriv_strategies.secure_rounds import SecureRounds
 
@@ -204,7 +204,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     )  # fmt: skip
     vector = public(np.zeros(size, dtype=np.float32))
     optimizer = OptimizerSection(name="sgd", lr=1e-3)
-    update = Update(optimizer, vector)
+    update = AveragedUpdate(optimizer, vector)
     del vector
     kind: Any = Rounds
     if roster is not None:

@@ -7,11 +7,9 @@ public function of the settings and the step's number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from fedpriv.models.vector import Vector
 from fedpriv.plugins import load_part
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from fedpriv.public_update.denoise import Denoiser, Found
 
 Tensors = dict[str, "torch.Tensor"]
-Average = np.ndarray[Any, np.dtype[np.float64]]
-AVERAGE, COUNT = "average", "averaged"  # names of tensors
 
 
 class VectorOptimizer:
@@ -164,11 +160,6 @@ def vector_of(tensors: Tensors) -> Vector:
     return tensors["vector"].numpy().copy()
 
 
-def adapter_of(tensors: Tensors) -> Vector:
-    """Return the adapter (P,) in what `Update.state` gave: the average, if there is one."""
-    return tensors.get(AVERAGE, tensors["vector"]).numpy().astype(np.float32)
-
-
 def learning_rate(settings: OptimizerSection, step: int, steps: int) -> float:
     """Return the rate of step 1 … `steps`.
 
@@ -215,17 +206,12 @@ class Update(VectorOptimizer):
     Args:
         settings, initial: see `VectorOptimizer`.
         denoise: applied to every released gradient, if there is one.
-        average_after: the round after which values are averaged; None for no average.
 
     Raises:
         RawValueError: `initial` is raw.
 
     Privacy:
         Post-processing of released values.
-
-    Source:
-        Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging", for the
-        average; each step's noise is independent, so it is less in a mean over many.
     """
 
     def __init__(
@@ -233,27 +219,17 @@ class Update(VectorOptimizer):
         settings: OptimizerSection,
         initial: Privatised[Vector],
         denoise: Denoiser | None = None,
-        average_after: int | None = None,
     ) -> None:
         super().__init__(settings, initial)
-        self._denoise, self._average_after = denoise, average_after
-        self._average: Privatised[Average] | None = None
-        self._count = 0  # of the values in the average
+        self._denoise = denoise
 
     @property
     def denoised(self) -> Found | None:
         """What was found in the last gradient; None without denoising."""
         return None if self._denoise is None else self._denoise.found
 
-    @property
-    def adapter(self) -> Privatised[Vector]:
-        """What the job hands over: the average of the values, or before its rounds the values."""
-        if self._average is None:
-            return self.vector
-        return post_process(lambda mean: mean.astype(np.float32), self._average)
-
-    def move(self, released: Aggregate, *, lr: float, number: int = 0) -> Privatised[Vector]:
-        """Move along the released gradient of a round, and return the new values.
+    def move(self, released: Aggregate, *, lr: float) -> Privatised[Vector]:
+        """Move along a released gradient, and return the new values.
 
         Raises:
             RawValueError: the gradient is raw; nothing was changed.
@@ -261,41 +237,7 @@ class Update(VectorOptimizer):
         gradient = released.gradient
         if self._denoise is not None:
             gradient = self._denoise(gradient, released.noise_variance**0.5)
-        moved = self.step(gradient, lr=lr)
-        if self._average_after is not None and number > self._average_after:
-            self._count = count = self._count + 1
-            before = moved if self._average is None else self._average
-            self._average = post_process(_mean_with(count), before, moved)
-        return moved
-
-    def state(self) -> Privatised[Tensors]:
-        """Return everything needed to continue, see `VectorOptimizer.state`."""
-        state = super().state()
-        if self._average is None:
-            return state
-        return post_process(self._with_average, state, self._average)
-
-    def _with_average(self, state: Tensors, average: Average) -> Tensors:
-        import torch
-
-        return {**state, AVERAGE: torch.from_numpy(average), COUNT: torch.tensor(self._count)}
-
-    def restore(self, state: Privatised[Tensors]) -> None:
-        """Continue from what `state` returned, see `VectorOptimizer.restore`."""
-        super().restore(state)
-        self._average, self._count = None, int(state.value.get(COUNT, 0))
-        if self._count:
-            self._average = post_process(lambda tensors: tensors[AVERAGE].numpy().copy(), state)
-
-
-def _mean_with(count: int) -> Callable[[Any, Vector], Average]:
-    """Return what takes a value into the mean of those before, `count` values in all."""
-
-    def mean(before: Any, value: Vector) -> Average:
-        old = np.asarray(before, np.float64)
-        return old + (value - old) / count
-
-    return mean
+        return self.step(gradient, lr=lr)
 
 
 def denoise_of(settings: DenoiseSection, shapes: Sequence[tuple[int, ...]]) -> Denoiser | None:

@@ -26,7 +26,6 @@ from fedpriv.names import OwnKind
 from fedpriv.personal.training import train_alone
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
-from fedpriv.public_update.update import adapter_of
 from fedpriv_comparison.held_out_scores import Home, as_it_is, home_scores, own_examples
 from fedpriv_comparison.outside import new_site, outside_examples
 from fedpriv_comparison.public_training import train
@@ -36,6 +35,7 @@ from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.own_records import spec_of
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.simulate import simulate
+from fedpriv_strategies.averaged import adapter_of
 
 log = logging.getLogger(__name__)
 SCORES = ("eval_loss", "eval_accuracy", "eval_auc")  # on the reported records

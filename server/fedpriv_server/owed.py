@@ -21,12 +21,12 @@ from fedpriv.protocol import (
     ReportRequest,
     values_digest,
 )
-from fedpriv.public_update.update import adapter_of
 from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.html import write_report
 from fedpriv_server.grid import JobGrid
 from fedpriv_server.run_directory import RunDirectory, site_folder
+from fedpriv_strategies.averaged import adapter_of
 from fedpriv_strategies.messages import (
     ADAPTER,
     REPORT,

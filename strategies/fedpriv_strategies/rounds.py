@@ -24,11 +24,12 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.protocol import Offer, Proposal, Refusal, Signed, StepReply, StepRequest
-from fedpriv.public_update.update import Aggregate, Update, learning_rate
+from fedpriv.public_update.update import Aggregate, learning_rate
 from fedpriv.report.rundir import SiteRound, SiteState
 from fedpriv.synthetic.evolution import Evolved
 from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean
+from fedpriv_strategies.averaged import AveragedUpdate
 from fedpriv_strategies.messages import (
     QUERY,
     TRAIN,
@@ -107,7 +108,7 @@ class Rounds:
     """
 
     proposal: Proposal
-    update: Update
+    update: AveragedUpdate
     method: ServerMethod
     _: KW_ONLY
     min_sites: int
@@ -349,7 +350,7 @@ class Rounds:
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update
         rate = learning_rate(update.settings, number, self.proposal.rounds)
-        update.move(self.method.gradient(released), lr=rate, number=number)
+        update.take(number, self.method.gradient(released), lr=rate)
         outcome.denoised = update.denoised
         outcome.evolved = self.method.advance(number)
 

@@ -27,8 +27,9 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
 from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
-from fedpriv.public_update.update import Update, denoise_of
+from fedpriv.public_update.update import denoise_of
 from fedpriv.synthetic.evolution import Evolution
+from fedpriv_strategies.averaged import AveragedUpdate
 from fedpriv_strategies.rounds import Rounds
 
 log = logging.getLogger(__name__)
@@ -45,19 +46,19 @@ def proposal_of(config: JobConfig, worker: Worker, job_id: str, **others: Any) -
 
 def update_of(
     config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
-) -> Update:
+) -> AveragedUpdate:
     """Make the server's update: along gradients, or along moves that sites made of gradients."""
     mover, denoise, job = config.optimizer, config.denoise, config.job
     if config.job.sync > 1:  # sites have optimised and denoised by themselves
         mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
     after = math.floor(job.rounds * (1 - job.average)) if job.average else None
-    return Update(mover, initial, denoise_of(denoise, shapes), after)
+    return AveragedUpdate(mover, initial, denoise_of(denoise, shapes), after)
 
 
 def rounds_of(
     config: JobConfig,
     proposal: Proposal,
-    update: Update,
+    update: AveragedUpdate,
     pool: WorkerPool,
     public_set: Evolution | None = None,
     kind: Callable[..., Rounds] = Rounds,

@@ -11,7 +11,7 @@ from fedpriv.errors import RawValueError
 from fedpriv.privacy.mechanism.privatised import Privatised, public, received
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.public_update.denoise import Denoiser, Found
-from fedpriv.public_update.update import Aggregate, Update, VectorOptimizer, adapter_of, denoise_of
+from fedpriv.public_update.update import Aggregate, Update, VectorOptimizer, denoise_of
 
 SHAPES = [(4, 50), (50, 4), (3,)]
 SIZE = 403
@@ -36,24 +36,6 @@ def gradients(count: int) -> list[Privatised[Any]]:
     signal = np.concatenate([np.full(200, 3.0), np.full(200, -3.0), np.zeros(3)])
     drawn = signal + generator.standard_normal((count, SIZE))
     return [received(row.astype(np.float32)) for row in drawn]
-
-
-def test_the_adapter_is_the_mean_of_the_values_of_the_last_rounds() -> None:
-    made = Update(OptimizerSection(), start(), average_after=2)
-    assert np.array_equal(made.adapter.value, start().value)
-    kept, values = made.state(), []
-    for number, gradient in enumerate(gradients(5), start=1):
-        if number == 4:  # it goes on from what was kept
-            made = Update(OptimizerSection(), start(), average_after=2)
-            made.restore(kept)
-        found = made.move(Aggregate(gradient, 1.0, 1000.0), lr=0.1, number=number)
-        assert np.array_equal(found.value, made.vector.value)
-        values.append(found.value.astype(np.float64))
-        expected = np.mean(values[2:], axis=0) if number > 2 else values[-1]
-        assert made.adapter.value == pytest.approx(expected.astype(np.float32), rel=1e-6)
-        kept = made.state()
-        assert np.array_equal(adapter_of(kept.value), made.adapter.value)
-    assert isinstance(made.adapter, Privatised)
 
 
 def test_without_anything_it_is_the_optimiser() -> None:

@@ -40,7 +40,6 @@ from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.public_update.update import adapter_of
 from fedpriv.report.budget import read
 from fedpriv.report.html import write_report
 from fedpriv.report.received import verify
@@ -53,6 +52,7 @@ from fedpriv_simulation.command import show, summary
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 from fedpriv_simulation.sites import Sites
+from fedpriv_strategies.averaged import adapter_of
 
 Make = Callable[..., Any]
 

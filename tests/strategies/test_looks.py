@@ -19,7 +19,7 @@ from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Centres, Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.update import Update
+from fedpriv_strategies.averaged import AveragedUpdate
 from fedpriv_strategies.looks import TRIES, Look, look
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds
@@ -90,7 +90,7 @@ class Answering(AskedGrid):
 
 
 def looked(answers: dict[int, Answer], *, min_sites: int = 1, number: int = 1) -> Any:
-    update = Update(OptimizerSection(), public(np.zeros(SIZE, dtype=np.float32)))
+    update = AveragedUpdate(OptimizerSection(), public(np.zeros(SIZE, dtype=np.float32)))
     method = DpLoraServer(SIZE)
     rounds = Rounds(PROPOSAL, update, method, min_sites=min_sites, timeout=1.0, sites=3)
     rounds.offers = {node: offer(f"site-{node}", noise_multiplier=node) for node in answers}
@@ -170,7 +170,7 @@ def test_too_few_sites_make_no_mean_but_each_is_shown() -> None:
 
 
 def test_an_offer_without_a_declared_number_is_not_used() -> None:
-    update = Update(OptimizerSection(), public(np.zeros(SIZE, dtype=np.float32)))
+    update = AveragedUpdate(OptimizerSection(), public(np.zeros(SIZE, dtype=np.float32)))
     rounds = Rounds(PROPOSAL, update, DpLoraServer(SIZE), min_sites=1, timeout=1.0, sites=1)
 
     class Offering(Answering):

@@ -16,7 +16,7 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.update import Update
+from fedpriv_strategies.averaged import AveragedUpdate
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds
 from tests.strategies.asked_grid import AskedGrid
@@ -91,9 +91,9 @@ def strategy(**options: Any) -> Rounds:
     return Rounds(PROPOSAL, update(OptimizerSection()), DpLoraServer(SIZE), **(settings | options))
 
 
-def update(settings: OptimizerSection) -> Update:
+def update(settings: OptimizerSection) -> AveragedUpdate:
     start = public(np.zeros(SIZE, dtype=np.float32))
-    return Update(settings, start)
+    return AveragedUpdate(settings, start)
 
 
 @pytest.mark.parametrize(

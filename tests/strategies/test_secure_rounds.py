@@ -25,9 +25,10 @@ from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import Proposal, Ready, SetRequest, SharedNoise, StepRequest
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.update import Aggregate, Update, learning_rate
+from fedpriv.public_update.update import Aggregate, learning_rate
 from fedpriv.secure_sum.ready import Ephemeral, SlotId, sign_member
 from fedpriv.secure_sum.roster import Roster
+from fedpriv_strategies.averaged import AveragedUpdate
 from fedpriv_strategies.secure_rounds import TRIES, SecureRounds, SumState
 from fedpriv_strategies.sum_of_set import total_deviation
 from tests.strategies.summing_nodes import SILENT, UNITS, Node, Summing
@@ -67,7 +68,7 @@ class Setting:
 
     def start(self, state: SumState | None) -> None:
         """The server's process, with the state that was kept."""
-        update = Update(self.optimizer, public(np.zeros(SIZE, dtype=np.float32)))
+        update = AveragedUpdate(self.optimizer, public(np.zeros(SIZE, dtype=np.float32)))
 
         def step(released: Aggregate, *, lr: float) -> None:
             self.released.append((released, lr))
