@@ -13,13 +13,11 @@ of the paper's 2,000. Rows:
     denoised          AdamW on the denoised gradient, as published (arXiv 2510.01137)
     momentum          the mean of gradients (β = 0.9) over the known deviation of a coordinate
     momentum-denoised the same, with the mean denoised
-    dc-sgd            AdamW; the clip norm is that of the least expected error, by a noisy histogram
-                      of lengths that pays a 25th of the budget (DC-SGD-E, 2503.22988)
     averaged          plain; what is scored is the mean of the values of the last half of the steps
     no-noise          AdamW on the clipped sum itself: a ceiling
 
-Four rivals that lost are gone, and `docs/results/papers.md` has their figures: DP-Muon, LA-LoRA's
-alternation, PSAC, and scaling by earlier releases.
+Five rivals that lost are gone, and `docs/results/papers.md` has their figures: DP-Muon, LA-LoRA's
+alternation, PSAC, scaling by released second moments, and DC-SGD.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from joining_runs import Records
 from papers_training import Array, Point, Step, Training, cosine, main
 
@@ -41,8 +38,6 @@ from fedpriv.public_update.update import VectorOptimizer
 
 Move = Callable[[Array, Array, int], tuple[Array, Array]]  # values, gradient, step → new, along
 BETA = 0.9
-HISTOGRAM_NOISE = 5  # times the noise of the sum
-LENGTHS = np.geomspace(0.01, 100, 81)  # edges of the histogram's bins, over the point's clip norm
 USUAL = (1e-3, 3e-3, 1e-2)  # rates to begin with
 ENCODED, EVERY = '["query", "key", "value", "dense"]', '"all-linear"'
 POINTS = [
@@ -63,24 +58,18 @@ class Denoising(Training):
     """Compare the rows that the top of this file names."""
 
     ROWS: ClassVar[dict[str, Sequence[float]]] = dict.fromkeys(
-        ("plain", "denoised", "momentum-denoised", "momentum", "no-noise", "dc-sgd", "averaged"),
-        USUAL,
+        ("plain", "denoised", "momentum-denoised", "momentum", "no-noise", "averaged"), USUAL
     )
 
     def stepper(self, row: str, rate: float, drawn: np.random.Generator) -> tuple[Array, Step]:
         """Make the steps of a row, see `Training`."""
         move, batch, clip_norm = self._move(row, rate), self.point.batch, self.point.clip_norm
+        noise = self.noise * (row != "no-noise")
         self._late: Any = 0.0
-        lengths = Lengths(self.point, self.worker.initial.size)
 
         def step_of(units: Records, values: Array, step: int) -> tuple[Array, tuple[float, float]]:
-            vectors, bound, noise = None, clip_norm, self.noise * (row != "no-noise")
-            if row == "dc-sgd":
-                vectors, bound, noise = lengths, lengths.clip_norm, lengths.noise
-            clean = self.summed(units, values, bound, vectors) / batch
+            clean = self.summed(units, values, clip_norm) / batch
             released = clean + noise * drawn.standard_normal(clean.size)
-            if row == "dc-sgd":
-                lengths.choose(drawn)
             values, along = move(values, released.astype(np.float32), step)
             if row == "averaged" and 2 * step > self.point.steps:
                 self._late = self._late + values.astype(np.float64)
@@ -109,42 +98,6 @@ class Denoising(Training):
             return optimizer.step(public(along)).value, along
 
         return move
-
-
-class Lengths:
-    """Choose each step's clip norm by the lengths of the gradients in the step before.
-
-    Attributes:
-        clip_norm: C of the step.
-        noise: noise of a coordinate of the mean gradient at this C.
-    """
-
-    def __init__(self, point: Point, size: int) -> None:
-        self.clip_norm, self._point, self._size = point.clip_norm, point, size
-        self._edges, self._seen = LENGTHS * point.clip_norm, list[float]()
-        # Both releases together cost what the sum alone costs with the point's noise.
-        self._ratio = point.ratio * math.sqrt(1 - 1 / HISTOGRAM_NOISE**2)
-
-    @property
-    def noise(self) -> float:
-        """Return the noise of a coordinate of the mean gradient at this C."""
-        return self.clip_norm / self._ratio
-
-    def __call__(self, means: torch.Tensor) -> torch.Tensor:
-        """Note the lengths, and leave the gradients unchanged."""
-        self._seen += means.norm(dim=1).tolist()
-        return means
-
-    def choose(self, drawn: np.random.Generator) -> None:
-        """Choose by noisy counts the next step's C, with the least error of noise and clipping."""
-        lengths, self._seen = np.clip(self._seen, self._edges[0], self._edges[-1]), []
-        counts = np.histogram(lengths, self._edges)[0].astype(np.float64)
-        deviation = HISTOGRAM_NOISE * self._point.batch / self._point.ratio
-        counts = np.maximum(counts + deviation * drawn.standard_normal(counts.size), 0)
-        middles, tried = (self._edges[1:] + self._edges[:-1]) / 2, self._edges[1:]
-        beyond = np.maximum(middles[None] - tried[:, None], 0) ** 2 @ counts
-        errors = self._size * (tried / self._ratio) ** 2 + beyond / max(1e-9, counts.sum())
-        self.clip_norm = float(tried[errors.argmin()])
 
 
 class Momentum:

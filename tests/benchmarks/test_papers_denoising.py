@@ -55,25 +55,6 @@ def test_rates_go_on_until_the_best_is_inside(best: float, ends: bool) -> None:
     assert len(tried) <= papers_training.MOST_RATES
 
 
-def test_dc_sgd_takes_the_clip_norm_of_the_least_expected_error() -> None:
-    """Lengths are all 2, in 10 values; its two releases cost what the sum alone would."""
-
-    class NoNoise:
-        standard_normal = staticmethod(np.zeros)
-
-    point = papers_training.Point("meanings", 2, 1e6, batch=100, clip_norm=1.0)
-    lengths = papers.Lengths(point, 10)
-    assert lengths._ratio**-2 * (1 - 1 / 25) == pytest.approx(point.ratio**-2)
-    lengths(papers.torch.full((100, 10), 2 / 10**0.5))
-    lengths.choose(NoNoise())  # type: ignore[arg-type]
-    edges = papers.LENGTHS
-    assert lengths.clip_norm == pytest.approx(edges[np.searchsorted(edges, 2)], rel=1e-6)
-    noisy = papers.Lengths(papers_training.Point("meanings", 2, 1.0, batch=100), 10**6)
-    noisy._seen = [2.0] * 100
-    noisy.choose(NoNoise())  # type: ignore[arg-type]
-    assert noisy.clip_norm == pytest.approx(edges[1])  # noise is far more than what is cut
-
-
 def test_a_run_that_is_kept_is_not_done_again(tmp_path: Path) -> None:
     class Training(papers_training.Training):
         runs = 0
