@@ -16,7 +16,7 @@ of the paper's 2,000. Rows:
     averaged          plain; what is scored is the mean of the values of the last half of the steps
     no-noise          AdamW on the clipped sum itself: a ceiling
 
-Five rivals that lost are gone, and `docs/results/papers.md` has their figures: DP-Muon, LA-LoRA's
+Five rivals are gone, and `docs/results/papers.md` has their figures: DP-Muon, LA-LoRA's
 alternation, PSAC, scaling by released second moments, and DC-SGD.
 """
 

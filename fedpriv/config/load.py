@@ -477,17 +477,18 @@ def digest(job: JobConfig) -> str:
     return digest_of_record(settings_of(job))
 
 
-def digest_of_record(settings: dict[str, Any]) -> str:
+def digest_of_record(settings: Any) -> str:
     """Return the digest of the settings that a run's record has, by whatever version.
 
     The engine "auto" counts as "fedpriv". A job that begins at no adapter has no key for one, as in
     older runs, which averaged nothing.
     """
-    settings = copy.deepcopy(without_gone(settings))
-    settings["job"].setdefault("average", 0.0)
-    if settings["compute"].get("engine") == "auto":
-        settings["compute"]["engine"] = "fedpriv"
-    if settings["model"].get("begin") is None:
-        for key in ("begin", "begin_as"):
-            settings["model"].pop(key, None)
+    match settings := copy.deepcopy(without_gone(settings)):
+        case {"job": dict(job), "model": dict(model), "compute": dict(compute)}:
+            job.setdefault("average", 0.0)
+            if compute.get("engine") == "auto":
+                compute["engine"] = "fedpriv"
+            if model.get("begin") is None:
+                model.pop("begin", None)
+                model.pop("begin_as", None)
     return sha256(json.dumps(settings, sort_keys=True).encode())
