@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -55,7 +56,7 @@ def read_facts(folder: Path) -> AdapterFacts:
     """
     path = folder / FACTS
     try:
-        facts = AdapterFacts.parse(path.read_text(encoding="utf-8"))
+        facts = AdapterFacts.parse(_of_any_version(path.read_text(encoding="utf-8")))
         found = file_digest(folder / WEIGHTS)
     except FileNotFoundError as error:
         problem = f"holds no adapter of a job: {Path(str(error.filename)).name} is missing"
@@ -67,3 +68,14 @@ def read_facts(folder: Path) -> AdapterFacts:
         problem = f"is not the file that {FACTS} names, {facts.weights_digest}"
         raise ConfigError(problem, file=folder / WEIGHTS, value=found, fix=AGAIN)
     return facts
+
+
+def _of_any_version(text: str) -> str:
+    """Return the facts without the groups of a controller, which version 0.2.0 had."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(found, dict) and isinstance(found.get("proposal"), dict):
+        found["proposal"]["groups"] = None
+    return json.dumps(found)

@@ -113,10 +113,7 @@ class SiteJob:
 
 
 def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
-    """Return a proposal's model, from the site's own source: a server names no file or hub here.
-
-    Where the site's file leaves the number format to a trial, it is float32.
-    """
+    """Return a proposal's model, from the site's own source: a server names no file or hub here."""
     model = proposal.model
     if settings.model is not None:
         begin = None if model.begin is None else settings.begin

@@ -32,6 +32,7 @@ from fedpriv_simulation.whole_set import make_whole
 
 log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to close its sites
+RETRIES = 3  # of a message whose process ended, such as for lack of memory
 AT_ONCE = 2  # messages of a process at once: the next is there when one is answered
 OPEN = 128  # sites that a process keeps open; all its sites where they hold shares of a sum
 Answer = Callable[[Message, Context], Message]
@@ -135,7 +136,7 @@ class Hosts:
             here = cluster.pinned(cluster.here)
             self._keeper = kept.options(scheduling_strategy=here).remote(sites)
             lending = Lending(self._keeper, claimed)
-        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Host)
+        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=RETRIES)(Host)
         most = OPEN if proposal.shared is None else len(self._of)
         self._hosts = [
             kind.options(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
@@ -22,6 +22,7 @@ from fedpriv_server.flower.state import Kept
 from fedpriv_server.upload import Upload, UploadLimits
 
 MARGIN = 600.0  # seconds that a message outlives the wait for its reply
+REPEATS, PERIOD = 5, 5.0  # a node is told everything again at most 5 times in 5 seconds
 
 
 @dataclass
@@ -62,6 +63,8 @@ class NetworkGrid:
         self._answered: dict[str, Message] = {}  # request → its complete reply
         self._greetings: dict[int, _Request] = {}
         self._newcomers: set[int] = set()
+        self._told: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REPEATS))
+        self._forgetful: set[int] = set()  # nodes to tell everything, as soon as PERIOD allows
 
     # What the rounds use
 
@@ -176,7 +179,7 @@ class NetworkGrid:
     def asks(self, node: int) -> None:
         """Post again what got lost. A node that asks for more has read only what it confirmed."""
         with self._lock:
-            if any(request.taken for request in self._said(node)):
+            if node in self._forgetful or any(request.taken for request in self._said(node)):
                 self._say_again(node)
 
     def took(self, node: int, message_id: str) -> None:
@@ -213,6 +216,12 @@ class NetworkGrid:
         return sorted(requests, key=lambda item: item.kind != MessageType.QUERY)
 
     def _say_again(self, node: int) -> None:
+        now, told = time.monotonic(), self._told[node]
+        if len(told) == REPEATS and now - told[0] < PERIOD:
+            self._forgetful.add(node)
+            return
+        told.append(now)
+        self._forgetful.discard(node)
         for request in self._said(node):
             self._withdraw(request)  # else a later request might be read first
             self._post(request)

@@ -203,7 +203,8 @@ class Job:
                 self.save()
             with suppress(OSError, FedprivError):
                 run.stop("interrupted")
-            track(self.config, run, self.rounds, finished=False)
+            with suppress(Exception):
+                track(self.config, run, self.rounds, finished=False)
             raise
         self.save()
         if self.config.job.engine == "network":  # until the sites have answered

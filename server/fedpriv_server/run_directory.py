@@ -181,8 +181,9 @@ class RunDirectory:
                 " Resume with the same file and options; a plan can't change once it is committed."
             )
         if info.get("seeds") != _seeds(config, insecure_seed):
-            how = "without" if info["private"] else "with"
-            raise RunError(f"{path}: was started {how} --insecure-seed; resume it the same way.")
+            noise = (info.get("seeds") or {}).get("noise")
+            how = "without --insecure-seed" if info["private"] else f"with the seed {noise}"
+            raise RunError(f"{path}: was started {how}; resume it the same way.")
         return cls(path, info)
 
     def same_records(self, own: Mapping[str, Any]) -> dict[str, str]:

@@ -51,7 +51,8 @@ def update_of(
     mover, denoise, job = config.optimizer, config.denoise, config.job
     if config.job.sync > 1:  # sites have optimised and denoised by themselves
         mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
-    after = math.floor(job.rounds * (1 - job.average)) if job.average else None
+    averaged = math.ceil(round(job.rounds * job.average, 9))  # else 0.9 of 10 would be 10
+    after = job.rounds - averaged if averaged else None
     return AveragedUpdate(mover, initial, denoise_of(denoise, shapes), after)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.privacy.mechanism.privatised import Privatised, public, received
 from fedpriv.public_update.config import OptimizerSection
 from fedpriv.public_update.update import Aggregate
 from fedpriv_strategies.averaged import AveragedUpdate, adapter_of
+from fedpriv_strategies.strategy import update_of
 
 START = public(np.zeros(40, dtype=np.float32))
 
@@ -29,3 +31,23 @@ def test_the_adapter_is_the_mean_of_the_values_of_the_last_rounds() -> None:
         kept = made.state()
         assert np.array_equal(adapter_of(kept.value), made.adapter.value)
     assert isinstance(made.adapter, Privatised)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "average", "last"),
+    [
+        (10, 0.0, 0),
+        (10, 0.5, 5),
+        (10, 0.8, 8),
+        (10, 0.9, 9),
+        (100, 0.9, 90),
+        (3, 0.5, 2),
+        (3, 1, 3),
+    ],
+)
+def test_so_many_rounds_are_averaged(rounds: int, average: float, last: int) -> None:
+    job = load_job(HOSPITALS, [f"job.rounds={rounds}", f"job.average={average}"])
+    made = update_of(job, START, [(40,)])
+    for number in range(1, rounds + 1):
+        made.take(number, Aggregate(START, 1.0, 1000.0), lr=0.1)
+    assert int(made.state().value.get("mean over", 0)) == last
