@@ -904,7 +904,7 @@ def test_on_a_nearly_full_disk_no_proposal_tells_one_record_from_another(
     Of a site that looks for room when it considers a proposal, the sweep tells 3 long records from
     4 where the disk had 95 MB left.
     """
-    terms = dataclasses.replace(TERMS, declared_size=20_000, delta=1e-5)
+    terms = dataclasses.replace(TERMS, declared_size=20_000, delta=1e-5, simulated=False)
     privacy = setting.proposal.privacy.model_copy(update={"delta": 1e-5})
     limits = {"max_length": 64, "max_trainable": 256}
     notes, setting.folder = setting.data.read_text(), small_disk
