@@ -85,7 +85,7 @@ PARTS = [
         LABORATORY
         | {"auditing", "cli.py", "dossier", "hub", "recipes", "report/html.py", "assets/clinics"},
         {"matplotlib", "sqlalchemy", "torchmetrics"},
-        22,
+        21,
     ),
     Part(
         "server",

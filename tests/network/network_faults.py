@@ -115,7 +115,7 @@ def _reordered(marker: Path) -> None:
         def old() -> None:
             if request.node in before and before[request.node].key != request.key:
                 earlier = before[request.node]
-                self._broker.post(
+                self.broker.post(
                     earlier.upload, earlier.content, earlier.kind, earlier.group, earlier.ttl
                 )
                 marker.touch()
