@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,15 @@ def ruled(rule: Rule, **changes: Any) -> Terms:
 @pytest.fixture
 def setting(tmp_path: Path, model_folder: Make) -> Setting:
     return Setting(tmp_path, model_folder("llama"))
+
+
+@pytest.fixture
+def site(setting: Setting) -> Iterator[Site]:
+    """A site that has accepted the job."""
+    made = setting.site()
+    made.consider(setting.proposal)
+    yield made
+    made.close()
 
 
 class Drawn:
@@ -153,10 +162,8 @@ def test_an_offer_has_no_order(setting: Setting, rule: Rule) -> None:
 
 
 def test_a_slot_that_was_paid_and_not_released_is_computed_for_its_request_only(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
+    setting: Setting, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = setting.site()
-    site.consider(setting.proposal)
     with monkeypatch.context() as patch:
         patch.setattr(module, "private_step", lambda *_: 1 / 0)
         with pytest.raises(StepFailedError):
@@ -167,15 +174,12 @@ def test_a_slot_that_was_paid_and_not_released_is_computed_for_its_request_only(
     assert site.ledger.head == head
     site.step(request(), setting.vector)
     assert site.ledger.epsilon_spent == once > 0
-    site.close()
 
 
 def test_noise_that_can_not_be_drawn_is_refused_before_it_is_paid(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
+    setting: Setting, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of very many parameters noise is drawn up to some size only; here of few."""
-    site = setting.site()
-    site.consider(setting.proposal)
     with monkeypatch.context() as patch:
         patch.setattr("fedpriv.privacy.mechanism.grid.MAX_DEVIATION", 2.0)
         with pytest.raises(FedprivError, match="Expected noise_multiplier") as caught:
@@ -183,4 +187,3 @@ def test_noise_that_can_not_be_drawn_is_refused_before_it_is_paid(
     assert not isinstance(caught.value, StepFailedError)
     assert site.ledger.head.rows == 1
     site.step(request(), setting.vector)
-    site.close()
