@@ -19,7 +19,6 @@ def has_a_port(address: str) -> str:
 
 MAX_PORT = 65535
 HOST_PORT = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
-ADDRESS_OR_AUTO = rf"^(auto|{HOST_PORT})$"
 Address = Annotated[str, Field(pattern=rf"^{HOST_PORT}$"), AfterValidator(has_a_port)]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 DIGEST = r"^sha256:[0-9a-f]{64}$"

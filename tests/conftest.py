@@ -34,7 +34,6 @@ MEMORY, ROOM = Path("/dev/shm"), 8 << 30  # bytes that all tests together never 
 DEFAULT = "not slow and not nightly"  # the expression of pyproject.toml
 # Whose slow tests take longest: they begin first, or one worker would be left with them in the end.
 LONGEST = (
-    "simulation/test_cluster.py",
     "network/test_wires.py",
     "deploy/test_guide.py",
     "mutations/test_mutations.py",

@@ -24,7 +24,7 @@ from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.plugins import load_part
-from fedpriv.privacy.ledger.ledger import Ledger, Plan
+from fedpriv.privacy.ledger.ledger import Plan
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource, require_secret
 from fedpriv.privacy.mechanism.execution import PlanExecution
@@ -68,9 +68,6 @@ class Site:
         pool: the workers that hold the model.
         csprng: makes the randomness of one slot, from the job's id and the slot's number. It is
             secret, unless the ledger's terms say that nothing here is private.
-        open_ledger: opens the site's ledger, wherever that is.
-        claimed: the `distinct` of the same site in another process, which has claimed the units; by
-            default they are claimed here.
 
     Raises:
         DataError: the records can't be read, hold a label that is not declared, too few of them
@@ -86,9 +83,6 @@ class Site:
         settings: SiteSettings,
         pool: WorkerPool,
         csprng: Callable[[str, int], RandomSource],
-        *,
-        open_ledger: Callable[[SiteSettings], Ledger] = open_or_create_ledger,
-        claimed: list[tuple[str, str]] | None = None,
     ) -> None:
         self.settings, self._pool, self._csprng = settings, pool, csprng
         self._lock = threading.Lock()  # one slot at a time, so that a repeat finds its reply
@@ -99,14 +93,14 @@ class Site:
         folder = private_folder(settings.state_dir)
         self._cache = cache_folder(folder)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # made before anything is paid
-        self.ledger = open_ledger(settings)
+        self.ledger = open_or_create_ledger(settings)
         self.ledger.approvals = self._approvals
         try:
             shutil.rmtree(self._cache, ignore_errors=True)  # left by a killed process
             self._records = read_records(settings, self._cache)
             if not settings.terms.simulated and settings.model is not None:
                 check_examples(settings, self._records)
-            self.distinct = self._claim_units() if claimed is None else claimed
+            self.distinct = self._claim_units()
             self._reserve_disk_space()
             growth = self._growth = LedgerGrowth(settings, self.ledger)
             self._held.append(growth.space)

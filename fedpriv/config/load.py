@@ -27,7 +27,7 @@ from fedpriv.errors import ConfigError, did_you_mean, naming
 from fedpriv.files import sha256
 from fedpriv.model_size import parameters_of
 from fedpriv.models.config import HUB_NAME, LoraSection
-from fedpriv.names import ADDRESS_OR_AUTO, DIGEST, HOST_PORT, NAME
+from fedpriv.names import DIGEST, HOST_PORT, NAME
 from fedpriv.section import Section
 from fedpriv.stored_adapter import find_adapter
 
@@ -36,13 +36,12 @@ EMBEDDED = ASSETS / "clinics" / "federation.toml"
 HOSPITALS = ASSETS / "four_hospitals" / "federation.toml"
 File = TypeVar("File", bound=Section)
 # For `model_dump`: keys that are no part of a run's settings, such as when it may end.
-NOT_OF_A_RUN: Any = {"tracking": True, "job": {"ray_address"}, "evaluation": {"stop_when_worse"}}
+NOT_OF_A_RUN: Any = {"tracking": True, "evaluation": {"stop_when_worse"}}
 SHOWN = 8  # names in a message
 OF_SITES = ("sites.", "outside.")  # keys of private records
 IN_WORDS = {  # for each pattern, what is expected
     NAME: "letters, digits, '.', '_' and '-', such as st-mary",
     rf"^{HOST_PORT}$": "host:port, such as fed.example.org:8443",
-    ADDRESS_OR_AUTO: "auto, or host:port, such as fed.example.org:8443",
     DIGEST: "sha256: and 64 hexadecimal digits",
 }
 _SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, known or not

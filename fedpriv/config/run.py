@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from fedpriv.config.duration import Duration
 from fedpriv.config.looks import LooksSection
-from fedpriv.names import ADDRESS_OR_AUTO, MAX_JOB_STEPS, MAX_SEED, Name, Wire, has_a_port
+from fedpriv.names import MAX_JOB_STEPS, MAX_SEED, Name, Wire
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
 from fedpriv.section import Section
@@ -46,13 +46,6 @@ class JobSection(Section):
         description="Share of the rounds, the last ones, whose values are averaged. The mean is the"
         " adapter. 0 takes the values of the last round.",
     )
-    ray_address: str | None = Field(
-        None,
-        pattern=ADDRESS_OR_AUTO,
-        description="With engine ray: host:port of a running Ray cluster, or auto for this"
-        " machine's ([several machines](models.md#several-machines)). Without it, the run starts"
-        " Ray.",
-    )
     wire: Wire = Field(
         "float32", description="Number format of sites' updates. A shorter one costs no privacy."
     )
@@ -75,11 +68,6 @@ class JobSection(Section):
     def steps(self) -> int:
         """The private steps of each site that train, in the whole job."""
         return self.rounds * self.sync
-
-    @field_validator("ray_address")
-    @classmethod
-    def _of_a_port(cls, value: str | None) -> str | None:
-        return value if value is None or value == "auto" else has_a_port(value)
 
 
 def check_steps(job: JobSection, slots: int, looks: LooksSection | None) -> None:
@@ -108,8 +96,6 @@ def check_engine(job: JobSection, compute: ComputeSection) -> None:
     if job.engine != "ray":
         if compute.gpus_per_site is not None:
             raise ValueError("compute.gpus_per_site: is for engine 'ray'")
-        if job.ray_address is not None:
-            raise ValueError("job.ray_address: is for engine 'ray'")
     elif compute.devices > 1:
         raise ValueError("compute.devices: with engine 'ray', each site has one device")
     elif ":" in compute.device:

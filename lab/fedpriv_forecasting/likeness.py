@@ -18,7 +18,7 @@ FAR = 2.0  # the factor beyond which a setting counts as other than measured
 # Excepted are keys that decide nothing, are checked elsewhere, or go with the model, which a `Kind`
 # states.
 NOT_BY_DEFAULT = {
-    "job": "name rounds average engine ray_address seed data_is_public min_sites round_timeout",
+    "job": "name rounds average engine seed data_is_public min_sites round_timeout",
     "model": "name task labels max_length pooling",
     "lora": "r alpha",
     "privacy": "epsilon delta sample_rate clip_norm unit max_records_per_unit numerics trust"

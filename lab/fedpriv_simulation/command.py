@@ -70,7 +70,7 @@ def simulate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Fine-tune a model across a federation file's sites, all here or on a Ray cluster."""
+    """Fine-tune a model across a federation file's sites, all on this machine."""
     overrides = list(set_ or []) + ([] if rounds is None else [f"job.rounds={rounds}"])
     if full and file is not None:
         raise typer.BadParameter("--full is for the embedded example, so it goes without a file")

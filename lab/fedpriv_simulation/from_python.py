@@ -1,4 +1,4 @@
-"""`fedpriv.simulate`: a federation on this machine or a cluster, as a function."""
+"""`fedpriv.simulate`: a federation on this machine, as a function."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def simulate(
     insecure_seed: Annotated[int, Field(ge=-MAX_SEED, le=MAX_SEED)] | None = None,
     quiet: bool = False,
 ) -> Simulation:
-    """Fine-tune a model across the sites of a federation, all here or on a Ray cluster.
+    """Fine-tune a model across the sites of a federation, all on this machine.
 
     Shows a bar on a terminal and in a notebook, and nothing where nobody watches. An interrupt
     leaves a run that can go on: call it with `resume`, the same job and the same folder. That costs

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from flwr.app import Context, Message, RecordDict
 
 from fedpriv.environment import set_environment
@@ -21,14 +22,11 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
 from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
-from fedpriv_simulation.cluster import Cluster
 from fedpriv_simulation.handles import open_at_once
 from fedpriv_simulation.inline import context_of, set_identity
-from fedpriv_simulation.ledgers import AT_ONCE as LENT_AT_ONCE
-from fedpriv_simulation.ledgers import LedgerKeeper, Lending
-from fedpriv_simulation.placing import Place
 from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.whole_set import make_whole
+from fedpriv_simulation.workers import gpus_of_a_host
 
 log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to close its sites
@@ -45,24 +43,14 @@ class Host:
         proposal: the proposal that a newly opened site answers with an offer.
         threads: torch's threads.
         most: how many sites are open at once.
-        lending: lends the ledgers, where another process has them.
     """
 
-    def __init__(
-        self,
-        sites: Sites,
-        proposal: Proposal,
-        threads: int,
-        most: int,
-        lending: Lending | None = None,
-    ) -> None:
-        import torch
-
+    def __init__(self, sites: Sites, proposal: Proposal, threads: int, most: int) -> None:
         set_environment()
         set_identity()
         logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
         torch.set_num_threads(threads)
-        self._sites, self._proposal, self._lending = sites, proposal, lending
+        self._sites, self._proposal = sites, proposal
         self._pool = WorkerPool(1, many_sites=True)
         self._most = open_at_once(most)
         self._open: OrderedDict[int, Site] = OrderedDict()
@@ -94,8 +82,7 @@ class Host:
         if number not in self._open:
             while len(self._open) >= self._most:
                 self._open.popitem(last=False)[1].close()
-            lent = {} if self._lending is None else self._lending.of(number)
-            site = self._sites.open(self._sites.config.sites[number], self._pool, **lent)
+            site = self._sites.open(self._sites.config.sites[number], self._pool)
             try:
                 site.consider(self._proposal)
             except BaseException:
@@ -107,43 +94,29 @@ class Host:
 
 
 class Hosts:
-    """Run a process at each place, and on several machines one more that has the ledgers.
+    """Run sites in `count` processes of Ray.
 
     Every site has one process, so that none is open in two. The processes get about the same number
-    of records each. Ray restarts a process that ends on a machine that is still there, and asks it
-    again. A message that is asked twice is paid once. The sites of a lost machine do not answer
-    until the run is resumed. The caller has to close the object.
+    of records each. Ray restarts a process that ends, and asks it again. A message that is asked
+    twice is paid once. The caller has to close the object.
 
     Args:
-        claimed: `claimed` of each site, as for `Site`, where one process has all ledgers. None
-            where each process opens the ledgers of its own sites, as on one machine.
+        ray: the library, started.
+
+    Raises:
+        ConfigError: there are too few GPUs for so many processes.
     """
 
-    def __init__(
-        self,
-        sites: Sites,
-        proposal: Proposal,
-        cluster: Cluster,
-        places: Sequence[Place],
-        claimed: Sequence[list[tuple[str, str]]] | None = None,
-    ) -> None:
-        ray, sites = cluster.ray, replace(sites, run=sites.run.absolute())
+    def __init__(self, sites: Sites, proposal: Proposal, ray: Any, count: int) -> None:
+        sites, config = replace(sites, run=sites.run.absolute()), sites.config
         self._ray, self._closing = ray, False
-        self._of = shared_out([section.size or 0 for section in sites.config.sites], len(places))
-        self._keeper, lending = None, None
-        if claimed is not None:
-            kept = ray.remote(num_cpus=0, max_concurrency=LENT_AT_ONCE)(LedgerKeeper)
-            here = cluster.pinned(cluster.here)
-            self._keeper = kept.options(scheduling_strategy=here).remote(sites)
-            lending = Lending(self._keeper, claimed)
-        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=RETRIES)(Host)
+        self._of = shared_out([section.size or 0 for section in config.sites], count)
+        gpus = gpus_of_a_host(config.compute, torch.cuda.device_count(), count)
+        restarts = {"max_restarts": -1, "max_task_retries": RETRIES}
+        kind = ray.remote(num_cpus=1, num_gpus=gpus, **restarts)(Host)
+        threads = max(1, torch.get_num_threads() // count)
         most = OPEN if proposal.shared is None else len(self._of)
-        self._hosts = [
-            kind.options(
-                scheduling_strategy=cluster.pinned(place.node), num_gpus=place.gpus
-            ).remote(sites, proposal, place.threads, most, lending)
-            for place in places
-        ]
+        self._hosts = [kind.remote(sites, proposal, threads, most) for _ in range(count)]
 
     def close(self) -> None:
         """Give the sites' ledgers back.
@@ -155,16 +128,11 @@ class Hosts:
         self._closing = True
         asked = [(host, host.close.remote()) for host in self._hosts]
         for host, closing in asked:
-            self._end(host, closing)
-        if self._keeper is not None:
-            self._end(self._keeper, self._keeper.close.remote())
-
-    def _end(self, actor: Any, closing: Any) -> None:
-        try:
-            self._ray.get(closing, timeout=LEAVE)
-        except Exception as error:
-            log.info("A process of the simulation is ended: %s.", type(error).__name__)
-        self._ray.kill(actor, no_restart=True)
+            try:
+                self._ray.get(closing, timeout=LEAVE)
+            except Exception as error:
+                log.info("A process of the simulation is ended: %s.", type(error).__name__)
+            self._ray.kill(host, no_restart=True)
 
     def answers(self, first: int) -> dict[int, Answer]:
         """Return the function that asks each site, by node id. Ids count from `first`."""

@@ -25,14 +25,12 @@ from fedpriv_client.site import Site
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.tracking.tracking import check_installed
-from fedpriv_simulation.cluster import Cluster, connected, started
 from fedpriv_simulation.handles import open_at_once
 from fedpriv_simulation.hosts import AT_ONCE, Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 from fedpriv_simulation.joint import JointPool, sites_at_once
-from fedpriv_simulation.node_checks import check_nodes
 from fedpriv_simulation.outside_sites import read_outside, score_outside
-from fedpriv_simulation.placing import places, places_here
+from fedpriv_simulation.own_ray import started
 from fedpriv_simulation.public_records import check_public
 from fedpriv_simulation.shared_base import SharedBasePool
 from fedpriv_simulation.sites import Sites, simulated_roster
@@ -82,7 +80,7 @@ def simulate(
     pool: WorkerPool | None = None,
     grid: Nodes | None = None,
 ) -> Outcome:
-    """Run a federation on this machine, or from it on a cluster, each site with its own ledger.
+    """Run a federation on this machine, each site with its own ledger.
 
     Args:
         out: run directory. It has to be new, or a stopped run when `resume` is set.
@@ -100,16 +98,10 @@ def simulate(
     """
     _check(config, source, insecure_seed, grid)
     check_installed(config.tracking, source)
-    address = config.job.ray_address if grid is None else None
     opened = RunDirectory.resume if resume else RunDirectory.create
     with only_run(out), contextlib.ExitStack() as stack:
         run = opened(out, config, insecure_seed=insecure_seed)
         stack.callback(run.discard)
-        cluster = None
-        if address is not None:
-            progress.preparing(f"Connecting to Ray at {address}")
-            with naming(source):
-                cluster = stack.enter_context(connected(address))
         progress.preparing("Loading the model")
         with naming(source):
             pool = pool or SharedBasePool(workers_of(config), many_sites=True)
@@ -117,14 +109,10 @@ def simulate(
             check_public(config, run.path, source)
             outside = read_outside(config, run, pool)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
-        if cluster is not None:
-            progress.preparing(f"Checking {len(cluster.nodes)} nodes")
-            with naming(source):
-                check_nodes(cluster, config, run.path.absolute())
         base, begin = job.proposal.base_digest, job.proposal.begin_digest
         trained = job.update.vector.value.size
         sites = Sites(config, run.path, insecure_seed, base, trained, begin)
-        meeting, report_on = _meeting(stack, sites, job, pool, source, progress, grid, cluster)
+        meeting, report_on = _meeting(stack, sites, job, pool, source, progress, grid)
         progress.started(job)
         try:
             job.execute(meeting, progress.round_done)
@@ -170,7 +158,6 @@ def _meeting(
     source: Path,
     progress: Progress,
     there: Nodes | None,
-    cluster: Cluster | None,
 ) -> tuple[Nodes, Callable[[], dict[str, BudgetReport]]]:
     """Return where client and server meet, and a function that writes the sites' budget reports.
 
@@ -186,10 +173,11 @@ def _meeting(
     most = len(config.sites) if inline else 0
     if inline and config.max_colluding is None:
         most = open_at_once(most)
-    alone = there is None and cluster is None
-    patience = 0.0 if alone else PATIENCE  # the processes of another runtime end when they like
+    patience = (
+        0.0 if there is None else PATIENCE
+    )  # the processes of another runtime end when they like
     opened: list[Site] = []
-    claimed, cut = [], 0
+    cut = 0
     for section in config.sites:
         progress.preparing(f"Preparing {section.name}")
         with naming(source, f"sites.{section.name}"):
@@ -199,7 +187,6 @@ def _meeting(
                 with as_own_threads(workers) if inline else contextlib.nullcontext():
                     site.consider(job.proposal)
                     cut += site.check_examples().cut
-                claimed.append(site.distinct)
                 if len(opened) < most:
                     opened.append(site)
                     stack.push(own.pop_all())
@@ -212,14 +199,8 @@ def _meeting(
         there = stack.enter_context(InlineGrid(apps, at_once, own_threads(workers)))
     elif there is None:
         with naming(source):
-            if cluster is None:
-                count, lent = workers_of(config), None
-                reached = stack.enter_context(started(count))
-                rooms = places_here(config.compute, reached.here, count)
-            else:
-                reached, lent, model = cluster, claimed, config.model.name
-                rooms = places(config.compute, model, len(config.sites), cluster.nodes)
-        hosts = Hosts(sites, job.proposal, reached, rooms, lent)
+            ray = stack.enter_context(started(count := workers_of(config)))
+            hosts = Hosts(sites, job.proposal, ray, count)
         stack.callback(hosts.close)
         apps = hosts.answers(FIRST_SITE)
         queues = hosts.queue_of(FIRST_SITE)

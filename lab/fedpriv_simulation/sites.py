@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,14 +16,13 @@ from fedpriv.methods.proposal import shared_noise
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.shares import share_of
-from fedpriv.privacy.ledger.ledger import Ledger, Terms
+from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
-from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings
 from fedpriv_server.run_directory import private_site_folder, site_folder
 
@@ -55,20 +53,11 @@ class Sites:
         """Return the roster of the sites that are added up together, in a job with a secure sum."""
         return simulated_roster(self.config, self.run)
 
-    def open(
-        self,
-        section: SiteSection,
-        pool: WorkerPool,
-        *,
-        patience: float = 0.0,
-        open_ledger: Callable[[SiteSettings], Ledger] = open_or_create_ledger,
-        claimed: list[tuple[str, str]] | None = None,
-    ) -> Site:
+    def open(self, section: SiteSection, pool: WorkerPool, *, patience: float = 0.0) -> Site:
         """Open a site with a ledger of its own.
 
         Args:
             patience: seconds to wait for another process that has the ledger.
-            open_ledger, claimed: as for `Site`.
 
         Raises:
             LedgerInUseError: another process still has the ledger.
@@ -82,9 +71,8 @@ class Sites:
             return InsecureRandomness(seed, section.name, slot)
 
         while True:
-            settings = self.settings(section)
             try:
-                return Site(settings, pool, csprng, open_ledger=open_ledger, claimed=claimed)
+                return Site(self.settings(section), pool, csprng)
             except LedgerInUseError:
                 if time.monotonic() >= until:
                     raise

@@ -1,14 +1,17 @@
-"""How many sites of a simulation compute at once, and with how many threads each."""
+"""How many sites of a simulation compute at once, and what each gets of the machine."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
 from fedpriv.config.job import JobConfig
+from fedpriv.errors import ConfigError
 from fedpriv.model_size import parameters_of
+from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.worker import device_of
 
 COPIES = 2**31  # bytes that the copies of a model may take together, unless more are asked for
@@ -29,18 +32,36 @@ def workers_of(config: JobConfig) -> int:
             return 1
         fitting = hosts_that_fit(torch.cuda.device_count(), config.compute.gpus_per_site or 1.0)
         return max(1, min(len(config.sites), fitting))
-    return min(len(config.sites), torch.get_num_threads(), copies_that_fit(config.model.name))
-
-
-def copies_that_fit(model: str) -> int:
-    """Return how many copies of a base model a machine has memory for, at least one."""
-    parameters = parameters_of(model)
-    return 1 if parameters is None else max(1, int(COPIES // (4 * max(1, parameters))))
+    parameters = parameters_of(config.model.name)
+    copies = 1 if parameters is None else max(1, int(COPIES // (4 * max(1, parameters))))
+    return min(len(config.sites), torch.get_num_threads(), copies)
 
 
 def hosts_that_fit(there: int, each: float) -> int:
     """Return how many processes fit on `there` GPUs. Each gets whole GPUs, or a share of one."""
     return there * int(1 / each) if each < 1 else int(there // each)
+
+
+def gpus_of_a_host(compute: ComputeSection, there: int, count: int) -> float:
+    """Return the share of a GPU, or the number of whole GPUs, that each process gets.
+
+    Args:
+        there: GPUs of this machine.
+        count: number of processes.
+
+    Raises:
+        ConfigError: there are too few GPUs for so many processes.
+    """
+    if compute.device == "cpu" or not there:
+        return 0.0
+    each = compute.gpus_per_site
+    if each is None:
+        each = float(there // count) if there >= count else 1 / math.ceil(count / there)
+    if count > hosts_that_fit(there, each):
+        problem = f"is too much for {count} sites at once on {there} GPUs"
+        fix = "Lower it, or lower compute.workers."
+        raise ConfigError(problem, key="compute.gpus_per_site", value=each, fix=fix)
+    return each
 
 
 def own_threads(workers: int) -> Callable[[], None]:

@@ -236,7 +236,6 @@ def keys_of(section: type[Section], table: str = "") -> Iterator[tuple[str, Any]
 GIVEN: dict[str, Any] = {
     "privacy.normalise": "adapters",
     "job.rounds": 3,
-    "job.ray_address": "auto",
     "privacy.max_colluding": 1,
     "synthetic.data": "public.jsonl",
     "synthetic.generator.model": "embedded",
@@ -274,7 +273,6 @@ GIVEN: dict[str, Any] = {
 # What else a key, or each key that begins so, needs.
 SECURE: dict[str, Any] = {"privacy": {"trust": "secure-sum"}, "job": {"min_sites": 2}}
 BESIDE: dict[str, dict[str, Any]] = {
-    "job.ray_address": {"job": {"engine": "ray"}},
     "privacy.max_colluding": SECURE,
     "server_optimizer.": {"job": {"sync": 2}},
     "synthetic.": {"synthetic": {"data": "public.jsonl"}},

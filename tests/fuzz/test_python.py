@@ -281,8 +281,7 @@ def not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     def reached(*_: Any) -> None:
         raise ReachedError("The run would begin.")
 
-    for first in ("connected", "workers_of"):  # what a run begins with, on a cluster and here
-        monkeypatch.setattr(simulation, first, reached)
+    monkeypatch.setattr(simulation, "workers_of", reached)  # what a run begins with
 
 
 def test_the_calls_that_are_altered_are_valid(workshop: Workshop, not_begun: None) -> None:

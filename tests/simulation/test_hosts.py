@@ -31,7 +31,7 @@ def adapter_bytes(outcome: Outcome) -> bytes:
     return (outcome.run.path / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_processes_make_what_threads_make(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +68,7 @@ print({name: budget.events[0].count for name, budget in out.budgets.items()})
 """
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_process_that_dies_comes_back(federation: Make, tmp_path: Path) -> None:
     file = federation(rounds=4)
     command = [sys.executable, "-c", KILLING, str(file), str(tmp_path / "run")]

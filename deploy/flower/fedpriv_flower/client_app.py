@@ -10,11 +10,11 @@ from flwr.clientapp import ClientApp
 
 from fedpriv import logs
 from fedpriv_flower.settings import Settings
-from fedpriv_simulation.cluster import guard_ray
+from fedpriv_simulation.own_ray import guard_ray
 from fedpriv_simulation.visits import Visits
 
-# Flower reads this module before it starts Ray. A cluster that happens to be there would run sites
-# on machines that don't have their ledgers.
+# Flower reads this module before it starts Ray. A Ray that happens to be there already could run
+# sites on other machines, which don't have their ledgers.
 os.environ["RAY_ADDRESS"] = "local"
 guard_ray()
 # Of an error that is not ours, nothing that could quote a record.
