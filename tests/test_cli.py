@@ -97,6 +97,7 @@ def test_simulate_prints_json_and_the_other_commands_read_its_run(
     assert "signature" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_ledger_that_pays_no_more_has_its_own_code(federation: Make, tmp_path: Path) -> None:
     file, ledger = federation(rounds=2), tmp_path / "kept.db"
     terms = ("--size", "24", "--epsilon", "0.5", "--delta", "1e-3", "--max-records-per-unit", "1")

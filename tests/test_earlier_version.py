@@ -34,6 +34,7 @@ def shown(folder: Path, *words: str) -> str:
     return str(done.stdout)
 
 
+@pytest.mark.slow
 def test_its_ledger_is_whole_and_goes_on_with_its_federation_file(folder: Path) -> None:
     assert "has seen row" in shown(
         folder, "ledger", "verify", "north.db", "--witness", "north.witness"
@@ -45,6 +46,7 @@ def test_its_ledger_is_whole_and_goes_on_with_its_federation_file(folder: Path) 
     assert after["used"][0] == pytest.approx(2 * before["used"][0])  # the same job once more
 
 
+@pytest.mark.slow
 def test_its_run_and_its_dossier_are_verified(folder: Path) -> None:
     report = folder / "run" / "report.html"
     shown(folder, "report", "run")

@@ -56,6 +56,7 @@ def test_the_area_is_that_of_the_library() -> None:
     assert membership.area(scores, inside) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_the_interval_holds_as_often_as_it_says() -> None:
     """Of scores one deviation apart the area is Φ(1/√2) = 0.760."""
     held = 0

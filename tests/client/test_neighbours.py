@@ -211,6 +211,7 @@ def disturb(patched: pytest.MonkeyPatch, worlds: list[World]) -> None:
     patched.setattr(Worker, "batch", batched)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @example([("disk", True), ("report", "job-1"), ("step", ("job-1", 1)), ("adapter", "job-1")])
 @example([("disk", True), ("propose", ("job-2", 0)), ("step", ("job-2", 0)), ("disk", False)])

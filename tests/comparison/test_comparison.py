@@ -46,6 +46,7 @@ def comparison(
     return Comparison.of(file, (), parse_variants(names, grids), seeds, tuning_seeds)
 
 
+@pytest.mark.slow
 def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> None:
     """Whatever ran before in the same process."""
     clipped = "lora-clipped:clip_norm=0.01"

@@ -15,6 +15,7 @@ import fedpriv
 from fedpriv.errors import ConfigError, RunError
 
 
+@pytest.mark.slow
 def test_methods_side_by_side_and_again_at_no_cost(
     federation: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ def shown(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return command("fedpriv", "forecast", *map(str, arguments))
 
 
+@pytest.mark.slow
 def test_it_says_what_studies_found_of_a_method(
     tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

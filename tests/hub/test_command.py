@@ -34,6 +34,7 @@ def test_a_run_is_exported_in_both_forms(federation: Make, tmp_path: Path) -> No
     assert "Give another --out" in again.stderr and "Traceback" not in again.stderr
 
 
+@pytest.mark.slow
 def test_a_run_with_seeded_noise_is_called_not_private(federation: Make, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ("--rounds", "1", "--insecure-seed", "1", "--out", str(run))

@@ -111,6 +111,7 @@ def test_what_seeds_differ_by_is_the_deviation_of_one_of_two_means() -> None:
     assert np.sqrt(np.mean(np.square(found))) == pytest.approx(of_one, rel=0.06)
 
 
+@pytest.mark.slow
 def test_left_out_parts_choose_with_real_models(worker: Worker) -> None:
     """Each set's loss, of models that were trained here without each part."""
     from fedpriv.config.personal import OwnTraining

@@ -110,6 +110,7 @@ def test_one_is_aborted_between_two_rounds_and_tried_again(place: Place) -> None
     assert place.became(1) == ("finished", "All rounds are done.")
 
 
+@pytest.mark.slow
 def test_one_that_ran_when_the_server_was_stopped_goes_on(place: Place) -> None:
     place.submit("x", raising(KeyboardInterrupt()))
     place.works.append(finishes)
@@ -123,6 +124,7 @@ def test_one_that_ran_when_the_server_was_stopped_goes_on(place: Place) -> None:
     assert json.loads((path / "run.json").read_text())["job_id"] == first
 
 
+@pytest.mark.slow
 def test_one_whose_end_was_not_noted_is_not_run_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_job_of_sites_that_have_left_fails_in_words(place: Place) -> None:
     assert place.ran == []
 
 
+@pytest.mark.slow
 def test_what_is_owed_of_a_job_that_goes_on_is_left_to_it(place: Place) -> None:
     def owes(run: RunDirectory, between: Callable[[], None]) -> None:
         run.owe(reports={"b"}, adapters=())
@@ -165,6 +168,7 @@ def test_what_is_owed_of_a_job_that_goes_on_is_left_to_it(place: Place) -> None:
     assert seen == [0]
 
 
+@pytest.mark.slow
 def test_a_run_directory_that_was_damaged_holds_up_no_other_job(place: Place) -> None:
     place.submit("x", raising(KeyboardInterrupt()))
     place.submit("y", finishes)

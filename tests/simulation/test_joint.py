@@ -134,6 +134,7 @@ def test_a_site_whose_records_fail_disturbs_no_other(
         assert own is not None and torch.equal(own, others)
 
 
+@pytest.mark.slow
 def test_a_run_has_the_same_bits_as_without_joint_batches(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,8 +29,12 @@ def moved(out: Path) -> Any:
 
 @pytest.mark.parametrize(
     "others",
-    [(), ("denoise.where=server",), ("job.sync=2", "job.rounds=2"), ("privacy.trust=secure-sum",)],
-    ids=["plain", "denoised", "local steps", "secure sum"],
+    [
+        pytest.param((), id="plain"),
+        pytest.param(("denoise.where=server",), id="denoised", marks=pytest.mark.slow),
+        pytest.param(("job.sync=2", "job.rounds=2"), id="local steps", marks=pytest.mark.slow),
+        pytest.param(("privacy.trust=secure-sum",), id="secure sum", marks=pytest.mark.slow),
+    ],
 )
 def test_it_trains_otherwise_and_costs_the_same(
     federation: Make, tmp_path: Path, others: tuple[str, ...]

@@ -91,6 +91,7 @@ def test_the_coordinator_sees_scores_of_public_records_alone(
             assert not summary(outcome)["outside"]
 
 
+@pytest.mark.slow
 def test_the_scores_are_those_of_all_its_records_or_of_the_held_out_ones(
     federation: Make, tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_the_scores_are_those_of_all_its_records_or_of_the_held_out_ones(
         assert outcome.outside["new"].records == len(records)
 
 
+@pytest.mark.slow
 def test_no_released_value_depends_on_an_outside_sites_records(
     federation: Make, tmp_path: Path
 ) -> None:

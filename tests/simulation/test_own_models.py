@@ -26,6 +26,7 @@ from fedpriv.errors import ConfigError, DataError
 from fedpriv_simulation.command import _in_words, simulate
 from fedpriv_simulation.own_models import own_models, spread
 
+pytestmark = pytest.mark.slow
 Make = Callable[..., Any]
 APP = typer.Typer()
 APP.command()(simulate)

@@ -96,6 +96,7 @@ def test_sites_that_are_closed_between_rounds_have_the_set(
     assert down[0] == down[1]
 
 
+@pytest.mark.slow
 def test_local_steps_of_one_site_are_those_of_a_frozen_basis(
     federation: Make, tmp_path: Path, given: str
 ) -> None:
@@ -111,6 +112,7 @@ def test_local_steps_of_one_site_are_those_of_a_frozen_basis(
     assert adapter_bytes(found) == adapter_bytes(same)
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_the_same_for_every_method(
     federation: Make, tmp_path: Path, given: str
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_warm_start_is_the_same_for_every_method(
     assert (found["a"] - found["c"]).abs().max() > 0.005
 
 
+@pytest.mark.slow
 def test_a_job_that_stops_before_its_first_round_goes_on_with_the_same_beginning(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

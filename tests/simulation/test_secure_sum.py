@@ -96,6 +96,7 @@ def test_a_run_adds_up_and_reports_both_figures(
     assert "With trust, and alone" in found.report.read_text()
 
 
+@pytest.mark.slow
 def test_a_seeded_run_repeats(federation: Make, tmp_path: Path) -> None:
     file = federation(rounds=2, sites=3)
     first = run(file, tmp_path / "a", insecure_seed=5)
@@ -117,6 +118,7 @@ def pe_sgd(size: int) -> tuple[str, ...]:
     return "job.method=pe-sgd", f"synthetic.size={size}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("numerics", "values"), [("default", 200), ("strict", 10)])
 def test_pe_sgd_adds_up_in_less_than_a_kilobyte(
     federation: Make, tmp_path: Path, public_records: str, numerics: str, values: int
@@ -219,6 +221,7 @@ def test_an_interrupted_sum_is_asked_for_again_and_comes_to_the_same(
         assert resumed.budgets[name].ledger_rows == report.ledger_rows
 
 
+@pytest.mark.slow
 def test_keys_that_an_interruption_lost_cost_a_spare_slot(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

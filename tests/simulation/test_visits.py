@@ -61,6 +61,7 @@ def states(outcome: Outcome) -> list[set[str]]:
     return [{site["status"] for site in row["sites"].values()} for row in outcome.rounds]
 
 
+@pytest.mark.slow
 def test_visits_make_what_open_sites_make(federation: Make, tmp_path: Path) -> None:
     file = federation(rounds=3, sites=3)
     there = simulate(load_job(file), tmp_path / "open", source=file, insecure_seed=7)
@@ -74,6 +75,7 @@ def test_visits_make_what_open_sites_make(federation: Make, tmp_path: Path) -> N
     assert not list((tmp_path / "visits" / "private").glob("*/cache"))  # no clear text is left
 
 
+@pytest.mark.slow
 def test_the_synthetic_set_goes_with_its_site(federation: Make, tmp_path: Path) -> None:
     """It is sent once, and whichever process answers next has it."""
     public = tmp_path / "public.jsonl"

@@ -53,6 +53,7 @@ def test_each_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen == [5, 2, 1]
 
 
+@pytest.mark.slow
 def test_sites_that_compute_at_once_make_the_same_model(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def file(federation: Make) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_it_makes_the_adapter_of_a_simulation_and_asks_again_what_failed(
     file: Path, tmp_path: Path
 ) -> None:
