@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.private_training.record_loss import correct_tokens, record_losses, token_losses
+from fedpriv.private_training.record_loss import correct_tokens, token_losses
 from fedpriv.private_training.unit_sum import chunks
 from fedpriv.private_training.worker import Worker
 
@@ -55,6 +55,11 @@ class Scored:
     losses: Numbers
     targets: Numbers
 
+    @property
+    def means(self) -> Numbers:
+        """Return the mean of each record's losses, (N,)."""
+        return self.losses / np.maximum(1, self.targets)
+
 
 def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Scores:
     """Score a model with these trained values (P,) on records, at least one.
@@ -63,8 +68,13 @@ def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Sc
         As confidential as the records and the values. With a site's own records, or with values
         that were not released, it never leaves the site.
     """
+    return scored(worker, examples, parameters).scores
+
+
+def scored(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Scored:
+    """Score a model as `score` does, and return the figures of each record, too."""
     worker.vector.write(parameters)
-    return score_each(worker, examples, lambda batch: [("", logits_of(worker, batch))])[""].scores
+    return score_each(worker, examples, lambda batch: [("", logits_of(worker, batch))])[""]
 
 
 @torch.inference_mode()
@@ -132,22 +142,6 @@ def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:
         f"All of these records have the label {labels[found.pop()]!r}: there is no AUC, and"
         " accuracy says little. Take more records, or a file with all labels, not sorted by them."
     ]
-
-
-@torch.inference_mode()
-def losses_of(worker: Worker, examples: Sequence[Example], parameters: Vector) -> torch.Tensor:
-    """Return each record's loss (N,), float64, for a model with these trained values (P,).
-
-    Privacy:
-        As for `score`.
-    """
-    worker.vector.write(parameters)
-    found = torch.zeros(len(examples), dtype=torch.float64)
-    for length, members in buckets(examples, worker.recipe.model.max_length).items():
-        for part in chunks(members, BATCH):
-            batch = worker.batch([examples[index] for index in part], length)
-            found[part] = record_losses(worker.model, batch).double().cpu()
-    return found
 
 
 def logits_of(worker: Worker, batch: Batch) -> torch.Tensor:

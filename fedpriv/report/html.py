@@ -20,10 +20,9 @@ from fedpriv.files import write_atomic
 from fedpriv.report import received
 from fedpriv.report.alike import assumptions, rows_of, said_together, shared
 from fedpriv.report.budget import BudgetReport
-from fedpriv.report.choices import choices
 from fedpriv.report.figures import give_or_take, worse
 from fedpriv.report.life import LifeBudget, life_budgets
-from fedpriv.report.lifetime import WHY_FIRST, for_one, in_words, share
+from fedpriv.report.lifetime import for_one, in_words, share
 from fedpriv.report.page_parts import RULES, css_colours, score_rows, templates
 from fedpriv.report.participation import Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
@@ -91,12 +90,10 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "bytes_up": sum(one.bytes_up for one in moved),
         "bytes_down": sum(one.bytes_down for one in moved),
         "seconds": math.fsum(row.seconds or 0 for row in rounds),
-        "choices": choices(rounds),
         "progress": progress_of(run, rounds),
         "participation": rows_of(took_part, _took_part),
         "lives": _lives(reports),
         "for_one": _for_one(reports),
-        "why_first": WHY_FIRST.format(once=""),
         "share": share,
         "life": rows_of(life_budgets(reports), _of_a_life),
         "audit": audit,

@@ -259,20 +259,6 @@ def test_auc_is_shown_where_it_was_measured(make_run: MakeRun) -> None:
     assert "AUC 0.525 → 0.750" in Page(write_report(run)).words
 
 
-def test_what_denoising_found_is_shown_beside_what_chance_would(make_run: MakeRun) -> None:
-    run = make_run()
-    assert "Denoising" not in Page(write_report(run)).words
-    path = run / "metrics.jsonl"
-    found = '"bytes_down": 3000, "denoised": {"on": 3, "matrices": 16, "by_chance": 0.4},'
-    found += ' "synthetic": {"digest": "sha256:00", "made": 4, "entropy": 0.5, "seconds": 0.1},'
-    found += ' "gate": {"taken": "denoised × 0.5", "losses": {}, "records": 9},'  # of old runs
-    path.write_text(path.read_text().replace('"bytes_down": 3000,', found))
-    words = Page(write_report(run)).words
-    assert "in 18.8% of the gradients' matrices; in noise alone it would be 2.5%." in words
-    assert "24 records of the synthetic set were made anew" in words
-    assert "0.50 of the entropy" in words
-
-
 @pytest.mark.parametrize(
     "run_changes",
     [
