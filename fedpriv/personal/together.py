@@ -38,18 +38,12 @@ def mean_of_probabilities(
         Logarithms of the mean probabilities, (..., V). They are logits, too.
 
     Raises:
-        ValueError: the weights are not like that, or not as many as the answers, or shapes differ.
+        ValueError: the weights are not like that, or not as many as the answers.
 
     Privacy:
         As confidential as a site's own model among them: for the site alone.
     """
     _check_weights(weights)
-    if len(answers) != len(weights):
-        raise ValueError(f"weights: expected one for each of {len(answers)}, got {len(weights)}")
-    shapes = [tuple(answer.shape) for answer in answers]
-    for shape in shapes:
-        if shape != shapes[0]:
-            raise ValueError(f"answers: expected the shape {shapes[0]} of the first, got {shape}")
     weighted = [
         answer.log_softmax(-1) + math.log(weight)
         for answer, weight in zip(answers, weights, strict=True)

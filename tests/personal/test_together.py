@@ -78,13 +78,8 @@ def test_own_models_share_what_the_federated_one_leaves() -> None:
 
 
 def test_each_model_has_a_weight() -> None:
-    with pytest.raises(ValueError, match="expected one for each of 2, got 1"):
+    with pytest.raises(ValueError, match="shorter"):
         mean_of_probabilities([OWN, FEDERATED], [1.0])
-
-
-def test_answers_to_different_inputs_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected the shape \(2,\) of the first, got \(3, 2\)"):
-        mean_of_probabilities([OWN, FEDERATED.expand(3, 2)], [0.8, 0.2])
 
 
 def test_a_model_that_answers_with_itself_is_that_model(

@@ -233,7 +233,7 @@ def test_both_claims_are_shown_with_what_they_mean(make_run: MakeRun) -> None:
         assert part in page.words
     rows = page.words.split("Budget alone ")[1].split("Budgets for life")[0]
     assert rows.startswith("site-01 1 ") and "site-00" not in rows
-    life = page.words.split("Budgets for life")[1].split("In the bars")[0]
+    life = page.words.split("Budgets for life")[1].split("A guess whether")[0]
     assert "site-01 with trust" in life and "site-01 alone 4.250 7.500 21.500 14.000" in life
     unused = ALONE | {"max_colluding": None, "trust_model": budget.trust_model(None)}
     received.write(budget.read(path).model_copy(update=unused), path)
