@@ -95,15 +95,9 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "participation": rows_of(took_part, _took_part),
         "lives": _lives(reports),
         "for_one": _for_one(reports),
-        "life": rows_of(
-            [(r, claim) for r in reports for claim in received.claims_of(r)], _of_a_life
-        ),
+        "life": rows_of(claims, _of_a_life),
         "audit": audit,
-        "audit_conclusion": "" if audit is None else result.conclusion(audit),
-        "audit_verdict": result.verdict,
-        "audit_shown": result.shown_with_chance,
-        "audit_titles": result.TITLES,
-        "audit_worlds": result.WORLDS,
+        "audit_words": result,
         "looks": [row for row in rounds if row.held_out is not None],
         "give_or_take": give_or_take,
         "totals": received.totals(reports),

@@ -271,6 +271,6 @@ def test_a_page_shows_texts_as_they_are(tmp_path: Path) -> None:
     from fedpriv.plain_training.scores import Scores
 
     rows = (Row("base", Scores(1.0, 0.5)),)
-    write_page(Evaluation("<b>x", "<i>y", "causal-lm", 1, 0, rows, "<u>z"), tmp_path / "p")
+    write_page(Evaluation("<b>x", "<i>y", "causal-lm", 1, rows, "<u>z"), tmp_path / "p")
     text = (tmp_path / "p").read_text()
     assert all(shown in text for shown in ("&lt;b&gt;x", "&lt;i&gt;y", "&lt;u&gt;z"))
