@@ -23,7 +23,11 @@ def record_losses(model: Any, batch: Batch) -> Tensor:
     `outputs.loss` would scale a record by the lengths of the others); a record without targets
     has loss 0. A classifier's is its cross-entropy.
     """
-    return _losses(_logits(model, batch), batch.labels)
+    logits, labels = _logits(model, batch), batch.labels
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, reduction="none")
+    losses, counted = token_losses(logits, labels)
+    return losses.sum(1) / counted.sum(1).clamp_min(1)
 
 
 @torch.no_grad()
@@ -44,11 +48,8 @@ def record_sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]
     A target is right if it is the likeliest. A classifier has one target for each record.
     """
     if labels.ndim == 1:
-        losses, right = (
-            F.cross_entropy(logits, labels, reduction="none"),
-            logits.argmax(-1) == labels,
-        )
-        return losses, torch.ones_like(labels), right.long()
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        return losses, torch.ones_like(labels), (logits.argmax(-1) == labels).long()
     each, counted = token_losses(logits, labels)
     right = logits.argmax(-1) == next_tokens(labels)  # never where there is no target
     return each.sum(1), counted.sum(1), right.sum(1)
@@ -57,13 +58,6 @@ def record_sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]
 def _logits(model: Any, batch: Batch) -> Tensor:
     found: Tensor = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
     return found
-
-
-def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    if labels.ndim == 1:
-        return F.cross_entropy(logits, labels, reduction="none")
-    losses, counted = token_losses(logits, labels)
-    return losses.sum(1) / counted.sum(1).clamp_min(1)
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
