@@ -20,6 +20,7 @@ from fedpriv.data.in_memory import KEY, Records, check_records, columns_of
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError, SlotError
 from fedpriv.files import canonical_json, sha256
+from fedpriv.loop.ledger import check_stated, ledger_for, not_stated, open_lasting
 from fedpriv.loop.model import (
     computing,
     forwards,
@@ -30,7 +31,6 @@ from fedpriv.loop.model import (
     worker_of,
 )
 from fedpriv.loop.records import own_units, public_examples, spec_of
-from fedpriv.loop.slots import check_stated, ledger_for, not_stated, open_lasting
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.plain_training.scores import Scores, score
