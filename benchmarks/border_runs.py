@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 from border_design import COLLUDING, QUICK_POINTS, Kind, Point, Size
+from mixtures import own_and_federated, together
 
 from fedpriv.errors import RunError
 from fedpriv.files import write_json
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
-from fedpriv.personal.together import Model, own_and_federated, together
+from fedpriv.personal.together import Model
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker

@@ -35,13 +35,13 @@ import numpy as np
 from border_design import KINDS, QUICK_PASSES, Point, Size
 from border_report import gains as gains_of
 from border_runs import Entry, measured, train
+from mixtures import together
 
 from fedpriv.config.load import EMBEDDED, load_job
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_atomic, write_json
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
-from fedpriv.personal.together import together
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import stop_on_terminate
 from fedpriv_comparison.held_out_scores import own_examples

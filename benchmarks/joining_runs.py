@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from frozen_prefix import remember
 from joining_data import FEW, OUTSIDE, ROUNDS, Kind, sample_rate, scored_sites
+from mixtures import own_and_federated, together
 
 from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example, encode_record
@@ -22,7 +23,6 @@ from fedpriv.files import replacing, write_json
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.personal.records import OwnParts
-from fedpriv.personal.together import own_and_federated, together
 from fedpriv.personal.training import choose, train_alone
 from fedpriv.private_training.pool import Inspect, WorkerPool
 from fedpriv.private_training.worker import ModelRecipe, Worker

@@ -32,6 +32,7 @@ import torch
 from border_design import KINDS, QUICK_PASSES, Point, Size
 from border_runs import FIFTH, Entry
 from clinics import SET_PASSES, write_federation
+from mixtures import own_and_federated, together
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import FedprivError
@@ -40,7 +41,7 @@ from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.personal.records import OwnParts
 from fedpriv.personal.single import OWN, RANK, WRITTEN, distil, follow, widened, wider, write
-from fedpriv.personal.together import Model, own_and_federated, together
+from fedpriv.personal.together import Model
 from fedpriv.personal.training import train_alone
 from fedpriv.private_training.pool import WorkerPool, make_worker
 from fedpriv.private_training.worker import Worker

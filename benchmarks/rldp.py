@@ -59,7 +59,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_text
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
-from fedpriv.plain_training.scores import area_under_curve, losses_of
+from fedpriv.plain_training.scores import area_under_curve, scored
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.private_training.pool import WorkerPool
@@ -322,7 +322,10 @@ class Attacker:
         texts = [*seen, *(text for canary in self._canaries for text in canary.records)]
         self._examples = [e for text in texts for e in encode_text(text, tokenizer, LENGTH, 1)]
         self._start = list(tokenizer(BEFORE, add_special_tokens=False)["input_ids"])
-        self._base = losses_of(worker, self._examples, worker.initial)
+        self._base = self._losses(worker.initial)
+
+    def _losses(self, values: Vector) -> torch.Tensor:
+        return torch.from_numpy(scored(self._worker, self._examples, values).means)
 
     def __call__(self, values: Vector) -> dict[str, float]:
         """Return what each attack finds out.
@@ -330,7 +333,7 @@ class Attacker:
         For canaries, it is by how often they were inserted.
         """
         worker = self._worker
-        fall = self._base - losses_of(worker, self._examples, values)
+        fall = self._base - self._losses(values)
         narratives, rest = fall[: len(self._member)], fall[len(self._member) :]
         auc = area_under_curve(narratives, self._member.long())
         assert auc is not None

@@ -74,7 +74,6 @@ def own_view(
         if adapter is None and (when := chosen.facts.held_out) != now:
             knowing["federated"] = when
         served = read_weights(folder) if folder.exists() else {}
-        needed = served and ("prompt" in spec.columns or "single" in served)
         return evaluate(
             worker,
             examples,
@@ -86,7 +85,7 @@ def own_view(
             records=len(records),
             beside=file.personal.beside,
             served=served,
-            site_model=load_site_model(folder) if needed else None,
+            site_model=load_site_model(folder) if "single" in served else None,
             trained={kind: one.trained or "" for kind, one in facts.items()},
             notes=_notes(knowing, len(facts)),
             told=say,

@@ -8,7 +8,7 @@ from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.protocol import Proposal
 from fedpriv.report.figures import small, upper, when
-from fedpriv.report.lifetime import for_one, in_words, life_in, terms_in, why_first
+from fedpriv.report.lifetime import for_one, in_words, life_in
 from fedpriv_client.jobs import Job, Jobs
 from fedpriv_client.stated import stated
 
@@ -59,14 +59,13 @@ def cost(jobs: Jobs, job: Job) -> str:
 
 
 def meaning(jobs: Jobs, job: Job) -> str:
-    """Say what a job's cost means for one unit, and why a first job costs more than the next."""
+    """Say what a job's cost means for one unit."""
     account, own = jobs.account, job.epsilon
     whole, alone = account["budget"], account["budget_alone"]
     if alone is not None and job.epsilon_alone is not None:
         own, whole = job.epsilon_alone, alone
     figures = {"by this job alone": own, "by all that the budget lets through": whole}
-    one = for_one(account["unit"], account["delta"], figures)
-    return f"{one} {why_first(terms_in(account))}".strip()
+    return for_one(account["unit"], account["delta"], figures)
 
 
 def _trains(proposal: Proposal) -> str:

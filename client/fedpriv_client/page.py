@@ -22,7 +22,7 @@ from fedpriv.files import write_atomic
 from fedpriv.privacy.accounting.shares import share_of, shares_of
 from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.process import read_status
-from fedpriv.report.lifetime import for_one, share, share_in, terms_in, why_first
+from fedpriv.report.lifetime import for_one, share, share_in, terms_in
 from fedpriv.report.page_parts import RULES, css_colours, templates
 from fedpriv_client.held_space import full_disk
 from fedpriv_client.job_words import cost, described, meaning
@@ -65,7 +65,6 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
         meaning=partial(meaning, jobs),
         part=lambda job: share_in(account, job.plan),
         for_one=for_one(account["unit"], account["delta"], figures),
-        why_first=why_first(terms_in(account)),
         limits=list(_limits(file, settings)),
         rule=RULES[account["rule"]["name"]],
         reasons=REASONS,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from inspect import unwrap
 from typing import Any
 from weakref import WeakSet
 
@@ -15,12 +13,9 @@ from torch import nn
 from fedpriv.data.values import as_text
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError, NotPrivateError
-from fedpriv.files import sha256
-from fedpriv.gradients.remembered import bits_of
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
 from fedpriv.models.checkpointing import asked_for, checkpointed
 from fedpriv.models.config import Bits, LoraSection, ModelSection
-from fedpriv.models.digest import NOT_THE_MODEL
 from fedpriv.plugins import load_part
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import with_gradients
@@ -30,7 +25,6 @@ with without_hub_code():
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _FORMATS = (torch.float32, torch.bfloat16, torch.float64)
-_LIBRARIES = {"bitsandbytes", "fedpriv", "peft", "torch", "transformers"}
 _lent: WeakSet[nn.Module] = WeakSet()  # the modules of models that steps hold
 
 
@@ -113,7 +107,6 @@ def worker_of(
         problem = "knows neither quantised weights nor gradient checkpointing"
         fix = 'Use "fedpriv", or a model in full without.'
         raise ConfigError(problem, key="engine", value=engine, fix=fix)
-    digest = made_digest(model)
     with ExitStack() as undone:
         halved = False
         if section.quantize is not None:
@@ -130,35 +123,10 @@ def worker_of(
         recipe = ModelRecipe(section, LoraSection(), 0, compute)
         with computing(model):
             compute_alone(base, tokenizer, section.max_length, "The model")
-            worker = with_gradients(recipe, Base(base, tokenizer, section.name, digest), model)
+            worker = with_gradients(recipe, Base(base, tokenizer, section.name, ""), model)
         undone.callback(worker.gradients.detach)
         worker.resources.enter_context(undone.pop_all())
     return worker
-
-
-def made_digest(model: Any) -> str:
-    """Return a digest of a model in memory: of its settings, layers, their code, and weights.
-
-    Frozen weights count with a sum of their bits, trained ones with their shapes alone. A model
-    with layers of no known library has no digest (""): what else they depend on is not known.
-    """
-    kinds = {type(module).__module__.partition(".")[0] for module in model.modules()}
-    if not kinds <= _LIBRARIES:
-        return ""
-    left_out = {*NOT_THE_MODEL, "use_cache"}  # fedpriv sets use_cache
-    settings = {k: v for k, v in model.config.to_dict().items() if k not in left_out}
-    layers = []
-    for name, module in model.named_modules():
-        code = getattr(unwrap(module.forward), "__code__", None)
-        made = [] if code is None else [code.co_names, code.co_code.hex()]
-        layers.append([name, type(module).__qualname__, *made])
-    weights = [
-        [name, list(p.shape), str(p.dtype)]
-        + ([] if p.requires_grad else [int(bits_of(p).sum(dtype=torch.int64))])
-        for name, p in model.named_parameters()
-    ]
-    found = json.dumps([settings, layers, weights], sort_keys=True, default=str)
-    return sha256(found.encode())
 
 
 def base_of(model: Any) -> Any:

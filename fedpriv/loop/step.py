@@ -18,8 +18,9 @@ from pydantic import Field
 from fedpriv.arguments import PathName, checked
 from fedpriv.data.in_memory import KEY, Records, check_records, columns_of
 from fedpriv.data.spec import DataSpec
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, SlotError
 from fedpriv.files import canonical_json, sha256
+from fedpriv.loop.ledger import check_stated, ledger_for, not_stated, open_lasting
 from fedpriv.loop.model import (
     computing,
     forwards,
@@ -30,13 +31,13 @@ from fedpriv.loop.model import (
     worker_of,
 )
 from fedpriv.loop.records import own_units, public_examples, spec_of
-from fedpriv.loop.slots import Slots, check_stated, ledger_for, not_stated, open_lasting
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.plain_training.scores import Scores, score
 from fedpriv.privacy import usual
+from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.planning import plan
-from fedpriv.privacy.ledger.ledger import Ledger, Plan
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation
 from fedpriv.privacy.ledger.unit_index import Identity, UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource, SystemCsprng
 from fedpriv.privacy.mechanism.execution import PlanExecution
@@ -47,6 +48,7 @@ from fedpriv.private_training.private_step import private_step
 from fedpriv.private_training.released import GradientSum
 from fedpriv.private_training.worker import Worker
 from fedpriv.progress import telling
+from fedpriv.protocol import values_digest
 
 METHOD = "dp-lora"
 
@@ -104,6 +106,7 @@ class PrivateStep:
 
     Attributes:
         plan: the plan, with its noise multiplier.
+        taken: the number of steps paid for, even if they gave no result.
         ledger: the ledger that pays.
 
     Raises:
@@ -214,7 +217,7 @@ class PrivateStep:
             self.ledger = lasting or resources.enter_context(
                 ledger_for(planned, size, unit, max_records_per_unit)
             )
-            self._slots = Slots(self.ledger, self.plan)
+            self.taken = _taken(self.ledger, self.plan)
             self._expected_units = self.plan.sample_rate * size
             if numerics != "strict":  # where each record is computed alone
                 most = self._expected_units * max_records_per_unit
@@ -228,12 +231,7 @@ class PrivateStep:
     @property
     def left(self) -> int:
         """The number of steps of the plan that are left."""
-        return self._slots.left
-
-    @property
-    def taken(self) -> int:
-        """The number of steps paid for, even if they gave no result."""
-        return self._slots.taken
+        return self.plan.steps - self.taken
 
     @property
     def epsilon(self) -> float:
@@ -241,7 +239,9 @@ class PrivateStep:
 
         It is no guarantee if released values decide when to stop. The claim is `epsilon_planned`.
         """
-        return self._slots.epsilon
+        if not self.taken:
+            return 0.0
+        return epsilon_upper([self.plan.event(self.taken)], self.ledger.terms.plan_delta)
 
     @property
     def epsilon_planned(self) -> float:
@@ -275,7 +275,7 @@ class PrivateStep:
             refuse_other_numbers(worker.model, self._forwards)
             parameters = worker.vector.read()
             check_vector(parameters, worker.vector.size)
-            paid = self._slots.pay(parameters)
+            paid = self._pay(parameters)
             with computing(worker.model):
                 try:
                     total = private_step(
@@ -289,10 +289,24 @@ class PrivateStep:
                     )
                 finally:  # a forward pass may have changed what is trained
                     worker.vector.write(parameters)
-            self._slots.release(paid, total.value.values)
+            # A digest alone is kept, because nobody asks for the values again as a server might.
+            self.ledger.release(paid, sha256(total.value.values.tobytes()).encode())
             gradient = post_process(self._mean, total)
             worker.vector.add_gradient(gradient.value)
             return gradient
+
+    def _pay(self, parameters: Vector) -> Reservation:
+        """Pay for the next step, on disk, with the public parameters that it is computed with."""
+        if not self.left:
+            raise SlotError(
+                f"All {self.plan.steps} steps of {self.plan.job!r} were taken. Further ones need a"
+                " plan of their own, and are paid for as such."
+            )
+        slot = self.taken
+        asked = sha256(canonical_json([self.plan.job, slot, values_digest(parameters)]))
+        [paid] = self.ledger.pay(self.plan, range(slot, slot + 1), asked)
+        self.taken += 1
+        return paid
 
     def _mean(self, total: GradientSum) -> Vector:
         return total.values / np.float32(self._expected_units)
@@ -333,6 +347,26 @@ def _digest(worker: Worker, spec: DataSpec, normalise: bool) -> str:
     settings = {**asdict(spec), "columns": dict(spec.columns)}
     settings |= {"normalise": True} if normalise else {}
     return sha256(canonical_json([worker.vector.digest, settings]))
+
+
+def _taken(ledger: Ledger, plan: Plan) -> int:
+    """Return how many steps of a plan were paid for earlier. They may have been used.
+
+    Raises:
+        BudgetError: the ledger does not pay for the plan. Nothing was spent.
+        ConfigError: the ledger has another plan of that name.
+    """
+    known = ledger.plan(plan.job)
+    if known is not None and known != plan:
+        raise ConfigError(
+            "is the name of a plan with other settings",
+            file=ledger.path,
+            key="job",
+            value=plan.job,
+            fix="A plan can't change once it is committed: use the same settings, or a new name.",
+        )
+    ledger.check(plan)
+    return len(ledger.slots(plan.job))
 
 
 def _claim(ledger: Ledger, units: Iterable[Sequence[Identity]]) -> None:

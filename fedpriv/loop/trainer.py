@@ -16,8 +16,8 @@ from fedpriv.data.in_memory import Records, check_records, columns_of
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.loop.arguments import ALLOWED, LeftOut, PrivateConfig, of_transformers, refuse_named
+from fedpriv.loop.ledger import declared_size
 from fedpriv.loop.model import base_of, reads, section_of
-from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
 from fedpriv.models.base import refuse_code
 from fedpriv.plain_training.adapter import check_saved

@@ -16,7 +16,7 @@ import numpy as np
 from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
 from fedpriv.personal.records import OwnParts
-from fedpriv.personal.together import Weights, own_and_federated, score_sets
+from fedpriv.personal.together import Weights, score_sets
 from fedpriv.personal.training import Personal
 from fedpriv.plain_training.scores import Numbers, Scored
 from fedpriv.private_training.worker import Worker
@@ -60,7 +60,8 @@ def weights_of(names: Sequence[str], beside: float) -> Weights:
     own = [name for name in names if name != "federated"]
     if len(own) in (0, len(names)):
         return dict.fromkeys(names, 1 / len(names))
-    return dict(own_and_federated(own, "federated", beside))
+    shares = dict.fromkeys(own, (1 - beside) / len(own))
+    return {**shares, "federated": beside}
 
 
 def choose_answer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,19 +12,15 @@ import numpy as np
 import torch
 
 from fedpriv.data.batch import Batch
-from fedpriv.data.encode import NO_LOSS, Example
+from fedpriv.data.encode import Example
 from fedpriv.data.spec import DataSpec
-from fedpriv.errors import ModelError
 from fedpriv.models.vector import Vector
 from fedpriv.personal.answering import sets_of, title, weights_of
 from fedpriv.personal.together import Weights, score_sets
-from fedpriv.plain_training.rouge import Rouge, rouge
 from fedpriv.plain_training.scores import Scored, Scores, one_label
 from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import TIE
-from fedpriv.synthetic.language_model import room, texts_after
 
-GENERATED = 64  # the first examples are answered to; each takes as long as a long text
 MEANING = {
     "base": "the base model, before any training",
     "federated": "the federation's adapter",
@@ -49,15 +45,12 @@ class Row:
 
     Attributes:
         name: a key of `MEANING`.
-        rouge: how good its completions of prompts are. None where records have no prompts, or for
-            models that answer together and are not served.
         trained: rate × passes of a site's own model; "" for others.
         served: whether the site model answers like this.
     """
 
     name: str
     scores: Scores
-    rouge: Rouge | None = None
     trained: str = ""
     served: bool = False
 
@@ -69,7 +62,6 @@ class Evaluation:
     Attributes:
         job: the job whose adapter is compared.
         records: number of held-out records that were used.
-        generated: number of these records whose prompts were answered.
         task: task of the model.
         rows: a row for each model, in the order of `MEANING`.
         verdict: whether joining paid, in a sentence; "" where that can't be asked.
@@ -80,7 +72,6 @@ class Evaluation:
     job: str
     task: str
     records: int
-    generated: int
     rows: tuple[Row, ...]
     verdict: str = ""
     notes: tuple[str, ...] = ()
@@ -97,29 +88,17 @@ class Evaluation:
         Empty columns are left out.
         """
         accuracy = "next-token accuracy" if self.task == "causal-lm" else "accuracy"
-        measured: dict[str, Callable[[Row], float | None]] = {
-            "loss": lambda row: row.scores.eval_loss,
-            accuracy: lambda row: row.scores.eval_accuracy,
-            "AUC": lambda row: row.scores.eval_auc,
-            "ROUGE-1": lambda row: row.rouge.rouge_1 if row.rouge else None,
-            "ROUGE-2": lambda row: row.rouge.rouge_2 if row.rouge else None,
-            "ROUGE-L": lambda row: row.rouge.rouge_l if row.rouge else None,
+        names = {"loss": "eval_loss", accuracy: "eval_accuracy", "AUC": "eval_auc"}
+        columns = {
+            name: [getattr(row.scores, field) for row in self.rows] for name, field in names.items()
         }
-        columns = {name: [value(row) for row in self.rows] for name, value in measured.items()}
         return {name: found for name, found in columns.items() if set(found) != {None}}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the evaluation as JSON."""
-        models = {}
-        for row in self.rows:
-            told = {"trained": row.trained, "served": row.served}
-            models[row.name] = {
-                **row.scores.as_dict(),
-                **(asdict(row.rouge) if row.rouge else {}),
-                **{name: value for name, value in told.items() if value},
-            }
-        fields = {name: getattr(self, name) for name in ("site", "job", "records", "generated")}
-        return {**fields, "models": models, "verdict": self.verdict, "notes": [*self.notes]}
+        models = {row.name: row.scores.as_dict() for row in self.rows}
+        fields = {name: getattr(self, name) for name in ("site", "job", "records", "verdict")}
+        return {**fields, "models": models, "notes": [*self.notes]}
 
 
 def evaluate(
@@ -149,7 +128,7 @@ def evaluate(
         records: number of the records.
         beside: the federation's share of the weight where models answer together.
         served: weights of the site model; empty where there is no such model.
-        site_model: the site model, where it is to answer prompts, or has a shape of its own.
+        site_model: the site model, where its adapter has a shape of its own.
         trained: how the own models among them were trained, in words.
         notes: what else a reader should know.
         told: called with a text about what is being done.
@@ -157,8 +136,6 @@ def evaluate(
     Privacy:
         Computed from raw records, so the result is for the site alone.
     """
-    answered = list(examples[:GENERATED]) if "prompt" in spec.columns else []
-    expected = references(worker, answered)
     sets: dict[str, Weights] = {name: {name: 1.0} for name in models}
     if {"alone", "again"} <= models.keys():
         sets["two alone"] = weights_of(("alone", "again"), beside)
@@ -167,22 +144,13 @@ def evaluate(
     if shown in sets:
         sets[shown] = served
     told(f"Looking at {len(models)} models, and at {len(sets) - len(models)} sets of them")
-    others = {shown: partial(_of_batch, site_model)} if shown == "single" else {}
+    others = {} if site_model is None else {shown: partial(_of_batch, site_model)}
     scored = score_sets(worker, examples, models, sets, others)
-    rows, unwritten = [], list[str]()
-    for name in sorted(scored, key=[*MEANING].index):
-        made = None
-        if answered and (name in models or (name == shown and site_model is not None)):
-            told(f"Answering prompts: {name}")
-            worker.vector.write(models.get(name, worker.initial))
-            model = worker.model if name in models else site_model
-            try:
-                made = rouge(completions(worker, answered, model), expected)
-            except ModelError as error:  # such models can still be scored
-                answered, unwritten = [], [str(error)]
-        how = trained.get(name, "")
-        rows.append(Row(name, scored[name].scores, made, how, served=name == shown))
-    said = [*notes, *unwritten, *_worse_than_base(rows), *one_label(examples, spec.labels)]
+    rows = tuple(
+        Row(name, scored[name].scores, trained.get(name, ""), served=name == shown)
+        for name in sorted(scored, key=[*MEANING].index)
+    )
+    said = [*notes, *_worse_than_base(rows), *one_label(examples, spec.labels)]
     if len(sets) > len(models):
         said.append(_of_together(beside, served))
     return Evaluation(
@@ -190,8 +158,7 @@ def evaluate(
         job=job,
         task=spec.task,
         records=records,
-        generated=len(answered),
-        rows=tuple(rows),
+        rows=rows,
         verdict=_verdict(scored, shown, units),
         notes=tuple(said),
     )
@@ -266,35 +233,3 @@ def _of_together(beside: float, served: Weights) -> str:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in served.items())
         weight += f" The site model answers with: {shares}."
     return weight
-
-
-def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list[str]:
-    """Return what a model writes after each prompt.
-
-    It takes the likeliest token each time (greedy), so that the text is the same every time. It may
-    write as many tokens as a record has left, or half of a record's.
-
-    Args:
-        examples: examples of prompts and completions, see `fedpriv.data.encode.encode_completion`.
-        model: the worker's own model, with the values that were last written, or another on its
-            base.
-
-    Privacy:
-        Made of a site's own records: it never leaves the site.
-    """
-    prompts = [example.input_ids[: first_target(example)] for example in examples]
-    rooms = [room(len(prompt), worker.recipe.model.max_length) for prompt in prompts]
-    return texts_after(model, worker.base.tokenizer, prompts, rooms)
-
-
-def references(worker: Worker, examples: Sequence[Example]) -> list[str]:
-    """Return the completion of each example, as far as the model reads it."""
-    tokenizer: Any = worker.base.tokenizer
-    targets = (example.input_ids[first_target(example) :] for example in examples)
-    return [tokenizer.decode(ids, skip_special_tokens=True) for ids in targets]
-
-
-def first_target(example: Example) -> int:
-    """Count the tokens before the first target. A model needs one token to begin after."""
-    assert not isinstance(example.labels, int)
-    return next(i for i, label in enumerate(example.labels) if label != NO_LOSS)

@@ -20,7 +20,6 @@ from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import NO_LOSS, Example
 from fedpriv.errors import ModelError
 from fedpriv.models.vector import Vector
-from fedpriv.personal.evaluation import first_target
 from fedpriv.personal.together import mean_of_probabilities
 from fedpriv.plain_training.passes import passes
 from fedpriv.plain_training.public_records import mean_of_gradients
@@ -107,6 +106,12 @@ def widened(worker: Worker, narrow: Worker, adapters: Weighted) -> Vector:
                 else:
                     made[name] += found[name] * weight
     return worker.vector.read()
+
+
+def first_target(example: Example) -> int:
+    """Count the tokens before the first target. A model needs one token to begin after."""
+    assert not isinstance(example.labels, int)
+    return next(i for i, label in enumerate(example.labels) if label != NO_LOSS)
 
 
 def write(

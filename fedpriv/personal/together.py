@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
 
 import torch
 
@@ -19,7 +18,6 @@ from fedpriv.models.vector import Vector
 from fedpriv.plain_training.scores import BATCH, Logits, Scored, Scores, logits_of, score_each
 from fedpriv.private_training.worker import Worker
 
-Named = TypeVar("Named")
 Weights = Mapping[str, float]  # name of a model → share of the probabilities
 Model = Callable[[Sequence[Example]], Scores]  # scores records, at least one
 
@@ -38,18 +36,12 @@ def mean_of_probabilities(
         Logarithms of the mean probabilities, (..., V). They are logits, too.
 
     Raises:
-        ValueError: the weights are not like that, or not as many as the answers, or shapes differ.
+        ValueError: the weights are not like that, or not as many as the answers.
 
     Privacy:
         As confidential as a site's own model among them: for the site alone.
     """
     _check_weights(weights)
-    if len(answers) != len(weights):
-        raise ValueError(f"weights: expected one for each of {len(answers)}, got {len(weights)}")
-    shapes = [tuple(answer.shape) for answer in answers]
-    for shape in shapes:
-        if shape != shapes[0]:
-            raise ValueError(f"answers: expected the shape {shapes[0]} of the first, got {shape}")
     weighted = [
         answer.log_softmax(-1) + math.log(weight)
         for answer, weight in zip(answers, weights, strict=True)
@@ -58,34 +50,6 @@ def mean_of_probabilities(
     for other in weighted[1:]:
         total = torch.logaddexp(total, other)
     return total
-
-
-def own_and_federated(
-    own: Sequence[Named], federated: Named, weight: float
-) -> list[tuple[Named, float]]:
-    """Give the federation's model a weight, and own models equal parts of the rest.
-
-    Args:
-        own, federated: trained values, (P,) each, or names of models.
-        weight: the federation's weight, above 0 and below 1.
-    """
-    share = (1 - weight) / len(own)
-    return [*((values, share) for values in own), (federated, weight)]
-
-
-def together(worker: Worker, models: Sequence[tuple[Vector, float]]) -> Model:
-    """Let models answer together, each by its trained values (P,) and its weight.
-
-    Raises:
-        ValueError: a weight is not above 0, or their sum is not 1.
-
-    Privacy:
-        As confidential as the own values and the records that it scores: for the site alone.
-    """
-    _check_weights([weight for _, weight in models])
-    named = {str(index): values for index, (values, _) in enumerate(models)}
-    shares = {str(index): weight for index, (_, weight) in enumerate(models)}
-    return lambda examples: score_sets(worker, examples, named, {"": shares})[""].scores
 
 
 def score_sets(

@@ -30,17 +30,16 @@ class Rouge:
     rouge_l: float
 
 
-def rouge(made: Sequence[str], expected: Sequence[str | Sequence[str]]) -> Rouge:
+def rouge(made: Sequence[str], expected: Sequence[Sequence[str]]) -> Rouge:
     """Measure how much of what was expected is in what was made, with at least one text each.
 
     Args:
-        expected: for each text one reference, or several that are equally good.
+        expected: references of each text that are equally good, at least one.
     """
-    several = [[one] if isinstance(one, str) else list(one) for one in expected]
-    return Rouge(*(_f_measure(list(made), several, kind) for kind in ("1", "2", "L")))
+    return Rouge(*(_f_measure(made, expected, kind) for kind in ("1", "2", "L")))
 
 
-def _f_measure(made: list[str], expected: list[list[str]], kind: str) -> float:
+def _f_measure(made: Sequence[str], expected: Sequence[Sequence[str]], kind: str) -> float:
     """Compute one kind by itself.
 
     With several kinds, the library chooses a reference by the first.
@@ -52,8 +51,8 @@ def _f_measure(made: list[str], expected: list[list[str]], kind: str) -> float:
         raise ConfigError(problem, fix="Type: pip install torchmetrics.") from None
 
     found = rouge_score(
-        made,
-        expected,
+        list(made),
+        [list(one) for one in expected],
         accumulate="best",
         normalizer=lambda text: normalize("NFC", text.casefold()),
         tokenizer=_words().findall,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.private_training.record_loss import correct_tokens, record_losses, token_losses
+from fedpriv.private_training.record_loss import record_sums
 from fedpriv.private_training.unit_sum import chunks
 from fedpriv.private_training.worker import Worker
 
@@ -55,6 +55,11 @@ class Scored:
     losses: Numbers
     targets: Numbers
 
+    @property
+    def means(self) -> Numbers:
+        """Return the mean of each record's losses, (N,)."""
+        return self.losses / np.maximum(1, self.targets)
+
 
 def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Scores:
     """Score a model with these trained values (P,) on records, at least one.
@@ -63,8 +68,13 @@ def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Sc
         As confidential as the records and the values. With a site's own records, or with values
         that were not released, it never leaves the site.
     """
+    return scored(worker, examples, parameters).scores
+
+
+def scored(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Scored:
+    """Score a model as `score` does, and return the figures of each record, too."""
     worker.vector.write(parameters)
-    return score_each(worker, examples, lambda batch: [("", logits_of(worker, batch))])[""].scores
+    return score_each(worker, examples, lambda batch: [("", logits_of(worker, batch))])[""]
 
 
 @torch.inference_mode()
@@ -81,46 +91,25 @@ def score_each(
         As for `score`.
     """
     binary = len(worker.recipe.model.labels) == 2
-    sums: dict[str, _Sums] = {}
+    figures: dict[str, torch.Tensor] = {}  # losses, targets, right ones, ranks: (4, N)
     for length, members in buckets(examples, worker.recipe.model.max_length).items():
         for part in chunks(members, at_once):
             batch = worker.batch([examples[i] for i in part], length)
             for name, logits in answers(batch):
-                found = sums.setdefault(name, _Sums(len(examples), binary))
-                found.add(part, logits, batch.labels)
-    return {name: found.scored() for name, found in sums.items()}
+                ranks = logits[:, -1] - logits[:, 0] if binary else torch.zeros(len(part))
+                found = [*record_sums(logits, batch.labels), ranks]
+                rows = figures.setdefault(name, torch.zeros(4, len(examples), dtype=torch.float64))
+                rows[:, part] = torch.stack([one.double().cpu() for one in found])
+    truth = torch.tensor([example.labels for example in examples]) if binary else None
+    return {name: _scored(rows, truth) for name, rows in figures.items()}
 
 
-class _Sums:
-    """Add up, batch by batch, what scores are made of."""
-
-    def __init__(self, records: int, binary: bool) -> None:
-        self._right = 0
-        self._losses = torch.zeros(records, dtype=torch.float64)
-        self._targets = torch.zeros(records, dtype=torch.float64)
-        self._ranks = torch.zeros(records) if binary else None
-        self._truth = torch.zeros(records, dtype=torch.long)
-
-    def add(self, members: Sequence[int], logits: torch.Tensor, labels: torch.Tensor) -> None:
-        if labels.ndim == 1:
-            losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-            self._targets[members] = 1.0
-            self._right += int((logits.argmax(-1) == labels).sum())
-            self._truth[members] = labels.cpu()
-            if self._ranks is not None:
-                self._ranks[members] = (logits[:, -1] - logits[:, 0]).cpu()
-        else:
-            each, counted = token_losses(logits, labels)
-            losses = each.double().sum(1)
-            self._targets[members] = counted.sum(1).double().cpu()
-            self._right += int(correct_tokens(logits, labels))
-        self._losses[members] = losses.double().cpu()
-
-    def scored(self) -> Scored:
-        count = float(self._targets.sum())
-        auc = None if self._ranks is None else area_under_curve(self._ranks, self._truth)
-        scores = Scores(float(self._losses.sum()) / count, self._right / count, auc)
-        return Scored(scores, self._losses.numpy(), self._targets.numpy())
+def _scored(figures: torch.Tensor, truth: torch.Tensor | None) -> Scored:
+    losses, targets, right, ranks = figures
+    count = float(targets.sum())
+    auc = None if truth is None else area_under_curve(ranks, truth)
+    scores = Scores(float(losses.sum()) / count, float(right.sum()) / count, auc)
+    return Scored(scores, losses.numpy(), targets.numpy())
 
 
 def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:
@@ -132,22 +121,6 @@ def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:
         f"All of these records have the label {labels[found.pop()]!r}: there is no AUC, and"
         " accuracy says little. Take more records, or a file with all labels, not sorted by them."
     ]
-
-
-@torch.inference_mode()
-def losses_of(worker: Worker, examples: Sequence[Example], parameters: Vector) -> torch.Tensor:
-    """Return each record's loss (N,), float64, for a model with these trained values (P,).
-
-    Privacy:
-        As for `score`.
-    """
-    worker.vector.write(parameters)
-    found = torch.zeros(len(examples), dtype=torch.float64)
-    for length, members in buckets(examples, worker.recipe.model.max_length).items():
-        for part in chunks(members, BATCH):
-            batch = worker.batch([examples[index] for index in part], length)
-            found[part] = record_losses(worker.model, batch).double().cpu()
-    return found
 
 
 def logits_of(worker: Worker, batch: Batch) -> torch.Tensor:

@@ -23,7 +23,11 @@ def record_losses(model: Any, batch: Batch) -> Tensor:
     `outputs.loss` would scale a record by the lengths of the others); a record without targets
     has loss 0. A classifier's is its cross-entropy.
     """
-    return _losses(_logits(model, batch), batch.labels)
+    logits, labels = _logits(model, batch), batch.labels
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, reduction="none")
+    losses, counted = token_losses(logits, labels)
+    return losses.sum(1) / counted.sum(1).clamp_min(1)
 
 
 @torch.no_grad()
@@ -33,30 +37,27 @@ def record_scores(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     A language model's accuracy is the share of the record's target tokens that are right; a
     classifier's is 1 or 0. The loss is that of `record_losses`.
     """
-    logits, labels = _logits(model, batch), batch.labels
-    losses = _losses(logits, labels).double()
+    losses, counted, right = record_sums(_logits(model, batch), batch.labels)
+    each = counted.clamp_min(1)
+    return (losses / each).double(), right / each.double(), counted > 0
+
+
+def record_sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute of each record (B,) the sum of its losses, its number of targets, and of right ones.
+
+    A target is right if it is the likeliest. A classifier has one target for each record.
+    """
     if labels.ndim == 1:
-        right = (logits.argmax(-1) == labels).double()
-        return losses, right, torch.ones_like(right, dtype=torch.bool)
-    counted = (next_tokens(labels) != IGNORED).sum(1)
-    return losses, _right(logits, labels).sum(1) / counted.clamp_min(1).double(), counted > 0
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        return losses, torch.ones_like(labels), (logits.argmax(-1) == labels).long()
+    each, counted = token_losses(logits, labels)
+    right = logits.argmax(-1) == next_tokens(labels)  # never where there is no target
+    return each.sum(1), counted.sum(1), right.sum(1)
 
 
 def _logits(model: Any, batch: Batch) -> Tensor:
     found: Tensor = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
     return found
-
-
-def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    if labels.ndim == 1:
-        return F.cross_entropy(logits, labels, reduction="none")
-    losses, counted = token_losses(logits, labels)
-    return losses.sum(1) / counted.sum(1).clamp_min(1)
-
-
-def _right(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mark where the likeliest next token is the target (B, T); never where there is no target."""
-    return logits.argmax(-1) == next_tokens(labels)
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,9 +122,3 @@ def next_tokens(labels: Tensor) -> Tensor:
     Moving the labels, not the logits, spares copies of the largest tensor of the step.
     """
     return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-
-
-@torch.no_grad()
-def correct_tokens(logits: Tensor, labels: Tensor) -> Tensor:
-    """Count the next tokens that the model has right, over the whole batch."""
-    return _right(logits, labels).sum()

@@ -115,15 +115,14 @@ class Team:
                 raise EOFError
             for member in self.members:
                 member.answer()
-        except (OSError, EOFError):
+        except BaseException as error:
             self.close()
+            if not isinstance(error, OSError | EOFError):
+                raise
             raise FedprivError(
                 "A process of compute.devices ended as it began. Your own script must keep what it"
                 " does under: if __name__ == '__main__'"
             ) from None
-        except BaseException:
-            self.close()
-            raise
 
     def ask(self, task: str, each: Iterable[tuple[Any, ...]]) -> None:
         """Send every member a task with its own arguments. One that can't be asked is lost."""
@@ -215,12 +214,8 @@ def team_of(worker: Worker) -> Team:
     """
     if worker not in _TEAMS:
         _TEAMS[worker] = team = Team(worker.recipe, worker.device)
-
-        def leave() -> None:
-            team.close()
-            _TEAMS.pop(worker, None)
-
-        worker.resources.callback(leave)
+        worker.resources.callback(_TEAMS.pop, worker, None)
+        worker.resources.callback(team.close)
     return _TEAMS[worker]
 
 

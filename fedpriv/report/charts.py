@@ -133,8 +133,7 @@ def _dress(axes: Axes, plot: tuple[int, int], places: Shown) -> None:
     axes.xaxis.set_major_locator(across)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: places(value)))
     axes.yaxis.set_major_locator(MaxNLocator(max(3, plot[1] // 45)))
-    shown = _plain(axes.get_yticks().tolist())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
+    axes.ticklabel_format(axis="y", style="plain", useOffset=False)
     axes.grid(axis="y", color=ROLES["rule"], linewidth=1)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, pad=7, labelcolor=ROLES["quiet"])
@@ -157,13 +156,6 @@ def _label_ends(axes: Axes, plot: tuple[int, int], lines: Sequence[Line]) -> Non
             color=ROLES[line.colour],
             parse_math=False,
         )
-
-
-def _plain(places: Sequence[float]) -> Shown:
-    """Return a format with just as many decimals as tell the ticks apart."""
-    step = abs(places[1] - places[0]) if len(places) > 1 else 1.0
-    decimals = next((d for d in range(9) if math.isclose(round(step, d), step)), 9)
-    return lambda value: f"{value:,.{decimals}f}"
 
 
 def _label_width(label: str) -> float:

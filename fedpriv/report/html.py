@@ -20,13 +20,12 @@ from fedpriv.files import write_atomic
 from fedpriv.report import received
 from fedpriv.report.alike import assumptions, rows_of, said_together, shared
 from fedpriv.report.budget import BudgetReport
-from fedpriv.report.choices import choices
 from fedpriv.report.figures import give_or_take, worse
-from fedpriv.report.life import LifeBudget, life_budgets
-from fedpriv.report.lifetime import WHY_FIRST, for_one, in_words, share
+from fedpriv.report.lifetime import for_one, in_words
 from fedpriv.report.page_parts import RULES, css_colours, score_rows, templates
 from fedpriv.report.participation import Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
+from fedpriv.report.received import StatedClaim
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
 
 
@@ -75,6 +74,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
     sites = [_site_view(report) for report in reports]
     silent = sorted({*directory.site_names} - {report.site for report in reports})
     took_part = participation(directory)
+    claims = [(report, claim) for report in reports for claim in received.claims_of(report)]
     worst = max(sites, key=lambda site: site.report.epsilon_committed, default=None)
     return {
         "run": run,
@@ -91,20 +91,13 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "bytes_up": sum(one.bytes_up for one in moved),
         "bytes_down": sum(one.bytes_down for one in moved),
         "seconds": math.fsum(row.seconds or 0 for row in rounds),
-        "choices": choices(rounds),
         "progress": progress_of(run, rounds),
         "participation": rows_of(took_part, _took_part),
         "lives": _lives(reports),
         "for_one": _for_one(reports),
-        "why_first": WHY_FIRST.format(once=""),
-        "share": share,
-        "life": rows_of(life_budgets(reports), _of_a_life),
+        "life": rows_of(claims, _of_a_life),
         "audit": audit,
-        "audit_conclusion": "" if audit is None else result.conclusion(audit),
-        "audit_verdict": result.verdict,
-        "audit_shown": result.shown_with_chance,
-        "audit_titles": result.TITLES,
-        "audit_worlds": result.WORLDS,
+        "audit_words": result,
         "looks": [row for row in rounds if row.held_out is not None],
         "give_or_take": give_or_take,
         "totals": received.totals(reports),
@@ -147,9 +140,9 @@ def _for_one(reports: Sequence[BudgetReport]) -> str:
     return for_one(worst.unit, worst.delta, figures)
 
 
-def _of_a_life(line: LifeBudget) -> tuple[object, ...]:
-    shares = line.spent_share, line.allocated_share
-    return (line.stated, line.claim, line.left, *shares, line.report.rule)
+def _of_a_life(line: tuple[BudgetReport, StatedClaim]) -> tuple[object, ...]:
+    report, claim = line
+    return claim, report.rule, report.budget_alone is None
 
 
 def _took_part(site: Participation) -> tuple[object, ...]:

@@ -18,11 +18,6 @@ from fedpriv.privacy.ledger.rules import Amounts, rule_of
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.life import Life
 
-WHY_FIRST = (
-    "Shares add up, and ε does not: the first job's ε holds what it costs to turn a sum of steps"
-    " into an ε{once}, and no later job pays that again."
-)
-
 
 def life_in(account: Mapping[str, Any], plan: Plan) -> Life:
     """Return what a plan takes of a ledger's budget. The ledger has accepted it, or may do so.
@@ -61,14 +56,6 @@ def in_words(life: Life, *, asks: bool = False) -> str:
     together = f". All jobs together {all_take} {share(life.taken)}" * (life.taken != life.job)
     own = f"It {takes} {share(life.job)} of the budget for life"
     return f"{own}{together}, and {more} more like it {fit}."
-
-
-def why_first(terms: Terms) -> str:
-    """Say why the ε of a ledger's first job is larger than that of later jobs; "" if it is not."""
-    if terms.rule.name != "rdp":
-        return ""
-    once = terms.budget - terms.claims[0].limit[0]
-    return WHY_FIRST.format(once=f" ({once:.3f})")
 
 
 def share(of: float) -> str:

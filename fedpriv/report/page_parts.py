@@ -15,7 +15,8 @@ RULES = {
     "plan": "One plan of private steps, fixed before the first release, for the whole life of"
     " the ledger. Steps that were skipped, failed or never reached stay charged.",
     "rdp": "A Rényi filter at a fixed order: every plan is debited before its first step, and one"
-    " that would overrun the budget is refused, so the budget is the claim.",
+    " that would overrun the budget is refused, so the budget is the claim. The first plan's ε"
+    " holds what it costs to turn a sum of steps into an ε, and no later plan pays that again.",
     "sum": "Basic composition: the ε and δ of the separate plans are added up, and one that would"
     " overrun the budget is refused, so the budget is the claim.",
 }

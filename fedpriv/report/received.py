@@ -57,6 +57,11 @@ class StatedClaim(NamedTuple):
     committed: float
     budget: float
 
+    @property
+    def left(self) -> float:
+        """Return what the ledger's rule can still allow and no plan has taken."""
+        return max(0.0, self.committed - self.allocated)
+
 
 def claims_of(report: BudgetReport) -> list[StatedClaim]:
     """Return the report's claim, and after it the claim *alone*, if the report has one."""

@@ -104,22 +104,6 @@ class SiteRound(Part):
     noise_multiplier: float | None = None
 
 
-class DenoisedRound(Part):
-    """Counts of a round's matrices: with a signal, in all, and expected with one by chance."""
-
-    on: int = Field(ge=0)
-    matrices: int = Field(ge=0)
-    by_chance: float = Field(ge=0)
-
-
-class EvolvedRound(Part):
-    """How many synthetic records are new, how even their selection was, and how long it took."""
-
-    made: int = Field(ge=0)
-    entropy: float = Field(ge=0, le=1)
-    seconds: float = Field(ge=0)
-
-
 class Estimate(Part):
     """A mean, and the standard deviation of the noise in it."""
 
@@ -153,8 +137,6 @@ class Round(Evaluation):
     bytes_down: int = Field(ge=0)
     seconds: float | None = Field(None, ge=0)
     sites: dict[str, SiteRound]
-    denoised: DenoisedRound | None = None
-    synthetic: EvolvedRound | None = None
     held_out: Look | None = None
 
 

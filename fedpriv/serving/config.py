@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from transformers import AutoConfig, PretrainedConfig
 
 from fedpriv.errors import ConfigError
-from fedpriv.serving.folder import AGAIN
 
 
 class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
@@ -22,8 +20,6 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
         weights: name of an adapter, and of its folder → weight of its probabilities.
         pooling: a classifier's pooling, as in `[model]`.
 
-    Raises:
-        ConfigError: a weight is not above 0, or the sum is not 1.
     """
 
     model_type = "fedpriv_site_model"
@@ -39,7 +35,6 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
         self.base = {"model_type": "llama"} if base is None else dict(base)
         self.weights = {"none": 1.0} if weights is None else dict(weights)
         self.pooling = pooling
-        check_weights(self.weights)
         super().__init__(**settings)
 
     @property
@@ -73,20 +68,6 @@ class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     def to_dict(self) -> dict[str, Any]:
         """Return what config.json holds."""
         return {name: value for name, value in super().to_dict().items() if name != "of_text"}
-
-
-def check_weights(weights: Mapping[str, Any]) -> None:
-    """Check that each weight is above 0 and that their sum is 1.
-
-    Raises:
-        ConfigError: a weight is not above 0, or the sum is not 1.
-    """
-    numbers = [value for value in weights.values() if isinstance(value, float | int)]
-    above = len(numbers) == len(weights) > 0 and min(numbers) > 0
-    if not (above and math.isclose(sum(numbers), 1)):
-        problem = f"expected weights above 0 whose sum is 1, got the sum {sum(numbers):g}"
-        where = {"file": "config.json", "key": "weights"}
-        raise ConfigError(problem, **where, value=dict(weights), fix=AGAIN)
 
 
 def refuse_to_leave(folder: str | None) -> NoReturn:

@@ -141,16 +141,8 @@ probabilities (job `{job}`):
 
 {shares}
 
-```python
-import fedpriv.serving  # so that transformers knows site models
-from transformers import AutoTokenizer
-
-folder = "."  # where this card is
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = fedpriv.serving.load_site_model(folder)
-```
-
-A server of transformers' own on this machine alone: `fedpriv-client serve-model .`.
+A server on this machine alone: `fedpriv-client serve-model .`. From Python:
+`fedpriv.load_site_model(".")`.
 """
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from fedpriv.auditing.result import Measure, World, WorldName
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
-from fedpriv.plain_training.scores import losses_of
+from fedpriv.plain_training.scores import scored
 from fedpriv.private_training.worker import Worker
 from fedpriv_audit import exposure, membership
 from fedpriv_audit.canaries import Canary
@@ -46,7 +46,7 @@ class Attacker:
 
     def losses(self, values: Vector) -> Scores:
         """Return the mean loss of each unit's records, (N,)."""
-        losses = losses_of(self._worker, self._examples, values).numpy()
+        losses = scored(self._worker, self._examples, values).means
         total = np.bincount(self._owner, losses, minlength=len(self._counts))
         return np.asarray(total / np.maximum(1, self._counts))
 
@@ -63,8 +63,8 @@ class Attacker:
             for secret in (canary.secret, *canary.others)
             for example in examples_of(spec, [canary_row(spec, canary.prompt, secret)], tokenizer)
         ]
-        before = losses_of(self._worker, examples, self._worker.initial)
-        falls = (before - losses_of(self._worker, examples, values)).numpy()
+        before = scored(self._worker, examples, self._worker.initial).means
+        falls = before - scored(self._worker, examples, values).means
         parts = falls.reshape(len(canaries), -1)
         return [
             (canary.times, exposure.exposure(part))

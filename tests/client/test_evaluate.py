@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import save_tiny
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
@@ -21,7 +20,6 @@ from fedpriv.errors import ConfigError, DataError
 from fedpriv.files import private_folder
 from fedpriv.personal.answering import title
 from fedpriv.personal.evaluation import MEANING
-from fedpriv.personal.own_models import TRAINED
 from fedpriv.personal.records import to_test_on
 from fedpriv.process import only_process
 from fedpriv_client.evaluate import PAGE, own_view
@@ -217,35 +215,6 @@ def test_with_one_label_there_is_no_auc_and_it_says_so(tmp_path: Path, model_fol
 
 
 @pytest.mark.slow
-def test_prompts_are_answered_and_compared_by_rouge(tmp_path: Path, model_folder: Make) -> None:
-    rows = [{"q": f"{WORDS[i % 6]} {i}?", "a": f"{WORDS[i % 3]} {i}"} for i in range(24)]
-    setting = OwnSetting(tmp_path, model_folder("llama"), {"prompt": "q", "completion": "a"}, rows)
-    setting.hand_over()
-    found = own_view(setting.file, setting.config)
-    names = ["loss", "next-token accuracy", "ROUGE-1", "ROUGE-2", "ROUGE-L"]
-    assert list(found.columns) == names
-    assert found.generated == found.records
-    again = own_view(setting.file, setting.config)
-    assert again.columns == found.columns
-    personalise(setting.file, setting.config)
-    both = own_view(setting.file, setting.config)
-    assert list(both.columns) == names
-    [served] = [row.name for row in both.rows if row.served]
-    assert {row.name for row in both.rows if row.rouge} == {"base", "federated", *TRAINED, served}
-
-
-def test_a_model_that_cannot_write_is_scored_all_the_same(tmp_path: Path) -> None:
-    rows = [{"q": f"{WORDS[i % 6]} {i}?", "a": f"{WORDS[i % 3]} {i}"} for i in range(24)]
-    base = tmp_path / "base"
-    base.mkdir()
-    save_tiny("trocr", "causal-lm", base)
-    setting = OwnSetting(tmp_path, base, {"prompt": "q", "completion": "a"}, rows)
-    setting.hand_over()
-    found = own_view(setting.file, setting.config)
-    assert list(found.columns) == ["loss", "next-token accuracy"] and found.generated == 0
-    assert any("can be trained and scored, but not generate" in note for note in found.notes)
-
-
 def test_clear_text_is_gone_afterwards_and_the_lock_too(
     setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +271,6 @@ def test_a_page_shows_texts_as_they_are(tmp_path: Path) -> None:
     from fedpriv.plain_training.scores import Scores
 
     rows = (Row("base", Scores(1.0, 0.5)),)
-    write_page(Evaluation("<b>x", "<i>y", "causal-lm", 1, 0, rows, "<u>z"), tmp_path / "p")
+    write_page(Evaluation("<b>x", "<i>y", "causal-lm", 1, rows, "<u>z"), tmp_path / "p")
     text = (tmp_path / "p").read_text()
     assert all(shown in text for shown in ("&lt;b&gt;x", "&lt;i&gt;y", "&lt;u&gt;z"))

@@ -12,15 +12,12 @@ from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_t
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from fedpriv.errors import ConfigError, NotPrivateError
-from fedpriv.kept import FOLDER
 from fedpriv.loop.arguments import PrivateConfig
-from fedpriv.loop.model import made_digest
 from fedpriv.loop.step import PrivateStep
 from fedpriv.loop.trainer import PrivateTrainer
 from fedpriv.models.vector import TrainableVector
 
 Make = Callable[..., Any]
-BATCHES = "fedpriv.private_training.batch_invariance"
 LORA = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
 WAYS: dict[str, dict[str, Any]] = {
     "4bit": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
@@ -163,39 +160,3 @@ def test_a_trainer_loads_a_named_base_in_fewer_bits(
     again = PeftModel.from_pretrained(base, tmp_path / "adapter", is_trainable=True)
     assert (TrainableVector(again).read() == trained).all()
     assert (tmp_path / "out/checkpoint-2").is_dir()
-
-
-class Own(torch.nn.Module):
-    """A layer of no library."""
-
-
-def test_a_digest_is_of_all_that_decides_what_a_trial_finds(lora: Make) -> None:
-    model = lora()
-    before = made_digest(model)
-    named = dict(model.named_parameters())
-    trained = next(p for p in named.values() if p.requires_grad)
-    frozen = next(p for p in named.values() if not p.requires_grad)
-    with torch.no_grad():
-        trained += 1
-        assert made_digest(model) == before
-        frozen[0] += 1
-        assert made_digest(model) != before
-        frozen[0] -= 1
-    assert made_digest(model) == before
-    assert before and made_digest(torch.nn.Sequential(model, Own())) == ""
-    layer = next(m for m in model.modules() if isinstance(m, torch.nn.Linear))
-    layer.forward = lambda x: x  # type: ignore[method-assign]
-    assert made_digest(model) != before
-
-
-def test_a_model_is_tried_once_however_often_it_is_loaded(
-    lora: Make, step: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Its attention and gradients are tried on every object, and batches are not."""
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    step(lora(), microbatch=4)
-    monkeypatch.setattr(f"{BATCHES}._tried_sizes", pytest.fail)  # another trial would call it
-    probed: list[Any] = []
-    monkeypatch.setattr("fedpriv.private_training.pool.probe_gradients", probed.append)
-    step(lora(), microbatch=4)
-    assert len(probed) == 1

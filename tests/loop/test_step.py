@@ -513,7 +513,7 @@ def test_a_plan_with_a_name_goes_on(private_step: Make, tmp_path: Path) -> None:
     stated = {"ledger": path, "size": None, "delta": None, "noise_multiplier": 2.0, "job": "notes"}
     step = private_step(**stated)
     step.backward()
-    step._slots.pay(step._worker.vector.read())  # and then the power fails
+    step._pay(step._worker.vector.read())  # and then the power fails
     step.close()
     again = private_step(**stated)
     assert (again.taken, again.left) == (2, 1)

@@ -115,7 +115,7 @@ def test_what_seeds_differ_by_is_the_deviation_of_one_of_two_means() -> None:
 def test_left_out_parts_choose_with_real_models(worker: Worker) -> None:
     """Each set's loss, of models that were trained here without each part."""
     from fedpriv.config.personal import OwnTraining
-    from fedpriv.personal.together import together
+    from fedpriv.personal.together import score_sets
     from fedpriv.personal.training import train_alone
 
     own = in_parts((4, 4, 4), 3)
@@ -128,8 +128,9 @@ def test_left_out_parts_choose_with_real_models(worker: Worker) -> None:
     found = choose_answer(worker, own, kinds, federated, 0.2)  # type: ignore[arg-type]
     expected = 0.0
     for index, part in enumerate(own.parts):
-        models = (alone.best.without[index], personal.best.without[index], federated)
-        scores = together(worker, list(zip(models, (0.4, 0.4, 0.2), strict=True)))(part)
+        models = {"a": alone.best.without[index], "b": personal.best.without[index], "c": federated}
+        weights = {"a": 0.4, "b": 0.4, "c": 0.2}
+        scores = score_sets(worker, part, models, {"": weights})[""].scores
         targets = sum(len(example.input_ids) - 1 for example in part)
         expected += scores.eval_loss * targets
     total = sum(len(example.input_ids) - 1 for part in own.parts for example in part)

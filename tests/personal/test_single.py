@@ -14,7 +14,7 @@ from fedpriv.data.encode import NO_LOSS, Example
 from fedpriv.models.vector import Vector
 from fedpriv.personal import single
 from fedpriv.personal.single import distil, follow, gradient, widened, wider, write
-from fedpriv.personal.together import together
+from fedpriv.personal.together import score_sets
 from fedpriv.plain_training.scores import logits_of, score
 from fedpriv.private_training.pool import make_worker
 from fedpriv.private_training.record_loss import next_tokens
@@ -183,7 +183,10 @@ def test_a_wider_adapter_learns_to_answer_as_the_three_do(
 
 def _apart(worker: Worker, values: Vector, teachers: Weighted, records: list[Example]) -> float:
     """KL divergence: the loss of the model on texts of the teachers, less the teachers' own."""
-    return score(worker, records, values).eval_loss - together(worker, teachers)(records).eval_loss
+    models = {str(index): one for index, (one, _) in enumerate(teachers)}
+    weights = {str(index): weight for index, (_, weight) in enumerate(teachers)}
+    found = score_sets(worker, records, models, {"": weights})[""].scores
+    return score(worker, records, values).eval_loss - found.eval_loss
 
 
 def test_the_same_seed_makes_the_same_adapter(

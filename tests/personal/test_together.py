@@ -11,8 +11,8 @@ import torch
 
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.personal.together import mean_of_probabilities, own_and_federated, together
-from fedpriv.plain_training.scores import logits_of, score
+from fedpriv.personal.together import mean_of_probabilities, score_sets
+from fedpriv.plain_training.scores import Scores, logits_of, score
 from fedpriv.private_training.record_loss import next_tokens
 from fedpriv.private_training.worker import Worker
 from tests.arithmetic import Rounded
@@ -32,6 +32,11 @@ def adapters(worker: Worker) -> tuple[Vector, Vector]:
     drawn = np.random.default_rng(2)
     one, other = (drawn.standard_normal(worker.initial.size, dtype=np.float32) for _ in range(2))
     return 0.5 * one, 0.5 * other
+
+
+def together(worker: Worker, records: list[Example], one: Vector, other: Vector) -> Scores:
+    models, weights = {"one": one, "other": other}, {"one": 0.7, "other": 0.3}
+    return score_sets(worker, records, models, {"": weights})[""].scores
 
 
 def test_two_labels_are_mixed_as_by_hand() -> None:
@@ -60,31 +65,14 @@ def test_three_are_mixed_as_by_hand() -> None:
 @pytest.mark.parametrize(
     "weights", [[0.0, 1.0], [1.0, 0.0], [-0.1, 1.1], [math.nan, 0.5], [0.4, 0.4], [0.8, 0.4], []]
 )
-def test_weights_that_make_no_mean_are_refused(weights: list[float], worker: Worker) -> None:
+def test_weights_that_make_no_mean_are_refused(weights: list[float]) -> None:
     with pytest.raises(ValueError, match="weights: expected numbers above 0 whose sum is 1"):
         mean_of_probabilities([OWN, FEDERATED], weights)
-    with pytest.raises(ValueError, match="weights: expected numbers above 0 whose sum is 1"):
-        together(worker, [(worker.initial, weight) for weight in weights])
-
-
-def test_own_models_share_what_the_federated_one_leaves() -> None:
-    one, two, federated = (np.full(1, i, dtype=np.float32) for i in range(3))
-    parts = own_and_federated([one, two], federated, 0.2)
-    assert [(float(values[0]), weight) for values, weight in parts] == [
-        (0.0, 0.4),
-        (1.0, 0.4),
-        (2.0, 0.2),
-    ]
 
 
 def test_each_model_has_a_weight() -> None:
-    with pytest.raises(ValueError, match="expected one for each of 2, got 1"):
+    with pytest.raises(ValueError, match="shorter"):
         mean_of_probabilities([OWN, FEDERATED], [1.0])
-
-
-def test_answers_to_different_inputs_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected the shape \(2,\) of the first, got \(3, 2\)"):
-        mean_of_probabilities([OWN, FEDERATED.expand(3, 2)], [0.8, 0.2])
 
 
 def test_a_model_that_answers_with_itself_is_that_model(
@@ -92,7 +80,7 @@ def test_a_model_that_answers_with_itself_is_that_model(
 ) -> None:
     one, _ = adapters(worker)
     expected = Rounded(lambda: score(worker, records, one).eval_loss)
-    found = together(worker, [(one, 0.7), (one, 0.3)])(records)
+    found = together(worker, records, one, one)
     assert expected.off_by(found.eval_loss) <= 1
     assert found.eval_accuracy == score(worker, records, one).eval_accuracy
 
@@ -120,7 +108,7 @@ def test_two_models_answer_with_the_mean_of_their_probabilities(
             ]
         return sum(losses) / len(losses)
 
-    found = together(worker, [(one, 0.7), (other, 0.3)])(records).eval_loss
+    found = together(worker, records, one, other).eval_loss
     assert Rounded(by_hand).off_by(found) <= 1
     apart = [score(worker, records, values).eval_loss for values in (one, other)]
     assert found != pytest.approx(apart[0], abs=1e-3)

@@ -63,7 +63,7 @@ def test_rouge_is_what_it_is_defined_as(pairs: list[tuple[list[str], list[list[s
 def test_words_of_any_language_count_and_nothing_else(
     made: str, expected: str, same: float
 ) -> None:
-    assert rouge([made], [expected]).rouge_1 == pytest.approx(same)
+    assert rouge([made], [[expected]]).rouge_1 == pytest.approx(same)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_words_of_any_language_count_and_nothing_else(
 def test_marks_belong_to_words_and_characters_count_without_spaces(
     made: str, expected: str, one: float, longest: float
 ) -> None:
-    found = rouge([made], [expected])
+    found = rouge([made], [[expected]])
     assert (found.rouge_1, found.rouge_l) == pytest.approx((one, longest))
 
 

@@ -233,7 +233,7 @@ def test_both_claims_are_shown_with_what_they_mean(make_run: MakeRun) -> None:
         assert part in page.words
     rows = page.words.split("Budget alone ")[1].split("Budgets for life")[0]
     assert rows.startswith("site-01 1 ") and "site-00" not in rows
-    life = page.words.split("Budgets for life")[1].split("In the bars")[0]
+    life = page.words.split("Budgets for life")[1].split("A guess whether")[0]
     assert "site-01 with trust" in life and "site-01 alone 4.250 7.500 21.500 14.000" in life
     unused = ALONE | {"max_colluding": None, "trust_model": budget.trust_model(None)}
     received.write(budget.read(path).model_copy(update=unused), path)
@@ -257,20 +257,6 @@ def test_auc_is_shown_where_it_was_measured(make_run: MakeRun) -> None:
         path.read_text().replace('"eval_loss": 3.3,', '"eval_loss": 3.3, "eval_auc": 0.75,')
     )
     assert "AUC 0.525 → 0.750" in Page(write_report(run)).words
-
-
-def test_what_denoising_found_is_shown_beside_what_chance_would(make_run: MakeRun) -> None:
-    run = make_run()
-    assert "Denoising" not in Page(write_report(run)).words
-    path = run / "metrics.jsonl"
-    found = '"bytes_down": 3000, "denoised": {"on": 3, "matrices": 16, "by_chance": 0.4},'
-    found += ' "synthetic": {"digest": "sha256:00", "made": 4, "entropy": 0.5, "seconds": 0.1},'
-    found += ' "gate": {"taken": "denoised × 0.5", "losses": {}, "records": 9},'  # of old runs
-    path.write_text(path.read_text().replace('"bytes_down": 3000,', found))
-    words = Page(write_report(run)).words
-    assert "in 18.8% of the gradients' matrices; in noise alone it would be 2.5%." in words
-    assert "24 records of the synthetic set were made anew" in words
-    assert "0.50 of the entropy" in words
 
 
 @pytest.mark.parametrize(

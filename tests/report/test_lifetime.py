@@ -7,10 +7,10 @@ from dataclasses import asdict
 import pytest
 
 from fedpriv.privacy.ledger.history import History
-from fedpriv.privacy.ledger.rules import PlanRule, RdpRule
+from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.life import Life
-from fedpriv.report.lifetime import for_one, in_words, life_in, right_at_most, terms_in, why_first
-from tests.privacy.ledger.test_life import PLAN, RULES, terms
+from fedpriv.report.lifetime import for_one, in_words, life_in, right_at_most, terms_in
+from tests.privacy.ledger.test_life import PLAN, terms
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,6 @@ def test_words_are_of_what_a_job_takes_and_what_is_left() -> None:
     assert "no more like it fit" in in_words(life.model_copy(update={"more": 0}))
     assert "100 or more" in in_words(life.model_copy(update={"more": 100}))
     assert "does not fit" in in_words(life.model_copy(update={"more": -1}), asks=True)
-
-
-def test_the_first_job_is_dearer_by_what_is_said() -> None:
-    of = terms(RULES[0])
-    history, allocated = History("terms", of.as_row()), []
-    for job in ("first", "next"):
-        row = PLAN.as_row() | {"job": job}
-        history.take("plan", row)
-        allocated.append(history.epsilon_allocated)
-    once = 2 * allocated[0] - allocated[1]
-    assert f" into an ε ({once:.3f}), and no later job" in why_first(of)
-    assert why_first(terms(PlanRule())) == ""
 
 
 def test_an_account_that_was_written_down_says_the_same() -> None:

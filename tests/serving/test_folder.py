@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,16 +54,6 @@ def test_a_folder_that_is_not_as_it_was_made_is_refused(
         load_site_model(copy)
     with pytest.raises(ConfigError, match=message):
         AutoModelForCausalLM.from_pretrained(copy)
-
-
-@pytest.mark.parametrize(
-    "weights", [{"alone": 0.9}, {"alone": 1.5, "personal": -0.5}, {"alone": "1"}, {}], ids=str
-)
-def test_weights_that_are_no_shares_are_refused(weights: dict[str, object], copy: Path) -> None:
-    path = copy / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"weights": weights}))
-    with pytest.raises(ConfigError, match=r"config\.json: weights: .* whose sum is 1"):
-        load_site_model(copy)
 
 
 def test_another_folder_is_no_site_model(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pay for the slots of one plan, one after the other."""
+"""The ledger that pays for a loop, and what is stated when it was made."""
 
 from __future__ import annotations
 
@@ -7,78 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedpriv.errors import ConfigError, SlotError
-from fedpriv.files import canonical_json, sha256
-from fedpriv.models.vector import Vector
-from fedpriv.privacy.accounting.accountant import epsilon_upper
+from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.planning import Planned
-from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.terms import new_dataset_id
-from fedpriv.protocol import values_digest
-
-
-class Slots:
-    """The slots of a plan in an open ledger.
-
-    Raises:
-        BudgetError: the ledger does not pay for the plan. Nothing was spent.
-        ConfigError: the ledger has another plan of that name.
-    """
-
-    def __init__(self, ledger: Ledger, plan: Plan) -> None:
-        known = ledger.plan(plan.job)
-        if known is not None and known != plan:
-            raise ConfigError(
-                "is the name of a plan with other settings",
-                file=ledger.path,
-                key="job",
-                value=plan.job,
-                fix="A plan can't change once it is committed: use the same settings, or a new"
-                " name.",
-            )
-        ledger.check(plan)
-        self.ledger, self.plan = ledger, plan
-        self.taken = len(ledger.slots(plan.job))  # slots reserved earlier may have been used
-
-    @property
-    def left(self) -> int:
-        """The number of slots that can still be paid for."""
-        return self.plan.steps - self.taken
-
-    @property
-    def epsilon(self) -> float:
-        """An upper bound of the cost of the slots taken so far, by themselves; 0 before any."""
-        if not self.taken:
-            return 0.0
-        return epsilon_upper([self.plan.event(self.taken)], self.ledger.terms.plan_delta)
-
-    def pay(self, parameters: Vector) -> Reservation:
-        """Pay for the next slot, on disk.
-
-        Args:
-            parameters: the public parameters with which the step is computed.
-
-        Raises:
-            SlotError: all slots were taken.
-            LedgerError: the ledger can't be written.
-        """
-        if not self.left:
-            raise SlotError(
-                f"All {self.plan.steps} steps of {self.plan.job!r} were taken. Further ones need a"
-                " plan of their own, and are paid for as such."
-            )
-        slot = self.taken
-        asked = sha256(canonical_json([self.plan.job, slot, values_digest(parameters)]))
-        [paid] = self.ledger.pay(self.plan, range(slot, slot + 1), asked)
-        self.taken += 1
-        return paid
-
-    def release(self, paid: Reservation, released: Vector) -> None:
-        """Note that a slot was released, before anybody gets the released values.
-
-        Only a digest of them is kept. Nobody asks for them again, as a server might.
-        """
-        self.ledger.release(paid, sha256(released.tobytes()).encode())
 
 
 def open_lasting(path: Path, witness: Path | None) -> Ledger:
