@@ -15,12 +15,11 @@ class Choices:
 
     Attributes:
         denoised: share of matrices in which a signal was found, and the share expected by chance.
-        evolved: how many synthetic records are new, the mean entropy of the selections, and the
-            share of the time that they took.
+        evolved: how many synthetic records are new, and the share of the time that they took.
     """
 
     denoised: tuple[float, float] | None
-    evolved: tuple[int, float, float] | None
+    evolved: tuple[int, float] | None
 
     def __bool__(self) -> bool:
         return any((self.denoised, self.evolved))
@@ -40,11 +39,10 @@ def _denoised(rounds: Sequence[Round]) -> tuple[float, float] | None:
     return on / matrices, chance / matrices
 
 
-def _evolved(rounds: Sequence[Round]) -> tuple[int, float, float] | None:
+def _evolved(rounds: Sequence[Round]) -> tuple[int, float] | None:
     found = [row.synthetic for row in rounds if row.synthetic is not None]
     if not found:
         return None
     seconds = math.fsum(row.seconds or 0 for row in rounds)
-    entropy = math.fsum(one.entropy for one in found) / len(found)
     spent = math.fsum(one.seconds for one in found)
-    return sum(one.made for one in found), entropy, min(1.0, spent / seconds) if seconds else 0.0
+    return sum(one.made for one in found), min(1.0, spent / seconds) if seconds else 0.0

@@ -113,10 +113,9 @@ class DenoisedRound(Part):
 
 
 class EvolvedRound(Part):
-    """How many synthetic records are new, how even their selection was, and how long it took."""
+    """How many synthetic records are new, and how long it took."""
 
     made: int = Field(ge=0)
-    entropy: float = Field(ge=0, le=1)
     seconds: float = Field(ge=0)
 
 
