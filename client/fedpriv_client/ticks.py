@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from fedpriv.data.encode import Example
+from fedpriv.data.store import Unit
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.private_training.method import UnitSum
 from fedpriv.private_training.microbatch import private_microbatch
-from fedpriv.private_training.unit_sum import Unit
 from fedpriv.private_training.worker import Worker
 from fedpriv_client.site_job import SiteJob
 from fedpriv_client.site_settings import SiteSettings

@@ -53,7 +53,11 @@ GONE: dict[str, Any] = {
     "gate": None,
     "controller": None,
     "evaluation.hardest": 0,
+    "synthetic.fold": 2,
+    "synthetic.selection_temperature": 1.0,
     "synthetic.generator.answers": None,
+    "synthetic.generator.keep": [0.25, 0.75],
+    "synthetic.generator.label_prior": {},
 }
 
 

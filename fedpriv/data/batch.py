@@ -76,10 +76,8 @@ def collate(
     """Pad the examples to `length`; padding has no attention and no loss.
 
     Raises:
-        ValueError: an example is longer than `length`, or there is none.
+        ValueError: an example is longer than `length`.
     """
-    if not examples:
-        raise ValueError("Expected at least one example.")
     longest = max(len(example.input_ids) for example in examples)
     if longest > length:
         raise ValueError(f"Expected examples of at most length={length} tokens, got {longest}.")

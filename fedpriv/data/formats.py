@@ -248,7 +248,6 @@ READERS: dict[str, Reader] = {
     ".tsv": partial(_csv_rows, delimiter="\t"),
 }
 LOADED = (".parquet", ".arrow")  # readers that are loaded when a site has such a file
-COMPRESSED = (".jsonl", ".json", ".csv", ".tsv")
 
 
 def reader_of(path: Path, key: str) -> Reader:
@@ -259,13 +258,13 @@ def reader_of(path: Path, key: str) -> Reader:
     """
     suffix = path.suffix.lower()
     inner = Path(path.stem).suffix.lower()
-    if suffix == ".gz" and inner in COMPRESSED:
+    if suffix == ".gz" and inner in READERS:
         suffix = inner
     if suffix in LOADED:
         reader: Reader = load(SOURCES, suffix[1:], key=key)
         return reader
     if suffix not in READERS:
-        fix = f"Expected {', '.join((*READERS, *LOADED))} ({', '.join(COMPRESSED)} also as .gz),"
+        fix = f"Expected {', '.join((*READERS, *LOADED))} ({', '.join(READERS)} also as .gz),"
         fix += " or a folder written by save_to_disk."
         raise DataError("unknown format", value=path.suffix, fix=fix)
     return READERS[suffix]

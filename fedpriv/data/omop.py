@@ -31,11 +31,6 @@ DATES = (
     " to be YYYYMMDD, or whole days or seconds since 1970."
 )
 EXTRA = "pip install 'fedpriv[omop]'"
-DRIVERS = {
-    "psycopg": EXTRA,
-    "psycopg2": "pip install psycopg2-binary",
-    "pyodbc": "pip install pyodbc",
-}
 
 
 def note_rows(section: OmopSection, wanted: Sequence[str]) -> Iterator[Row]:
@@ -85,7 +80,8 @@ def note_rows(section: OmopSection, wanted: Sequence[str]) -> Iterator[Row]:
                     yield found
         except sqlalchemy.exc.SQLAlchemyError as error:
             fix = "Check the connection, and that this user may select from the table."
-            raise DataError(f"the database could not be read ({_kind(error)})", fix=fix) from None
+            kind = type(getattr(error, "orig", None) or error).__name__
+            raise DataError(f"the database could not be read ({kind})", fix=fix) from None
 
 
 def _filters(section: OmopSection) -> dict[str, str]:
@@ -222,19 +218,15 @@ def _url(section: OmopSection) -> tuple[URL, str]:
             problem = "is no SQLite database, or is encrypted"
             raise DataError(problem, file=file, key=".url", fix=fix)
         return url.set(database=f"file:{quote(str(file))}", query={"mode": "ro", "uri": "true"}), ""
-    password = _password(section)
-    return (url.set(password=password) if password else url), password
-
-
-def _password(section: OmopSection) -> str:
-    """Return the password; empty if none is named: the server may know its user another way."""
-    if (name := section.password_env) is not None:
-        if not os.environ.get(name):
-            problem = "no such environment variable, or it is empty"
-            fix = "Set it to the password of the database user before the program starts."
-            raise DataError(problem, key=".password_env", value=name, fix=fix)
-        return os.environ[name]
-    return ""
+    name = section.password_env
+    if name is None:  # the server may know its user another way
+        return url, ""
+    password = os.environ.get(name)
+    if not password:
+        problem = "no such environment variable, or it is empty"
+        fix = "Set it to the password of the database user before the program starts."
+        raise DataError(problem, key=".password_env", value=name, fix=fix)
+    return url.set(password=password), password
 
 
 def _engine(url: URL) -> Engine:
@@ -250,13 +242,9 @@ def _engine(url: URL) -> Engine:
     except ModuleNotFoundError as error:
         driver = (error.name or "").partition(".")[0]
         problem = f"needs the driver {driver}, which is not installed"
-        fix = f"{DRIVERS.get(driver, f'Install the package of {driver}')}."
+        fix = f"{EXTRA}." if driver == "psycopg" else f"Install the package of {driver}."
     except (NoSuchModuleError, ArgumentError):
         problem = "names a kind of database that SQLAlchemy does not know"
         known = "postgresql+psycopg, mssql+pyodbc or sqlite"
         fix = f"Such as {known}; some need a package of their own."
     raise DataError(problem, key=".url", value=url.drivername, fix=fix)
-
-
-def _kind(error: Exception) -> str:
-    return type(getattr(error, "orig", None) or error).__name__

@@ -20,7 +20,7 @@ from fedpriv.data.encode import (
 )
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
-from fedpriv.data.store import TokenFile, Units
+from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Population:
         logs. A declared size is typed by the administrator, never taken from here.
     """
 
-    units: Units
+    units: UnitStore
     tally: Tally
     problem: OSError | None = None
 

@@ -7,10 +7,10 @@ import os
 import struct
 import tempfile
 import weakref
-from abc import abstractmethod
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, overload
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,13 +19,18 @@ from fedpriv.data.encode import Example
 if TYPE_CHECKING:
     from fedpriv.data.spec import DataSpec
 
-Unit = tuple[Example, ...]
-Units = Sequence[Unit]
-_PLACE = struct.Struct("<q")  # a place in the file
+Unit = Sequence[Example]
 _HEAD = struct.Struct("<qqqq")  # the header of an example; see `_Head`
 _NUMBER = np.dtype(np.int32).itemsize  # bytes of a token or a label
-_BLOCK = 4096  # units
 _NONE = -1
+
+
+class Units(Protocol):
+    """Units by their places, counted from the first; a list of units is such."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> Unit: ...
 
 
 class _Head(NamedTuple):
@@ -105,38 +110,14 @@ class TokenFile:
             raise RuntimeError("These examples were replaced by those of another job.")
 
 
-class _OneByOne(Units):
-    """Units that are read when they are asked for."""
-
-    @abstractmethod
-    def _unit(self, place: int) -> Unit:
-        """Return the unit at a place, counted from the first."""
-
-    @overload
-    def __getitem__(self, index: int) -> Unit: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Unit]: ...
-
-    def __getitem__(self, index: int | slice) -> Unit | list[Unit]:
-        """Return a unit, by its place."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        return self._unit(range(len(self))[index])  # raises IndexError, or counts from the end
-
-
-class UnitStore(_OneByOne):
+class UnitStore:
     """Store units and their examples, added in any order; return each unit's examples by its place.
 
-    All that grows with their number is in the file, so memory does not grow. In the file each
-    example says where the one before it of the same unit is. Blocks of 8 bytes for each unit,
-    between the examples, say where its last one is.
+    Examples are in the file, and each says where the one before it of the same unit is. Memory
+    holds 8 bytes for each unit: where its last example is.
 
     Args:
         file: see `TokenFile.store`.
-
-    Attributes:
-        lengths: the lengths of its examples, in tokens.
 
     Privacy:
         Holds private records, in tokens.
@@ -144,22 +125,21 @@ class UnitStore(_OneByOne):
 
     def __init__(self, file: TokenFile) -> None:
         self._file = file
-        self._units = 0
+        self._last = array("q")  # where each unit's last example is
         self._end = 0  # where what was written ends
-        self._blocks: list[int] = []  # where the blocks are
 
     def __len__(self) -> int:
         """Return how many units there are."""
-        return self._units
+        return len(self._last)
 
     def add_unit(self) -> int:
         """Begin a unit that has no example yet, and return its place."""
-        self._units += 1
-        return self._units - 1
+        self._last.append(_NONE)
+        return len(self) - 1
 
     def examples_of(self, place: int) -> int:
         """Return how many examples a unit has."""
-        last = self._last(place)
+        last = self._last[place]
         return 0 if last == _NONE else self._head(last).number + 1
 
     def append(self, place: int, example: Example) -> None:
@@ -170,59 +150,41 @@ class UnitStore(_OneByOne):
         """
         ids, labels = example.input_ids, example.labels
         kept, label = (ids, labels) if isinstance(labels, int) else ([*ids, *labels], _NONE)
-        head = _Head(self._last(place), self.examples_of(place), len(ids), label)
-        entry = self._entry(place)
-        start = self._write(_HEAD.pack(*head) + np.array(kept, np.int32).tobytes())
-        self._file.write(entry, _PLACE.pack(start))
-
-    def _write(self, content: bytes) -> int:
-        """Write bytes at the end, over any write that failed, and return where they begin."""
-        start = self._end
-        self._file.write(start, content)
-        self._end = start + len(content)
-        return start
-
-    def _entry(self, place: int) -> int:
-        """Return where the place of a unit's last example is written. Add a block if needed."""
-        block, rest = divmod(place, _BLOCK)
-        while len(self._blocks) <= block:
-            self._blocks.append(self._write(_PLACE.pack(_NONE) * _BLOCK))
-        return self._blocks[block] + rest * _PLACE.size
-
-    def _last(self, place: int) -> int:
-        if place // _BLOCK >= len(self._blocks):
-            return _NONE  # no unit of that block has an example
-        (start,) = _PLACE.unpack(self._file.read(self._entry(place), _PLACE.size))
-        return int(start)
+        head = _Head(self._last[place], self.examples_of(place), len(ids), label)
+        content = _HEAD.pack(*head) + np.array(kept, np.int32).tobytes()
+        self._file.write(self._end, content)
+        self._last[place] = self._end
+        self._end += len(content)
 
     def _head(self, start: int) -> _Head:
         return _Head(*_HEAD.unpack(self._file.read(start, _HEAD.size)))
 
-    def _unit(self, place: int) -> Unit:
+    def __iter__(self) -> Iterator[Unit]:
+        """Yield the units in the order of their places."""
+        return (self[place] for place in range(len(self)))
+
+    def __getitem__(self, place: int) -> Unit:
+        """Return the unit at a place, counted from the first."""
         self._file.check_newest(self)
-        found, start = [], self._last(place)
+        found, start = [], self._last[place]
         while start != _NONE:
             head = self._head(start)
-            found.append(self._example(start + _HEAD.size, head))
+            content = self._file.read(start + _HEAD.size, _NUMBER * head.numbers)
+            kept = np.frombuffer(content, np.int32).tolist()
+            labels = kept[head.tokens :] if head.label == _NONE else head.label
+            found.append(Example(kept[: head.tokens], labels))
             start = head.before
         return tuple(reversed(found))
-
-    def _example(self, start: int, head: _Head) -> Example:
-        kept = np.frombuffer(self._file.read(start, _NUMBER * head.numbers), np.int32).tolist()
-        if head.label != _NONE:
-            return Example(kept, head.label)
-        return Example(kept[: head.tokens], kept[head.tokens :])
 
 
 def bytes_needed(spec: DataSpec, units: int) -> int:
     """Return the bytes that a `TokenFile` needs for `units` units of the longest examples."""
     label = _NONE if spec.task == "causal-lm" else 0
     example = _HEAD.size + _NUMBER * _Head(0, 0, spec.max_length, label).numbers
-    blocks = -(-units // _BLOCK)
-    return units * spec.max_records_per_unit * example + blocks * _BLOCK * _PLACE.size
+    return units * spec.max_records_per_unit * example
 
 
-class SomeUnits(_OneByOne):
+class SomeUnits:
     """Show the units at some places of a sequence, in the order of those places."""
 
     def __init__(self, units: Units, places: Sequence[int]) -> None:
@@ -232,5 +194,6 @@ class SomeUnits(_OneByOne):
         """Return how many units are chosen."""
         return len(self._places)
 
-    def _unit(self, place: int) -> Unit:
+    def __getitem__(self, place: int) -> Unit:
+        """Return the unit at one of those places, counted from the first."""
         return self._units[self._places[place]]

@@ -232,7 +232,7 @@ def compute_alone(
 
 def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str:
     """Give a model the attention by which it computes each record by itself, and return it."""
-    from fedpriv.models.trial import Trial
+    from fedpriv.models.trial import MEANT, Trial
 
     kind = model.config.model_type
     try:
@@ -244,7 +244,7 @@ def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     off = attend_alone(model, trial)
     other = "Use another architecture: docs/reference/models.md has a table."
-    if not trial.means_something:
+    if trial.meant < MEANT:
         raise NotPrivateError(
             f"{name} ({kind}): it is unclear whether it reads padding, as no token changes its"
             f" output for a later one. {other}"
@@ -318,13 +318,7 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
             source_of(settings.name), trust_remote_code=False
         )
     except (*FAILURES, TypeError) as error:
-        if is_lost(settings.name):
-            raise not_loaded(settings, error) from None
-        raise ModelError(
-            f"model.name: can't load the tokenizer of {settings.name!r}:"
-            f" {first_line(error)}{_way(settings)}. Name a folder that holds tokenizer.json, or a"
-            " hub model."
-        ) from None
+        raise not_loaded(settings, error) from None
     pad_with_end(tokenizer, f"model.name: the tokenizer of {settings.name!r}")
     tokenizer.truncation_side = "right"  # a long text keeps its beginning, whatever a file says
     return tokenizer  # type: ignore[no-any-return]
@@ -354,16 +348,11 @@ def not_loaded(settings: ModelSection, error: Exception) -> ModelError:
             f"model.name: there is no such folder: {settings.name!r}. Put the model back there, or"
             " name the folder where it is, or a hub model."
         )
+    way = "" if Path(source_of(settings.name)).is_dir() else through_hub()
     return ModelError(
-        f"model.name: can't load {settings.name!r} for {settings.task}:"
-        f" {first_line(error)}{_way(settings)}. Name a folder with config.json and"
-        " model.safetensors, or a hub model."
+        f"model.name: can't load {settings.name!r} for {settings.task}: {first_line(error)}{way}."
+        " Name a folder with config.json, model.safetensors and tokenizer.json, or a hub model."
     )
-
-
-def _way(settings: ModelSection) -> str:
-    """Return a note on the proxy to the hub, if the model comes from a hub."""
-    return "" if Path(source_of(settings.name)).is_dir() else through_hub()
 
 
 def first_line(error: Exception) -> str:

@@ -104,7 +104,13 @@ def pack(model: Any, bits: Bits, whole: Iterable[str] = ()) -> None:
     Raises:
         ConfigError: bitsandbytes is not installed.
     """
-    for layer in _linear(model, tuple(whole)):
+    from transformers.pytorch_utils import Conv1D
+
+    output, names = model.get_output_embeddings(), tuple(whole)
+    for name, layer in list(model.named_modules()):
+        kept = layer is output or any(f"{part}." in f"{name}." for part in names)
+        if type(layer) not in (nn.Linear, Conv1D) or kept:
+            continue
         weight = layer.weight
         if weight.numel() % BLOCK == 0:
             del layer.weight
@@ -201,16 +207,6 @@ def round_weights(model: Any, bits: Bits) -> None:
     """
     pack(model, bits)
     unpack(model)
-
-
-def _linear(model: Any, whole: tuple[str, ...]) -> Iterator[Any]:
-    from transformers.pytorch_utils import Conv1D
-
-    output = model.get_output_embeddings()
-    for name, layer in list(model.named_modules()):
-        kept = layer is output or any(f"{part}." in f"{name}." for part in whole)
-        if type(layer) in (nn.Linear, Conv1D) and not kept:
-            yield layer
 
 
 def bitsandbytes(bits: Bits) -> ModuleType:

@@ -46,7 +46,8 @@ class Trial:
         scales: factors of the weights, in the order of trying; 0 leaves all weights as they are.
 
     Attributes:
-        meant: by how many tolerances another earlier token moved the logits.
+        meant: by how many tolerances another earlier token moved the logits. Below `MEANT`, no
+            agreement says anything of attention.
 
     Raises:
         NotPrivateError: it can't compute a text by itself.
@@ -81,11 +82,6 @@ class Trial:
                 break
         with self._scaled(self._scale):
             self._expected += self._alone([self._long])
-
-    @property
-    def means_something(self) -> bool:
-        """Whether tokens matter to each other enough that agreement says something of attention."""
-        return self.meant >= MEANT
 
     def off_by(self) -> float:
         """Return how far padded texts' logits are from those alone, in tolerances: 1 at most."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,24 +58,25 @@ class TrainableVector:
         """
         import torch
 
-        check_vector(vector, self.size)
-        start = 0
         with torch.no_grad():
-            for p in self._parameters:
-                part = torch.from_numpy(vector[start : start + p.numel()].copy())
-                p.copy_(part.view(p.shape))
-                start += p.numel()
+            for p, part in self._parts(vector):
+                p.copy_(part)
 
     def add_gradient(self, gradient: Vector) -> None:
         """Add a gradient (P,) to what the parameters have in ``.grad``, as `backward` does."""
+        for p, part in self._parts(gradient):
+            own = part.to(p.device, p.dtype)
+            p.grad = own if p.grad is None else p.grad + own
+
+    def _parts(self, vector: Vector) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Yield each parameter with its part of a vector, in the parameter's shape."""
         import torch
 
-        check_vector(gradient, self.size)
+        check_vector(vector, self.size)
         start = 0
         for p in self._parameters:
-            part = torch.from_numpy(gradient[start : start + p.numel()].copy())
-            own = part.view(p.shape).to(p.device, p.dtype)
-            p.grad = own if p.grad is None else p.grad + own
+            part = torch.from_numpy(vector[start : start + p.numel()].copy())
+            yield p, part.view(p.shape)
             start += p.numel()
 
 

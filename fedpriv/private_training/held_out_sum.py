@@ -18,6 +18,7 @@ from torch import Tensor
 from fedpriv.config.looks import LooksSection
 from fedpriv.data.batch import Batch
 from fedpriv.data.population import Population
+from fedpriv.data.store import Units
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Reservation
 from fedpriv.privacy.mechanism.clip import ClippedSum
@@ -29,7 +30,7 @@ from fedpriv.private_training.method import UnitSum
 from fedpriv.private_training.private_step import private_step
 from fedpriv.private_training.record_loss import record_scores
 from fedpriv.private_training.released import GradientSum, HeldOutSum
-from fedpriv.private_training.unit_sum import Units, sum_of_units
+from fedpriv.private_training.unit_sum import sum_of_units
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Centres
 

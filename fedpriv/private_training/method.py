@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedpriv.data.encode import Example
+from fedpriv.data.store import Units
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
 from fedpriv.plugins import load_part
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.private_training.unit_sum import Units
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
 

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from fedpriv.data.store import Unit, Units
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.models.vector import Vector
@@ -31,7 +32,7 @@ from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.method import SiteHalf, SiteMethod
 from fedpriv.private_training.pool import make_worker
-from fedpriv.private_training.unit_sum import UNIT_FAILED, Unit, Units
+from fedpriv.private_training.unit_sum import UNIT_FAILED
 from fedpriv.private_training.worker import ModelRecipe, Worker
 
 log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedpriv.data.batch import buckets, padded_length
 from fedpriv.data.encode import Example
+from fedpriv.data.store import Unit, Units
 from fedpriv.privacy.mechanism.clip import ClippedSum, clip_and_sum, clip_to_grid, zeros
 from fedpriv.privacy.mechanism.grid import grid_of
 from fedpriv.privacy.usual import Numerics
@@ -19,8 +20,6 @@ from fedpriv.private_training.microbatch import private_microbatch
 from fedpriv.private_training.worker import Worker
 
 Member = TypeVar("Member")
-Unit = Sequence[Example]
-Units = Sequence[Unit]
 ValuesOf = Callable[[Sequence[Example], int], Tensor]  # for examples of one padded length
 Vectors = Callable[[Tensor], Tensor]
 UNIT_FAILED = "Units fail, and contribute 0"
@@ -91,7 +90,7 @@ def _one_by_one(vectors: Vectors, means: Tensor) -> Tensor:
     return torch.cat([vectors(mean.clone().unsqueeze(0)) for mean in means])
 
 
-def _means(worker: Worker, units: Units, together: int, values: ValuesOf) -> Tensor:
+def _means(worker: Worker, units: Sequence[Unit], together: int, values: ValuesOf) -> Tensor:
     """Compute the mean of each unit's records' values, (U, R)."""
     examples: list[Example] = [example for unit in units for example in unit]
     owner = [i for i, unit in enumerate(units) for _ in unit]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.section import Section
-
-Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class GeneratorSection(Section):
@@ -36,11 +34,6 @@ class GeneratorSection(Section):
         120.0, gt=0, le=86_400, description="endpoint: seconds to wait for an answer."
     )
     temperature: float = Field(1.0, gt=0, le=100, description="Sampling temperature of tokens.")
-    keep: tuple[Share, Share] = Field(
-        (0.25, 0.75),
-        description="Generator without instructions: least and largest share of a seed's tokens"
-        " in a variation.",
-    )
     describe: str | None = Field(
         None,
         min_length=1,
@@ -52,9 +45,6 @@ class GeneratorSection(Section):
         min_length=1,
         description="Prompt of all generated records with prompt and completion.",
     )
-    label_prior: dict[str, Annotated[float, Field(ge=0)]] = Field(
-        {}, description="Classification: public shares of the labels. Without it, equal shares."
-    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -62,10 +52,6 @@ class GeneratorSection(Section):
         for key in needed[self.kind]:
             if getattr(self, key) is None:
                 raise ValueError(f"{key}: is missing; kind {self.kind!r} needs it")
-        if self.keep[0] > self.keep[1]:
-            raise ValueError("keep: expected the smaller share first")
-        if self.label_prior and not sum(self.label_prior.values()):
-            raise ValueError("label_prior: expected a share above 0")
         return self
 
 
@@ -80,20 +66,8 @@ class SyntheticSection(ProjectionSection):
     generator: GeneratorSection | None = Field(
         None, description="Who makes new records. Without it, the set stays as it begins."
     )
-    fold: int = Field(
-        2,
-        ge=2,
-        le=100,
-        description="One record in this many stays as seed; the others become variations.",
-    )
     every: int = Field(
         1, ge=1, description="Rounds between changes of the set. Without a generator, none."
-    )
-    selection_temperature: float = Field(
-        1.0,
-        gt=0,
-        le=1e6,
-        description="Temperature of the softmax over |coefficients| that draws the seeds.",
     )
     warm_start: int = Field(
         0,
@@ -109,8 +83,6 @@ class SyntheticSection(ProjectionSection):
     def _has_a_beginning(self) -> Self:
         if self.data is None and self.generator is None:
             raise ValueError("data: is missing; without a generator, the set comes from there")
-        if self.size % self.fold and self.generator is not None:
-            raise ValueError(f"size: expected a multiple of fold ({self.fold})")
         return self
 
     def files(self) -> dict[str, Path]:

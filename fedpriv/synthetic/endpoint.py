@@ -13,12 +13,13 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from fedpriv.errors import ConfigError, RoundError, RunError
+from fedpriv.errors import ConfigError, RoundError
 from fedpriv.files import canonical_json, write_json
 from fedpriv.proxy import through, transport_to
 from fedpriv.synthetic.config import GeneratorSection
@@ -79,44 +80,30 @@ def _answer(client: httpx.Client, url: str, body: dict[str, Any], cache: Path, p
 
     Raises:
         RoundError: the service does not answer, or refuses.
-        RunError: the answer was kept, and can't be read any more.
     """
     path = cache / f"{hashlib.sha256(canonical_json([url, body])).hexdigest()}.json"
-    if path.exists():
-        return _text(_kept(path))
+    with suppress(OSError, ValueError, RecursionError):  # if none is kept, the service is asked
+        return _text(json.loads(path.read_text(encoding="utf-8")))
     problem = ""
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(pause * 2 ** (attempt - 1))
         try:
             response = client.post(url, json=body)
+            problem = f"HTTP {response.status_code}"
+            if response.status_code in _AGAIN:
+                continue
+            if response.is_error:
+                raise RoundError(f"{url} refuses the request ({problem}); see [synthetic].")
+            found = response.json()
         except httpx.HTTPError as error:
             problem = f"{type(error).__name__}{through(url)}"
-            continue
-        if response.status_code in _AGAIN:
-            problem = f"HTTP {response.status_code}"
-            continue
-        if response.is_error:
-            raise RoundError(
-                f"{url} refuses the request (HTTP {response.status_code}); see [synthetic]."
-            )
-        try:
-            found = response.json()
         except (ValueError, RecursionError):
             problem = "no JSON"
-            continue
-        write_json(path, found)
-        return _text(found)
+        else:
+            write_json(path, found)
+            return _text(found)
     raise RoundError(f"{url} gave no answer in {ATTEMPTS} attempts ({problem}).")
-
-
-def _kept(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        raise RunError(
-            f"{path}: can't be read as an answer that was kept. Remove it to have it asked again."
-        ) from None
 
 
 def _text(found: Any) -> str:

@@ -14,7 +14,7 @@ from fedpriv.privacy.mechanism.privatised import Privatised, post_process, requi
 from fedpriv.synthetic.config import SyntheticSection
 from fedpriv.synthetic.generator import Generator, new_records
 from fedpriv.synthetic.records import Record, SetChange, SyntheticSet
-from fedpriv.synthetic.selection import Selection, select
+from fedpriv.synthetic.selection import select
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,11 @@ class Evolved:
     Attributes:
         digest: the digest of the next round's set.
         made: the number of new records in it.
-        entropy: the entropy of the selection, see `Selection`.
         seconds: the time that making them took.
     """
 
     digest: str
     made: int
-    entropy: float
     seconds: float
 
 
@@ -84,7 +82,7 @@ class Evolution:
         return SetChange.between(base, require_privatised(self.current, "current"))
 
     def advance(self, mean: Privatised[Vector], scale: float, number: int) -> Evolved | None:
-        """Keep the records with the largest of the round's coefficients, and vary them.
+        """Keep half of the records, mostly those with the largest coefficients, and vary them.
 
         Args:
             mean: mean of the units' coefficients, (N,).
@@ -103,13 +101,8 @@ class Evolution:
             return None
         started = time.monotonic()
         seed = f"{self._seed} {number}"
-        count = settings.size // settings.fold
-
-        def draw(mean: Vector) -> Selection:
-            temperature = settings.selection_temperature
-            return select(mean * scale, count, temperature=temperature, seed=seed)
-
-        chosen = post_process(draw, mean)
+        count = settings.size // 2
+        chosen = post_process(lambda mean: select(mean * scale, count, seed=seed), mean)
         grow = partial(_grown, self._generator, seed)
         before = self.current
         found = post_process(grow, before, chosen)
@@ -118,7 +111,6 @@ class Evolution:
         return Evolved(
             digest=found.value.digest,
             made=settings.size - count,
-            entropy=chosen.value.entropy,
             seconds=round(time.monotonic() - started, 3),
         )
 
@@ -149,12 +141,11 @@ def first_set(
 
 
 def _grown(
-    generator: Generator, seed: str, before: SyntheticSet, chosen: Selection
+    generator: Generator, seed: str, before: SyntheticSet, chosen: Sequence[int]
 ) -> SyntheticSet:
     """Return the seeds at their places, and variations of them at the other places."""
-    seeds = [before.records[place] for place in chosen.seeds]
-    kept = set(chosen.seeds)
-    free = [place for place in range(len(before)) if place not in kept]
+    seeds = [before.records[place] for place in chosen]
+    free = sorted(set(range(len(before))) - set(chosen))
 
     def make(count: int, attempt: int) -> list[Record]:
         parents = [seeds[i % len(seeds)] for i in range(count)]

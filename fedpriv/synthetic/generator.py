@@ -76,16 +76,10 @@ def _key(record: Record) -> tuple[tuple[str, str], ...]:
 def is_usable(record: Record) -> bool:
     """Tell whether every field is text that can be sent, and no field to learn from is blank."""
     for field, text in record.items():
-        if not isinstance(text, str) or len(text) > MAX_TEXT or not _is_text(text):
+        if not isinstance(text, str) or len(text) > MAX_TEXT or "\x00" in text:
+            return False
+        if text != text.encode("utf-8", "ignore").decode("utf-8"):  # half of a surrogate pair
             return False
         if not text.strip() and field != "prompt":
             return False
     return True
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return "\x00" not in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from fedpriv.synthetic.generator import with_prompt
@@ -31,15 +31,14 @@ Ask = Callable[[Sequence[str], str], list[str]]
 class InstructedGenerator:
     """Put RANDOM and VARIATION as instructions, each in a tone that is drawn.
 
-    With labels, each record is asked for with a label that is drawn by public shares. A variation
-    keeps its label. With prompts and completions, the prompt is kept and its completion asked for
-    again.
+    With labels, each record is asked for with a label that is drawn. A variation keeps its label.
+    With prompts and completions, the prompt is kept and its completion asked for again.
 
     Args:
         ask: puts instructions to the model.
         describe: what a record is, such as "a discharge letter".
         fields: fields of a record.
-        labels: labels with their shares; empty without labels.
+        labels: names of the labels; empty without labels.
         prompt: prompt of every record that is made, where records have prompts.
     """
 
@@ -48,12 +47,12 @@ class InstructedGenerator:
         ask: Ask,
         describe: str,
         fields: Sequence[str],
-        labels: Mapping[str, float],
+        labels: Sequence[str],
         prompt: str | None = None,
     ) -> None:
         self._ask, self._describe = ask, describe
         self._fields, self._text = fields, "text" if "text" in fields else "completion"
-        self._labels, self._prompt = dict(labels), prompt
+        self._labels, self._prompt = labels, prompt
 
     def random(self, count: int, seed: str) -> list[Record]:
         """Make `count` records from the description and a tone.
@@ -63,8 +62,7 @@ class InstructedGenerator:
         """
         given = with_prompt(self._fields, self._prompt)
         draw = Random(seed)
-        names, shares = list(self._labels), list(self._labels.values())
-        labels = draw.choices(names, shares, k=count) if names else [None] * count
+        labels = draw.choices(self._labels, k=count) if self._labels else [None] * count
         asked = [self._instruction(given, label, draw) for label in labels]
         return [
             {**given, self._text: text.strip(), **({} if label is None else {"label": label})}

@@ -23,6 +23,7 @@ from fedpriv.synthetic.records import Record
 
 BATCH, GREEDY_BATCH = 64, 16  # texts at once
 TRIED = 16  # tokens of a text by which a model is tried
+KEPT = 0.25, 0.75  # least and largest share of a text that a variation keeps
 _LOGITS: Any = {"max_new_tokens": 2, "output_logits": True, "return_dict_in_generate": True}
 _WRITE: WeakSet[Any] = WeakSet()  # models that were tried
 Model = tuple[Any, Any]  # a causal LM, and its tokenizer
@@ -73,7 +74,7 @@ class LanguageModelGenerator:
             for record in records:
                 prompt = self._prompt(model, tokenizer, record)
                 body = tokens_of(tokenizer, record[self._text], special=False)
-                share = draw.uniform(*self._settings.keep)
+                share = draw.uniform(*KEPT)
                 most = room(len(prompt), self._max_length) - 1
                 kept = body[: min(int(share * len(body)), most)]
                 prompts.append(len(prompt))

@@ -20,7 +20,6 @@ from fedpriv.privacy.mechanism.privatised import Privatised, post_process, publi
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import device_of
 from fedpriv.synthetic.chat import chat
-from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.endpoint import endpoint
 from fedpriv.synthetic.evolution import Evolution, first_set
 from fedpriv.synthetic.generator import Generator
@@ -131,21 +130,8 @@ def generator_of(
         ask = endpoint(settings, longest=longest, cache=answers)
     else:
         ask = chat(lend, temperature=settings.temperature, longest=longest)
-    prior = _prior(config, settings)
-    return InstructedGenerator(ask, settings.describe, fields, prior, settings.prompt)
-
-
-def _prior(config: JobConfig, settings: GeneratorSection) -> dict[str, float]:
-    """Return label → its share, from public settings."""
-    for label in settings.label_prior:
-        if label not in config.model.labels:
-            raise ConfigError(
-                f"has {label!r}, which is not a label of the job",
-                key="synthetic.generator.label_prior",
-                fix=f"Use {', '.join(config.model.labels)}.",
-            )
-    given = settings.label_prior or dict.fromkeys(config.model.labels, 1.0)
-    return {label: given.get(label, 0.0) for label in config.model.labels}
+    labels = config.model.labels
+    return InstructedGenerator(ask, settings.describe, fields, labels, settings.prompt)
 
 
 def synthetic_records(config: JobConfig, cache_dir: Path) -> list[Record]:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from fedpriv.config.looks import LooksSection
+from fedpriv.data.store import Unit
 from fedpriv.errors import FedprivError, ProtocolError, SlotError, StepFailedError
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.private_training.held_out_sum import Distances
-from fedpriv.private_training.unit_sum import Unit
 from fedpriv.protocol import Centres, LocalSteps, Proposal, StepRequest
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv_client import site as module

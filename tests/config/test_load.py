@@ -51,7 +51,7 @@ def error_of(*overrides: str, file: Path = HOSPITALS) -> ConfigError:
         ("job.name=../etc", "job.name", "expected letters, digits"),
         ("model.task=classification", "model", "labels"),
         ("model.labels=['a','b']", "model", "labels belong"),
-        ("data.columns={letter='x'}", "data.columns", "'letter' is not a field"),
+        ("data.columns={letter='x'}", "data.columns", "or messages, not letter"),
         ("data.columns={prompt='x'}", "data.columns", "needs text or completion + prompt"),
         ("denoise.where=client", "denoise.where", "'off', 'server' or 'site'"),
         ("denoise.where=gate", "denoise.where", "'site' (got 'gate')"),

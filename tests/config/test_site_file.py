@@ -83,7 +83,7 @@ def test_what_is_no_path_stays_as_it_is(file: Path) -> None:
         (["budget.rule=sum", "budget.plans=1000001"], "budget.rule", "plans=1000001"),
         (["data.dataset_id=7"], "data.dataset_id", "valid string"),
         (["data.dataset_id=../../etc/passwd"], "data.dataset_id", "pattern"),
-        (["data.columns={letter='x'}"], "data.columns", "'letter' is not a field"),
+        (["data.columns={letter='x'}"], "data.columns", "letter is not what any task needs"),
         (["data.columns={prompt='x'}"], "data.columns", "not what any task needs"),
         (["data.labels=['a','b']"], "data.labels", "belong to a label column"),
         (["data.columns={text='t',label='l'}"], "data.labels", "two distinct names"),

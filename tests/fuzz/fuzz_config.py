@@ -80,8 +80,6 @@ kind = "endpoint"
 model = "m"
 url = "http://localhost/v1"
 describe = "a note"
-keep = [0.1, 0.9]
-label_prior = { a = 1.0 }
 [evaluation]
 data = "held-out.jsonl"
 tuning = "tuning.jsonl"

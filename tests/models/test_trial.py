@@ -136,7 +136,7 @@ def test_weights_are_scaled_until_tokens_matter_to_each_other(tiny: Make) -> Non
             if "o_proj" in name or "v_proj" in name:
                 value.mul_(0.04)
     assert Trial(base.model, base.tokenizer, 32, scales=(1,)).meant < MEANT
-    assert Trial(base.model, base.tokenizer, 32).means_something
+    assert Trial(base.model, base.tokenizer, 32).meant >= MEANT
 
 
 def test_an_attention_that_reads_a_little_padding_is_found(tiny: Make) -> None:

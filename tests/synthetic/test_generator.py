@@ -12,7 +12,6 @@ from fedpriv.synthetic.config import GeneratorSection, SyntheticSection
 from fedpriv.synthetic.evolution import _grown, first_set
 from fedpriv.synthetic.generator import ATTEMPTS, new_records
 from fedpriv.synthetic.records import MAX_TEXT, Record, SyntheticSet
-from fedpriv.synthetic.selection import Selection
 
 
 def text(*texts: Any) -> list[Record]:
@@ -69,7 +68,7 @@ class Counting:
 
 def test_seeds_stay_where_they_are_and_the_others_are_variations() -> None:
     before, maker = SyntheticSet(text("a", "b", "c", "d", "e", "f")), Counting()
-    after = _grown(maker, "1", before, Selection((1, 4), 1.0))
+    after = _grown(maker, "1", before, (1, 4))
     assert [after.records[place] for place in (1, 4)] == text("b", "e")
     assert maker.parents == ["b", "e", "b", "e"]
     assert len({record["text"] for record in after.records}) == 6

@@ -22,7 +22,7 @@ class Echo:
         return [f" answer {i} \n" for i in range(len(instructions))]
 
 
-def made(echo: Echo, *fields: str, **labels: float) -> InstructedGenerator:
+def made(echo: Echo, *fields: str, labels: Sequence[str] = ()) -> InstructedGenerator:
     return InstructedGenerator(echo, "a discharge letter", fields, labels)
 
 
@@ -42,19 +42,19 @@ def test_the_same_seed_asks_the_same() -> None:
     assert first.asked == second.asked != third.asked
 
 
-def test_labels_are_drawn_by_their_public_shares() -> None:
+def test_labels_are_drawn_equally_often() -> None:
     echo = Echo()
-    found = made(echo, "text", "label", yes=3.0, no=1.0, never=0.0).random(400, "s")
+    found = made(echo, "text", "label", labels=("yes", "no")).random(400, "s")
     counts = Counter(record["label"] for record in found)
     assert set(counts) == {"yes", "no"}
-    assert 250 < counts["yes"] < 350
+    assert 150 < counts["yes"] < 250
     for record, asked in zip(found, echo.asked, strict=True):
         assert f"labelled {record['label']!r}" in asked
 
 
 def test_a_variation_shows_its_seed_and_keeps_label_and_prompt() -> None:
     echo = Echo()
-    [labelled] = made(echo, "text", "label", yes=1.0).variations(
+    [labelled] = made(echo, "text", "label", labels=("yes",)).variations(
         [{"text": "old words", "label": "yes"}], "s"
     )
     assert labelled == {"text": "answer 0", "label": "yes"}

@@ -52,17 +52,15 @@ def test_the_same_seed_makes_the_same_and_leaves_torch_alone(generator: Make) ->
 
 def test_a_variation_keeps_a_beginning(generator: Make) -> None:
     seeds = [{"text": "abcdefghij"}, {"text": "zyxwvutsrqponmlkjihg"}]
-    for low, high in ((0.5, 0.5), (0.0, 0.0)):
-        made = generator("text", keep=(low, high)).variations(seeds, "s")
-        for seed, record in zip(seeds, made, strict=True):
-            kept = seed["text"][: int(low * len(seed["text"]))]
-            assert record["text"].startswith(kept)
-            assert record["text"] != seed["text"]
+    made = generator("text").variations(seeds, "s")
+    for seed, record in zip(seeds, made, strict=True):
+        assert record["text"].startswith(seed["text"][: len(seed["text"]) // 4])
+        assert record["text"] != seed["text"]
 
 
 def test_the_share_that_is_kept_is_drawn_between_the_two(generator: Make) -> None:
     seed = {"text": "abcdefghijklmnopqrst"}
-    made = generator("text", keep=(0.2, 0.8), max_length=30).variations([seed] * 40, "s")
+    made = generator("text", max_length=30).variations([seed] * 40, "s")
     kept = [
         next((i for i, (a, b) in enumerate(zip(one["text"], seed["text"], strict=False)) if a != b),
              20)
@@ -73,11 +71,9 @@ def test_the_share_that_is_kept_is_drawn_between_the_two(generator: Make) -> Non
 
 def test_a_prompt_is_kept_and_the_completion_varies(generator: Make) -> None:
     record = {"prompt": "name[X], food[Y]", "completion": "X serves Y."}
-    [made] = generator("prompt", "completion", max_length=48, keep=(0.5, 0.5)).variations(
-        [record], "s"
-    )
+    [made] = generator("prompt", "completion", max_length=48).variations([record], "s")
     assert made["prompt"] == record["prompt"]
-    assert made["completion"].startswith("X ser")
+    assert made["completion"].startswith("X ")
     assert made["completion"] != record["completion"]
 
 
@@ -92,9 +88,12 @@ def test_new_records_are_written_after_the_prompt_of_all(generator: Make) -> Non
         generator("prompt", "completion").random(1, "a")
 
 
-def test_a_record_as_long_as_the_window_still_varies(generator: Make) -> None:
+def test_a_record_as_long_as_the_window_still_varies(
+    generator: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpriv.synthetic.language_model.KEPT", (0.9, 0.9))
     record = {"text": "a" * 100}
-    [made] = generator("text", max_length=16, keep=(0.9, 0.9)).variations([record], "s")
+    [made] = generator("text", max_length=16).variations([record], "s")
     assert made["text"].startswith("a" * 14)
     assert made["text"] != record["text"]
 

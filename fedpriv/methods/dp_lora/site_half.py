@@ -5,11 +5,12 @@ With `privacy.normalise`, each adapter's part of a gradient first gets a fixed l
 
 from __future__ import annotations
 
+from fedpriv.data.store import Units
 from fedpriv.gradients.normalise import Normalise
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.private_training.unit_sum import Units, sum_of_units
+from fedpriv.private_training.unit_sum import sum_of_units
 from fedpriv.private_training.worker import Worker
 
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedpriv.errors import ProtocolError
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
 from fedpriv.section import Section
 
@@ -34,15 +33,3 @@ class ProjectionSection(Section):
         description="Scale each unit's coefficients to length clip_norm (normalised), or only"
         " longer ones (clipped).",
     )
-
-    def check_fits(self, trained: int) -> None:
-        """Refuse a set that is larger than the space it stands for.
-
-        Raises:
-            ProtocolError: it is larger.
-        """
-        if self.size > trained:
-            raise ProtocolError(
-                f"synthetic.size: {self.size} is more than the {trained} parameters that are"
-                " trained. Lower it."
-            )

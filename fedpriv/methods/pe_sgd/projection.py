@@ -22,10 +22,7 @@ class Projection:
 
     Args:
         gram: (N, N) G Gᵀ; symmetric, in float64.
-        ridge: λ over the mean of the diagonal of `gram`.
-
-    Raises:
-        ValueError: Expected a square gram, and ridge > 0.
+        ridge: λ over the mean of the diagonal of `gram`, above 0.
 
     Formal guarantees:
         ===========================  =====================================================
@@ -38,11 +35,6 @@ class Projection:
     """
 
     def __init__(self, gram: Tensor, ridge: float) -> None:
-        if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
-            raise ValueError(f"Expected a square gram, got {tuple(gram.shape)}.")
-        if not ridge > 0:
-            raise ValueError(f"Expected ridge={ridge} > 0.")
-        self.size = gram.shape[0]
         gram = gram.double()
         mean = gram.diagonal().mean()
         self._shrunk: Tensor | None = None

@@ -7,6 +7,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from fedpriv.data.store import Units
 from fedpriv.errors import ProtocolError
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.projection import normalised
@@ -15,7 +16,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.method import Records
-from fedpriv.private_training.unit_sum import Units, sum_of_units
+from fedpriv.private_training.unit_sum import sum_of_units
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
 
@@ -43,9 +44,16 @@ class PeSgd:
         self._span: Span | None = None
 
     def held_bytes(self, trained: int) -> int:
-        """Return the bytes of the set's gradients."""
-        self.settings.check_fits(trained)
-        return self.settings.size * trained * 4
+        """Return the bytes of the set's gradients.
+
+        Raises:
+            ProtocolError: the set is larger than the space it stands for.
+        """
+        size = self.settings.size
+        if size > trained:
+            problem = f"{size} is more than the {trained} parameters that are trained"
+            raise ProtocolError(f"synthetic.size: {problem}. Lower it.")
+        return size * trained * 4
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Compute the set's gradients with these values; they stay as they are until the next call.

@@ -41,9 +41,6 @@ class Span:
         gram: (N, N) float64, G Gᵀ.
         projection: the projection onto them.
 
-    Raises:
-        ValueError: N is more than P.
-
     Privacy:
         Made of public records and released values alone; `products` are private, like the gradients
         they are made of.
@@ -56,8 +53,6 @@ class Span:
         self.size, self._engine = len(records), worker.gradients
         size, engine = self.size, self._engine
         worker.vector.write(parameters)
-        if size > engine.size:
-            raise ValueError(f"Expected size={size} of at most the {engine.size} trained.")
         home = _home(engine, size)
         self._blocks = {  # first column → (N, columns)
             start: torch.zeros(size, columns, dtype=engine.dtype, device=home)

@@ -58,12 +58,6 @@ def test_nothing_spans_nothing(value: float) -> None:
     assert torch.equal(Projection(gram, 1e-3).coefficients(torch.ones(2, 3)), torch.zeros(2, 3))
 
 
-@pytest.mark.parametrize(("shape", "ridge"), [((3, 2), 1e-3), ((3,), 1e-3), ((3, 3), 0.0)])
-def test_what_is_no_gram_is_refused(shape: tuple[int, ...], ridge: float) -> None:
-    with pytest.raises(ValueError, match="Expected"):
-        Projection(torch.ones(shape), ridge)
-
-
 @given(
     st.lists(st.lists(st.floats(width=64), min_size=4, max_size=4), min_size=1, max_size=6),
     st.floats(1e-6, 1e6),

@@ -202,13 +202,6 @@ def test_the_whole_space_leaves_a_gradient_as_it_is(spanned: Callable[..., Span]
     assert (found.combine(z) - found.combine(noisy)).abs().max() < 1e-6
 
 
-def test_a_set_larger_than_the_adapter_is_refused(
-    worker: Any, public: Batch, spanned: Callable[..., Span]
-) -> None:
-    with pytest.raises(ValueError, match="of at most the"):
-        spanned(worker, batches(public), 10**6)
-
-
 def test_a_record_without_a_gradient_spans_nothing(
     worker: Any, public: Batch, spanned: Callable[..., Span]
 ) -> None:
