@@ -129,9 +129,9 @@ class Comparison:
         reported = self.seeds * len(self.left_out)
         return sum(len(self.choices(one)) + reported for one in self.variants)
 
-    def left(self, folder: Path) -> dict[Variant, int]:
-        """Return how many runs of each variant are not kept in a folder."""
-        counts = {}
+    def left(self, folder: Path) -> int:
+        """Return how many runs are not kept in a folder."""
+        count = 0
         for variant in self.variants:
             tuned = [kept(trial, folder) for trial in self.choices(variant)]
             settings = _best(variant, _in_parts(tuned, self.tuning_seeds))
@@ -140,8 +140,8 @@ class Comparison:
             trials = self.reported(variant, settings or variant.grid[0])
             chosen = settings is not None and None not in tuned
             reported = [kept(trial, folder) if chosen else None for trial in trials]
-            counts[variant] = [*tuned, *reported].count(None)
-        return counts
+            count += [*tuned, *reported].count(None)
+        return count
 
 
 def _job(

@@ -47,7 +47,6 @@ class AtHome:
         verdict: whether it pays on the mean over the sites, by an interval of 90%. None for a
             single site.
         by_site: the loss at each site.
-        trained: for each site and seed, rate × passes of the site's own training.
     """
 
     loss: Spread
@@ -58,7 +57,6 @@ class AtHome:
     pays: Spread | None
     verdict: str | None
     by_site: dict[str, Spread]
-    trained: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -210,7 +208,6 @@ def held_out_gains(
             [statistics.fmean(at) for at in zip(*map(dict.values, gains), strict=True)]
         ),
         by_site={name: _spread(losses) for name, losses in by_site.items()},
-        trained={name: [result.own[name] for result in good] for name in good[0].own},
     )
 
 
@@ -289,18 +286,3 @@ def ended_worse(results: Sequence[Result]) -> bool:
     """Tell whether the loss rose from the first round to the last, on average by over a tie."""
     risen = [result.rounds[-1]["eval_loss"] - result.rounds[0]["eval_loss"] for result in results]
     return bool(risen) and not statistics.fmean(risen) <= TIE
-
-
-def worse_than_base(rows: Sequence[Figures]) -> str | None:
-    """Write a sentence if training alone makes sites worse, which no other row shows."""
-    homes = {row.name: row.home for row in rows if row.home is not None}
-    if ALONE not in homes or BASE not in homes:
-        return None
-    alone, base = homes[ALONE].by_site, homes[BASE].by_site
-    worse = [name for name in alone if alone[name].mean > base[name].mean + TIE]
-    if not worse:
-        return None
-    return (
-        f"{ALONE} is worse than no training (base) at {len(worse)} of {len(alone)} sites. There"
-        " only what is better than base counts as paying."
-    )

@@ -17,17 +17,11 @@ from fedpriv.files import finite_json
 from fedpriv.report.charts import PALETTE, Line, line_chart, standalone
 from fedpriv.report.figures import amount, upper
 from fedpriv_comparison.comparison import Comparison, Row
-from fedpriv_comparison.figures import (
-    AtHome,
-    Figures,
-    Spread,
-    outside_in_words,
-    worse_than_base,
-)
+from fedpriv_comparison.figures import AtHome, Figures, Spread, outside_in_words
 from fedpriv_comparison.variants import UNTRAINED
 
 GOOD = ("settings", "loss", "Δ", "accuracy", "AUC")
-HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC", "rate × passes")
+HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC")
 COST = ("ε", "up", "s")
 LABEL = 40  # letters of a name beside its line in the chart
 MEANING = (
@@ -43,7 +37,6 @@ MEANING = (
     " there that trained further on N units of its own. A model that each site trained alone is the"
     " one that is best there on other records. not sure: an interval of 90% over the outside sites"
     " allows both."
-    " rate × passes: what sites that trained by themselves chose by cross-validation."
     " up: sent by all sites in a run. s: seconds of a run's rounds. * the best setting is at the"
     " end of its grid: better ones may lie beyond."
 )
@@ -88,11 +81,7 @@ def _cells(figures: Figures, seeds: int) -> dict[str, str]:
 
 
 def _home(home: AtHome) -> dict[str, str]:
-    """Write the cells of `HOME`.
-
-    The sites' choice is shown if all have the same, otherwise a number.
-    """
-    trained = list(dict.fromkeys(text for texts in home.trained.values() for text in texts))
+    """Write the cells of `HOME`."""
     pays = [] if home.pays is None else [f"{home.pays.mean:.0%}", home.verdict or ""]
     return {
         "own loss": _spread(home.loss, ".3f"),
@@ -101,24 +90,18 @@ def _home(home: AtHome) -> dict[str, str]:
         "worst site": _spread(home.worst, ".3f"),
         "own accuracy": _spread(home.accuracy, ".1%"),
         "own AUC": _spread(home.auc, ".3f"),
-        "rate × passes": f"{len(trained)} choices" if len(trained) > 1 else "".join(trained),
     }
 
 
 def remarks(rows: Sequence[Figures]) -> list[str]:
-    """Write what was chosen at each site, and what else a reader of the table needs to know."""
+    """Write what else a reader of the table needs to know."""
     found = []
-    for row in rows:
-        if row.home is not None and len(set(map(tuple, row.home.trained.values()))) > 1:
-            sites = "; ".join(f"{n} {', '.join(t)}" for n, t in row.home.trained.items())
-            found.append(f"{row.name}, rate × passes by site: {sites}")
     if risen := [row.name for row in rows if row.worse]:
         found.append(
             f"Worse than before training: {', '.join(risen)}. Use the base model as it is, or try a"
             " lower learning rate, fewer rounds or more records."
         )
-    worse = worse_than_base(rows)
-    return [*found, *([worse] if worse else []), *outside_in_words(rows)]
+    return [*found, *outside_in_words(rows)]
 
 
 def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:

@@ -97,7 +97,7 @@ def run_comparison(
 
     with open_folder(folder / "runs"):
         _check_records(asked, folder / "runs")
-        print_plain(f"{sum(asked.left(folder / 'runs').values())} of {asked.runs} runs to do.")
+        print_plain(f"{asked.left(folder / 'runs')} of {asked.runs} runs to do.")
         with bar:
             rows = running.compare(asked, Runner(folder / "runs", parallel=parallel, done=done))
     found = figures(asked, rows, held)
@@ -111,7 +111,7 @@ def run_comparison(
 
 def _check_records(asked: running.Comparison, folder: Path) -> None:
     """Refuse records that can't judge a model, unless all runs are done already."""
-    if not any(asked.left(folder).values()):
+    if not asked.left(folder):
         return
     variant = asked.variants[0]
     config = asked.config(variant, variant.grid[0], 1)

@@ -99,7 +99,6 @@ class Result:
         seconds: wall time of the rounds with their evaluation, without loading.
         home: scores after the last round at each site that keeps records apart.
         error: why there is no result, or "" if there is one.
-        own: rate × passes of each site that trained by itself.
         outside: for each outside site, the scores of a new site there, by its number of units.
             Where each site trained alone, the new site begins at the model that is best on its
             records.
@@ -113,7 +112,6 @@ class Result:
     home: dict[str, Home] = field(default_factory=dict)
     error: str = ""
     epsilon_committed: float | None = None
-    own: dict[str, str] = field(default_factory=dict)
     outside: dict[str, dict[str, Home]] = field(default_factory=dict)
 
     def last(self, key: str) -> float | None:
@@ -290,24 +288,23 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
         raise RunError(before.error)
     values = np.load(values_path(trial.before, folder))
     settings = config.personal.beginning(trial.kind)
-    home, everyone, made, own = {}, [], {}, {}
+    home, everyone, made = {}, [], []
     with pool.borrow(job_recipe(config)) as worker:
         reported, tuning = evaluation_records(config, worker.base.tokenizer)
         for name, site in own_examples(config, worker).items():
-            trained = train_alone(worker, values, site.training, settings, seed=trial.seed)
-            made[name], own[name] = trained.values, trained.best.said
-            model = as_it_is(worker, trained.values)
+            own = train_alone(worker, values, site.training, settings, seed=trial.seed)
+            made.append(own.values)
+            model = as_it_is(worker, own.values)
             home[name] = home_scores(model, site.reported, site.tuning)
             row = {"round": float(config.steps), **model(reported).as_dict()}
             everyone.append([{**row, "tuning_loss": model(tuning).eval_loss}])
     with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
-        np.save(stream, np.stack(list(made.values())))
+        np.save(stream, np.stack(made))
     return replace(
         before,
         rounds=[before.rounds[0], *_mean(everyone)],
         seconds=round(before.seconds + time.monotonic() - started, 2),
         home=home,
-        own=own,
         outside={},  # nobody hands on what it trained for itself
     )
 
@@ -390,7 +387,6 @@ def over_folds(results: Sequence[Result]) -> Result:
     return replace(
         _joined(results, round(statistics.fmean(result.bytes_up for result in results))),
         home={name: _mean(found)[0] for name, found in homes.items()},
-        own={name: said for result in results for name, said in result.own.items()},
         outside={name: found for result in results for name, found in result.outside.items()},
     )
 
