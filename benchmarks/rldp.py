@@ -428,7 +428,7 @@ def main() -> int:
     names = {name: WITHOUT[name] for name in chosen if name in WITHOUT}
     if names:
         parts.append(Part(file, None, size, names))
-    left = sum(sum(part.asked.left(part.out / "runs").values()) for part in parts)
+    left = sum(part.asked.left(part.out / "runs") for part in parts)
     hours = left * size.rounds * BATCH * SECONDS / 3600
     print(f"{left} of {sum(part.asked.runs for part in parts)} runs to do: {hours:.1f} hours of a")
     print("processor.", flush=True)

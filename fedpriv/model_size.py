@@ -10,7 +10,7 @@ from typing import Any
 from fedpriv.base_model import source_of
 
 INDEX = "model.safetensors.index.json"
-LARGEST_SIZE = 2**48  # of a tensor, in any dimension
+METADATA = "__metadata__"  # the one key of a header that is no tensor
 LONGEST_HEADER = 100_000_000  # bytes, as the library's own limit
 
 
@@ -63,18 +63,9 @@ def _count(folder: Path) -> int | None:
     try:
         if index.exists():
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        return sum(_count_file(folder / name) for name in names)
+        headers = [header_of(folder / name) for name in names]
+        tensors = [tensor for one in headers for key, tensor in one.items() if key != METADATA]
+        count: int = sum(math.prod(tensor["shape"]) for tensor in tensors)
+        return count
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _count_file(path: Path) -> int:
-    header = header_of(path)
-    return sum(_values(header[name]["shape"]) for name in header.keys() - {"__metadata__"})
-
-
-def _values(shape: list[object]) -> int:
-    """Count a tensor's values. Refuse what is no shape, as multiplying it could take long."""
-    if not all(type(size) is int and 0 <= size <= LARGEST_SIZE for size in shape):
-        raise ValueError(f"{shape!r:.100}: no shape")
-    return math.prod(size for size in shape if isinstance(size, int))

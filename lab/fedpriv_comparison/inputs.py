@@ -9,6 +9,7 @@ from pathlib import Path
 from fedpriv.config.job import JobConfig
 from fedpriv.data.transform import find_transform
 from fedpriv.errors import ConfigError
+from fedpriv.files import file_digest
 from fedpriv.models.stored import digest_of
 from fedpriv.stored_adapter import find_adapter
 
@@ -52,7 +53,5 @@ def _digest(path: Path) -> str:
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     total = hashlib.sha256()
     for file in files:
-        total.update(f"{file.relative_to(path)}\0".encode())
-        with file.open("rb") as stream:
-            total.update(hashlib.file_digest(stream, "sha256").digest())
+        total.update(f"{file.relative_to(path)}\0{file_digest(file)}".encode())
     return "sha256:" + total.hexdigest()
