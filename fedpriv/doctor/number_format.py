@@ -7,6 +7,7 @@ timed, in the sizes of the model and without its weights.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 from torch.utils.benchmark import Timer
@@ -55,7 +56,7 @@ def _ratio(sizes: Sizes, rows: int, around: torch.dtype, device: str) -> float:
 
     On a CPU it is one of processor time: on a busy machine, waiting would count as well.
     """
-    clock = {"timer": time.thread_time} if device == "cpu" else {}
+    clock: dict[str, Any] = {"timer": time.thread_time} if device == "cpu" else {}
     spent = {torch.bfloat16: 0.0, torch.float32: 0.0}
     started = time.monotonic()
     for (inputs, outputs), layers in sizes:
