@@ -123,7 +123,9 @@ def configure(*, as_json: bool, paced: bool = False) -> None:
     """
     handler = PacedHandler(sys.stderr) if paced else logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
-    handler.addFilter(_is_ours_or_wrong)
+    handler.addFilter(
+        lambda record: record.name.startswith("fedpriv") or record.levelno >= logging.ERROR
+    )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
@@ -134,7 +136,3 @@ def silence(library: str) -> None:
     logger = logging.getLogger(library)
     logger.handlers.clear()
     logger.setLevel(logging.ERROR)
-
-
-def _is_ours_or_wrong(record: logging.LogRecord) -> bool:
-    return record.name.startswith("fedpriv") or record.levelno >= logging.ERROR

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,15 +29,8 @@ def shown_on(console: Console, what: str) -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
-@contextmanager
-def telling(what: str) -> Iterator[None]:
-    """Show on standard error what is being done, and for how long, until it is done."""
+def telling(what: str) -> AbstractContextManager[object]:
+    """Show on standard error what is being done until it is done, to people who watch."""
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    hidden = not is_watched(console)
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        bar.add_task(what, total=None)
-        yield
+    return shown_on(Console(stderr=True), what)

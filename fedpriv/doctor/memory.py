@@ -88,7 +88,7 @@ def step(worker: Worker) -> str:
     try:
         if worker.device == "cpu" and records > 2:  # there, too much memory kills the process
             one, two = _taken(worker, 1, held), _taken(worker, 2, held)
-            fitting = _fitting(one, two, free)
+            fitting = 0 if one > free else 1 + (free - one) // max(1, two - one)
             if fitting < records:
                 raise _too_much(worker, records, free, fitting)
         taken = _taken(worker, records, held)
@@ -101,11 +101,6 @@ def step(worker: Worker) -> str:
         f"{worker.vector.size:,} trained; a step over {records} records of {length} tokens at once"
         f" took {taken / 1e9:.2f} GB, {free / 1e9:.1f} GB are free{room}"
     )
-
-
-def _fitting(one: int, two: int, free: int) -> int:
-    """Return how many records fit at once, from the bytes of a step over one and over two."""
-    return 0 if one > free else 1 + (free - one) // max(1, two - one)
 
 
 def _too_much(worker: Worker, records: int, free: int, fitting: int | None = None) -> ConfigError:
@@ -124,7 +119,8 @@ def _taken(worker: Worker, records: int, held: int) -> int:
     """Return the peak bytes of a step; on a CPU, those of the process above what it `held`."""
     from fedpriv.private_training.microbatch import rehearse
 
-    _forget_peak()
+    with suppress(OSError):  # if that is not allowed, the peak stays that of the whole process
+        Path("/proc/self/clear_refs").write_bytes(b"5")  # resets VmHWM (proc(5))
     on_a_gpu = rehearse(worker, records)
     return on_a_gpu if worker.device != "cpu" else max(0, _resident("VmHWM") - held)
 
@@ -137,12 +133,6 @@ def _bytes_of(file: Path) -> dict[str, int]:
     """Read what the system states in kB, and return bytes by name."""
     lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[2:] == ["kB"]}
-
-
-def _forget_peak() -> None:
-    """Reset VmHWM (proc(5)). If that is not allowed, it stays the peak of the whole process."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_bytes(b"5")
 
 
 def scarcity(needed: int) -> str | None:

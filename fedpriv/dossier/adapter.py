@@ -54,11 +54,6 @@ def _facts_digest(path: Path) -> str:
     return sha256(facts.model_copy(update=dict.fromkeys(NOTES)).as_text().encode())
 
 
-def _is_of_an_older_version(path: Path, digest: str) -> bool:
-    """Tell whether a dossier states the digest of the facts' file as it is, as 0.2.0 did."""
-    return path.name == FACTS and path.is_file() and file_digest(path) == digest
-
-
 def _in_order(value: object) -> object:
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return sorted(value)
@@ -87,7 +82,10 @@ def check_adapter(facts: Facts, path: Path, folder: Path | None) -> Iterator[Fin
         fix = "Name the folder of an adapter."
         raise ConfigError(problem, file=error.filename or folder, fix=fix) from None
     for name, digest in stated.items():
-        if found.get(name) != digest and not _is_of_an_older_version(folder / name, digest):
+        # Version 0.2.0 stated the digest of the facts' file as it is.
+        if name == FACTS and FACTS in found and file_digest(folder / FACTS) == digest:
+            continue
+        if found.get(name) != digest:
             raise OtherAdapterError(
                 f"{folder / name}: is not the file that {path} is about. It has"
                 f" {found.get(name, 'no such file')}, and the dossier {digest}. The dossier says"

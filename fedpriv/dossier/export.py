@@ -39,8 +39,6 @@ from fedpriv.report.ledger_export import canonical_export, exported_rows, is_exp
 from fedpriv.report.rundir import Evaluation, RunDirectory, finite, read_run
 from fedpriv.software import software
 
-MAX_AUDIT = 16 << 20  # bytes
-
 
 def export_run(
     run: Path, out: Path, key: Ed25519PrivateKey, ledgers: Mapping[str, Path] | None = None
@@ -98,9 +96,8 @@ def files_of(run: Path, ledgers: Mapping[str, Path] | None = None) -> dict[str, 
     exports = _exports(run, directory, ledgers or {})
     facts = _facts(run, directory, adapter, exports)
     files = {PAGE: b"", FACTS: json_of(facts), ANSWERS: b""}
-    audit = _audit(run / AUDIT)
-    if audit is not None:
-        files[AUDIT] = audit
+    if (run / AUDIT).exists():
+        files[AUDIT] = (run / AUDIT).read_bytes()
     reports = {report.site: report for report in directory.reports}
     for site in facts.sites:
         if site.report:
@@ -131,9 +128,6 @@ def _adapter_facts(folder: Path) -> AdapterFacts:
     Raises:
         ConfigError: there is no adapter that a dossier can be about, or it was changed.
     """
-    if not folder.is_dir():
-        fix = "A dossier is about an adapter, so the job must have made one."
-        raise ConfigError("no such folder", file=folder, fix=fix)
     facts = read_facts(folder)
     if facts.kind != "federated":
         problem = "is made of one site's own records, without noise"
@@ -164,18 +158,6 @@ def _export(path: Path) -> bytes:
         with Ledger.open(path, reading=True) as ledger:
             return canonical_export(ledger.rows())
     return canonical_export(exported_rows(path.read_bytes(), path))
-
-
-def _audit(path: Path) -> bytes | None:
-    """Read what ``fedpriv audit`` left in a run directory, if it was audited."""
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_AUDIT + 1)
-    except FileNotFoundError:
-        return None
-    if len(content) > MAX_AUDIT:
-        raise ConfigError("is larger than any audit", file=path, fix="Audit the run anew.")
-    return content
 
 
 def _facts(

@@ -23,27 +23,17 @@ from fedpriv.report.budget import figure_names
 
 
 @dataclass(frozen=True)
-class Numerical:
-    """ε at δ of events that were fixed before the first of them was released."""
-
-    delta: float
-    events: tuple[Event, ...]
-
-
-@dataclass(frozen=True)
-class Renyi:
-    """ε at δ of Rényi divergences that add up at one order.
+class Term:
+    """ε at δ of events.
 
     Attributes:
-        order: the order at which divergences are taken, and at which their sum is converted.
+        order: the order at which Rényi divergences are taken, and at which their sum is converted.
+            None for events that were fixed before the first of them was released.
     """
 
     delta: float
-    order: int
     events: tuple[Event, ...]
-
-
-Term = Numerical | Renyi
+    order: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ class Figure:
 
 def epsilon_of(term: Term) -> float:
     """Return an upper bound of a term's ε by our own accountant."""
-    if isinstance(term, Numerical):
+    if term.order is None:
         return epsilon_upper(term.events, term.delta)
     curve = fsum(
         float(rdp(event.sample_rate, event.noise_multiplier, (term.order,))[0]) * event.count
@@ -103,24 +93,11 @@ def _figures(claim: Claim, accounts: list[Account]) -> Iterator[Figure]:
     spent, within, committed = figure_names(claim.alone)
     charged = [replace(one, plan=one.plan.alone) for one in accounts] if claim.alone else accounts
     allocated = tuple(_allocated(claim, charged))
-    yield Figure(spent, tuple(_spent(claim, charged)))
+    reserved = tuple(one.plan.event(one.reserved) for one in charged if one.reserved)
+    yield Figure(spent, (Term(claim.delta, reserved),) if reserved else ())
     yield Figure(within, allocated)
-    yield Figure(committed, *_committed(claim, allocated))
-
-
-def _committed(claim: Claim, allocated: tuple[Term, ...]) -> tuple[tuple[Term, ...], float]:
-    """Return the terms of the claim for life, and the budget if that is the claim (else 0)."""
-    rule = claim.rule
-    if isinstance(rule, PlanRule) and allocated:
-        return allocated, 0.0
-    return allocated, claim.budget
-
-
-def _spent(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
-    """Yield the terms of the reserved slots."""
-    held = [account for account in accounts if account.reserved]
-    if held:
-        yield Numerical(claim.delta, tuple(one.plan.event(one.reserved) for one in held))
+    of_one_plan = isinstance(claim.rule, PlanRule) and allocated
+    yield Figure(committed, allocated, 0.0 if of_one_plan else claim.budget)
 
 
 def _allocated(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
@@ -128,12 +105,11 @@ def _allocated(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
     rule = claim.rule
     charged = [(one, one.charged(refunds=rule.refunds)) for one in accounts]
     charged = [(account, steps) for account, steps in charged if steps]
-    match rule:
-        case RdpRule():
-            events = tuple(account.plan.event(steps) for account, steps in charged)
-            if events:
-                yield Renyi(claim.delta, rule.order, events)
-        case _:
-            delta = rule.delta_per_plan if isinstance(rule, SumRule) else claim.delta
-            for account, _ in charged:
-                yield Numerical(delta, (account.plan.event(),))
+    if isinstance(rule, RdpRule):
+        events = tuple(account.plan.event(steps) for account, steps in charged)
+        if events:
+            yield Term(claim.delta, events, rule.order)
+        return
+    delta = rule.delta_per_plan if isinstance(rule, SumRule) else claim.delta
+    for account, _ in charged:
+        yield Term(delta, (account.plan.event(),))

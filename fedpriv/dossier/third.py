@@ -7,11 +7,11 @@ that somebody states can be true.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache, reduce
 from importlib.util import find_spec
 
-from fedpriv.dossier.sums import Numerical, Renyi, Term, epsilon_of
+from fedpriv.dossier.sums import Term, epsilon_of
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event
 
@@ -31,10 +31,10 @@ def third_accountant() -> Callable[[Term], float] | None:
 
 @lru_cache(maxsize=1024)
 def _epsilon(term: Term) -> float:
-    return _numerical(term) if isinstance(term, Numerical) else _renyi(term)
+    return _numerical(term) if term.order is None else _renyi(term, term.order)
 
 
-def _numerical(term: Numerical) -> float:
+def _numerical(term: Term) -> float:
     """Return the larger ε of adding and removing, on ever finer grids until one comes near ours.
 
     Each grid gives an upper bound, so the least of several is taken.
@@ -65,7 +65,7 @@ def _largest_loss(event: Event) -> float:
     return (0.5 / noise + 10) / noise
 
 
-def _on_grid(term: Numerical, width: float) -> float:
+def _on_grid(term: Term, width: float) -> float:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     steps = [
@@ -80,29 +80,22 @@ def _on_grid(term: Numerical, width: float) -> float:
     return float(whole.get_epsilon_for_delta(term.delta))
 
 
-def _renyi(term: Renyi) -> float:
+def _renyi(term: Term, order: int) -> float:
     """Return ε at the order that was fixed before, as a filter adds up.
 
     Source:
         Mironov, Talwar and Zhang 2019, "Rényi Differential Privacy of the Sampled Gaussian
         Mechanism".
     """
-    from dp_accounting.rdp import rdp_privacy_accountant as accountant
-
-    curve = _divergence(term.order, term.events)
-    return float(accountant.compute_epsilon([term.order], [curve], term.delta)[0])
-
-
-def _divergence(order: int, events: Iterable[Event]) -> float:
-    """Return the Rényi divergence at an order, read from the ε that it gives at a tiny δ."""
     import dp_accounting
-    from dp_accounting.rdp import RdpAccountant
+    from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant, compute_epsilon
 
     accountant = RdpAccountant(orders=[order])
-    for event in events:
+    for event in term.events:
         step = dp_accounting.PoissonSampledDpEvent(
             event.sample_rate, dp_accounting.GaussianDpEvent(event.noise_multiplier)
         )
         accountant.compose(dp_accounting.SelfComposedDpEvent(step, event.count))
     converted = math.log1p(-1 / order) - math.log(_TINY * order) / (order - 1)
-    return float(accountant.get_epsilon(_TINY)) - converted
+    divergence = float(accountant.get_epsilon(_TINY)) - converted
+    return float(compute_epsilon([order], [divergence], term.delta)[0])

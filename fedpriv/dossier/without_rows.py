@@ -12,7 +12,7 @@ from dataclasses import replace
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.sentences import check_sentences
 from fedpriv.dossier.statement import Statement
-from fedpriv.dossier.sums import Figure, Numerical, epsilon_of
+from fedpriv.dossier.sums import Figure, Term, epsilon_of
 from fedpriv.errors import DossierError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.shares import share_of
@@ -70,12 +70,8 @@ def _of_events(said: Statement) -> Iterator[Figure]:
     parts = 1 if proposal.shared is None else proposal.shared.shares
     for claim in claims_of(report):
         for name, of in zip(figure_names(claim.alone), (events, planned), strict=False):
-            own = _shares(of, parts) if claim.alone else of
-            yield Figure(name, (Numerical(report.delta, own),))
-
-
-def _shares(events: tuple[Event, ...], parts: int) -> tuple[Event, ...]:
-    """Return the same events with only the site's own share of the noise."""
-    return tuple(
-        replace(event, noise_multiplier=share_of(event.noise_multiplier, parts)) for event in events
-    )
+            own = [
+                replace(event, noise_multiplier=share_of(event.noise_multiplier, parts))
+                for event in of
+            ]
+            yield Figure(name, (Term(report.delta, tuple(own) if claim.alone else of),))

@@ -107,7 +107,9 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
             _write_adapter(made, run / "adapter", contents)
             _check_loads(trial, load_adapter(made, base.source, contents.model))
         base.tokenizer.save_pretrained(made)
-        _write_budgets(made, directory)
+        (made / "budgets").mkdir()
+        for report in directory.reports:
+            received.write(report, made / "budgets" / f"{report.site}.json")
         (made / CARD).write_text(card(directory, contents), encoding="utf-8")
     return contents
 
@@ -204,13 +206,6 @@ def _check_loads(trial: Trial, model: Any, stored: torch.dtype | None = None) ->
             " can't have an adapter merged into it: leave --merge out, or train that layer whole"
             " (lora.modules_to_save)."
         )
-
-
-def _write_budgets(folder: Path, directory: RunDirectory) -> None:
-    for report in directory.reports:
-        path = folder / "budgets" / f"{report.site}.json"
-        path.parent.mkdir(exist_ok=True)
-        received.write(report, path)
 
 
 _PLAINLY: dict[str, Any] = {"dtype": "float32", "use_safetensors": True, "trust_remote_code": False}

@@ -44,7 +44,6 @@ class Description:
         use: server or site; None for an authority.
         names: the host names and addresses of a server.
         fingerprint: the public key's fingerprint.
-        serial: the certificate's number, in hex.
         starts, expires: in UTC.
     """
 
@@ -52,7 +51,6 @@ class Description:
     use: Use | None
     names: tuple[str, ...]
     fingerprint: str
-    serial: str
     starts: datetime
     expires: datetime
 
@@ -114,7 +112,6 @@ def describe(certificate: x509.Certificate) -> Description:
         use=use,
         names=_names(extensions) if use == "server" else (),
         fingerprint=fingerprint(key),
-        serial=f"{certificate.serial_number:x}",
         starts=certificate.not_valid_before_utc,
         expires=certificate.not_valid_after_utc,
     )

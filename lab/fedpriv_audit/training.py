@@ -125,11 +125,12 @@ def trained_on_halves(
     number = sum(world.encode())
     inside = np.random.default_rng([size.seed, number]).random((size.models, len(units))) < 0.5
     values, planted, epsilons = [], [], []
-    sizes = _half_sizes(config, units)
+    sizes, may_hold = _half_sizes(config, units), can_hold_canaries(spec_of(config))
     for model in range(size.models):
         work = folder / f"{world}-{model}"
         work.mkdir(parents=True)
-        secrets = _canaries(config, size, f"{world} {size.seed} {model}")
+        seed = f"{world} {size.seed} {model}"
+        secrets = canaries(size.candidates, TIMES, seed) if may_hold else []
         members = [unit for unit, there in zip(units, inside[model], strict=True) if there]
         job = _with_records(config, _by_site(config, members, secrets), work, sizes)
         if share:
@@ -141,10 +142,6 @@ def trained_on_halves(
         planted.append(secrets)
         shutil.rmtree(work)
     return Trained(values, inside, planted, max(epsilons, default=None))
-
-
-def _canaries(config: JobConfig, size: TrainingSize, seed: str) -> list[Canary]:
-    return canaries(size.candidates, TIMES, seed) if can_hold_canaries(spec_of(config)) else []
 
 
 def _by_site(

@@ -151,13 +151,20 @@ def forecast(
     points = table.of(name)
     unlike = tuple(unlike_measured(job, federation, described, points))
     over_two = {way: basis.reading(federation, way, TWO_ALONE) for way in curves}
+    settings, uneven = federation.settings, federation.uneven
     ways = tuple(
-        _outlook(way, curve, over_two[way], federation, unlike) for way, curve in curves.items()
+        _outlook(way, curve, over_two[way], settings, unlike, one_site=uneven)
+        for way, curve in curves.items()
     )
     ranked = sorted(ways, key=lambda one: (RANKS.index(one.verdict), -one.over_alone.gain))
     best = ranked[0].way
     sloped = curves[best].sloped
     changed = _changed(federation, curves[best], points, unlike) if sloped else ()
+    of_sites = []
+    for site, size in zip(job.sites, federation.sizes, strict=True):
+        here = [replace(federation.setting, records=size)]
+        one = _outlook(best, curves[best], over_two[best], here, unlike, one_site=True)
+        of_sites.append(OfSite(site.name, size, one.over_alone, one.outside, one.verdict))
     sigmas = federation.noise_multipliers
     own = answer(basis, federation, unlike, OWN, best, ALONE)
     return Forecast(
@@ -176,7 +183,7 @@ def forecast(
         price=_price(job, federation, described, unlike),
         ways=ways,
         best=best,
-        of_sites=tuple(_of_sites(job, federation, curves[best], over_two[best], unlike)),
+        of_sites=tuple(of_sites),
         changes=tuple(changed),
         two_own=_two_own(points),
     )
@@ -221,36 +228,23 @@ def _two_own(points: Sequence[Point]) -> tuple[float, float] | None:
     return (min(means), max(means)) if means else None
 
 
-def _over_two(curve: Reading | None, here: Setting, *, one_site: bool) -> Interval | None:
-    """Return the gain over two own models. None where that curve does not reach this setting."""
-    if curve is None or curve.outside(here):
-        return None
-    return curve.predict(here, one_site=one_site)
-
-
 def _outlook(
-    way: str, curve: Reading, second: Reading | None, federation: Federation, unlike: Sequence[str]
-) -> Outlook:
-    here, uneven = federation.setting, federation.uneven
-    over_alone = curve.predict(here, one_site=uneven)
-    over_two = _over_two(second, here, one_site=uneven)
-    outside = (*unlike, *curve.outside(*federation.settings))
-    said = None if outside else verdict(over_alone, over_two)
-    return Outlook(way, over_alone, over_two, outside, said)
-
-
-def _of_sites(
-    job: JobConfig,
-    federation: Federation,
+    way: str,
     curve: Reading,
     second: Reading | None,
+    settings: Sequence[Setting],
     unlike: Sequence[str],
-) -> Iterable[OfSite]:
-    for site, size in zip(job.sites, federation.sizes, strict=True):
-        here = replace(federation.setting, records=size)
-        gain, outside = curve.predict(here, one_site=True), (*unlike, *curve.outside(here))
-        said = None if outside else verdict(gain, _over_two(second, here, one_site=True))
-        yield OfSite(site.name, size, gain, outside, said)
+    *,
+    one_site: bool,
+) -> Outlook:
+    """Return the outlook at the first setting. The others must not be outside, either."""
+    here, over_two = settings[0], None
+    over_alone = curve.predict(here, one_site=one_site)
+    if second is not None and not second.outside(here):
+        over_two = second.predict(here, one_site=one_site)
+    outside = (*unlike, *curve.outside(*settings))
+    said = None if outside else verdict(over_alone, over_two)
+    return Outlook(way, over_alone, over_two, outside, said)
 
 
 def _changed(

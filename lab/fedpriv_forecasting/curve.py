@@ -166,18 +166,15 @@ class Curve:
 
     def outside(self, setting: Setting) -> list[str]:
         """Say in which figures a setting is outside what was measured. The list may be empty."""
-        found = self.out_of_range(setting) or far_from(self._known, setting)
+        found = out_of_range(self.known, setting) or far_from(self.known, setting)
         longest = max(self.leverage(one.setting) for one in self.runs)
         if not found and self.leverage(setting) > longest * (1 + 1e-9):
             return ["records and noise together: each was measured, but not both at the same time"]
         return found
 
-    def out_of_range(self, setting: Setting) -> list[str]:
-        """Say in which figures, each by itself, a setting is outside what was measured."""
-        return out_of_range(self._known, setting)
-
     @property
-    def _known(self) -> list[Setting]:
+    def known(self) -> list[Setting]:
+        """Return the settings of the runs."""
         return [one.setting for one in self.runs]
 
 

@@ -115,9 +115,10 @@ class Reading:
         if len(self.curves) == 1:
             (curve,) = self.curves
             found = [self.other_model] if self.other_model else []
-            found += itertools.chain(*map(curve.outside, places), *map(curve.out_of_range, parts))
+            found += [w for place in places for w in curve.outside(place)]
+            found += [w for part in parts for w in out_of_range(curve.known, part)]
         else:
-            known = [one.setting for curve in self.curves for one in curve.runs]
+            known = [setting for curve in self.curves for setting in curve.known]
             found = [w for place in (*places, *parts) for w in out_of_range(known, place)]
             found += [w for place in places for w in far_from(known, place)]
         return list(dict.fromkeys(found))

@@ -81,7 +81,7 @@ def test_what_has_no_claim_to_show_is_refused(
 def test_a_run_without_an_adapter_is_refused(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     shutil.rmtree(made.run / "adapter")
-    with pytest.raises(ConfigError, match="about an adapter"):
+    with pytest.raises(ConfigError, match="holds no adapter"):
         made.export()
     with pytest.raises(RunError, match="no such file"):
         export_run(tmp_path / "nowhere", made.out, COORDINATOR)
