@@ -398,6 +398,8 @@ def test_what_records_of_older_runs_hold_of_keys_that_are_gone_is_read() -> None
     record = settings_of(job)
     record["synthetic"]["generator"]["answers"] = record["gate"] = record["controller"] = None
     record["evaluation"]["hardest"] = 0
+    record["synthetic"] |= {"fold": 2, "selection_temperature": 1.0}
+    record["synthetic"]["generator"] |= {"keep": [0.25, 0.75], "label_prior": {}}
     assert settings_of(JobConfig.model_validate(record)) == settings_of(job)
     assert record["synthetic"]["generator"]["answers"] is None
     for table in (record, record["synthetic"]["generator"]):
