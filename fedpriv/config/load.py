@@ -148,8 +148,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         fix = "Name a file in it, such as federation.toml or site.toml." if path.is_dir() else ""
         raise ConfigError(f"can't be read: {error.strerror}", file=path, fix=fix) from None
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # Python reads no number of thousands of digits
+        return _toml(text)
+    except ValueError as error:
         fix = _advice(str(error), text)
         raise ConfigError(f"is not TOML: {error}", file=path, fix=fix) from None
 
@@ -166,6 +166,22 @@ def _advice(problem: str, text: str) -> str:
     if re.search(r"=\s*[A-Za-z/~.]", line):
         return "Put text in quotes."
     return ""
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """Parse the tables of a TOML text.
+
+    Raises:
+        ValueError: it is not TOML, or has values that are too long or nested too deeply.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:
+        raise ValueError("a number has thousands of digits") from None
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
 
 
 def _check_values(value: object, key: str = "") -> None:
@@ -214,8 +230,8 @@ def _child(node: Any, part: str, dotted: str) -> Any:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
+        return _toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 

@@ -790,8 +790,8 @@ def test_all_disk_space_is_reserved_when_a_site_starts(
         site.consider(setting.change(job_id="job-2"))
         site.close()
         shutil.rmtree(setting.folder / "state")
-    longest, index = 32 + 4 * 2 * 500, 4096 * 8
-    assert asked == [units * longest + index for units in (24, 24, 30)]
+    longest = 32 + 4 * 2 * 500
+    assert asked == [units * longest for units in (24, 24, 30)]
 
 
 def test_a_proposal_asks_nothing_of_the_disk(

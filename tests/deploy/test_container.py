@@ -63,7 +63,6 @@ def locked(name: str) -> dict[str, Version]:
             for part in TARGETS
             for variant in VARIANTS
         ),
-        (("client",), PROJECTS["client"]["project"]["optional-dependencies"]["text"]),
         (("build",), PROJECT["build-system"]["requires"]),
     ],
 )
