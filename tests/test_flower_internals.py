@@ -34,6 +34,7 @@ def internals(source: str) -> Iterator[str]:
                 yield module
 
 
+@pytest.mark.slow
 def test_internals_are_used_in_one_place_a_side() -> None:
     found = {}
     for room in ROOMS:

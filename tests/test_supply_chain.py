@@ -60,6 +60,7 @@ def faults(tree: ast.AST) -> Iterator[str]:
                         yield f"passes {said} as trust_remote_code"
 
 
+@pytest.mark.slow
 def test_no_source_runs_what_it_reads() -> None:
     assert [f"{path}: {fault}" for path, tree in sources() for fault in faults(tree)] == []
 

@@ -30,6 +30,7 @@ def script() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

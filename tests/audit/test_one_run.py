@@ -59,6 +59,7 @@ def test_the_theorem_computed_in_fractions(
     assert found == pytest.approx(float(expected), rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.0, 0.02])
 def test_it_is_wrong_no_more_often_than_it_says(delta: float) -> None:
     """Every coin by randomised response with ε = 1, or in clear with a chance of δ."""

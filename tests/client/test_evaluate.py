@@ -44,6 +44,7 @@ def labelled(count: int = 40, label: Callable[[int], str] = lambda i: ["no", "ye
     return [{"note": f"{WORDS[i % 6]} {i}", "label": label(i)} for i in range(count)]
 
 
+@pytest.mark.slow
 def test_the_models_there_are_in_order(setting: OwnSetting) -> None:
     found = own_view(setting.file, setting.config)
     assert [row.name for row in found.rows] == ["base", "federated"]
@@ -72,6 +73,7 @@ def test_held_out_records_of_another_data_set_are_refused(setting: OwnSetting) -
         own_view(setting.file, setting.config)
 
 
+@pytest.mark.slow
 def test_how_an_own_model_was_trained_stands_beside_it(setting: OwnSetting) -> None:
     best = personalise(setting.file, setting.config).models.trained["alone"].best
     rows = {row.name: row for row in own_view(setting.file, setting.config).rows}
@@ -82,6 +84,7 @@ def test_how_an_own_model_was_trained_stands_beside_it(setting: OwnSetting) -> N
     assert best.said in answer.output
 
 
+@pytest.mark.slow
 def test_two_models_answer_together_as_peft_has_them(setting: OwnSetting) -> None:
     """Both adapters in one model, as another program would run them, record by record."""
     setting.change(QUICK, f"{QUICK}\nbeside = 0.35")
@@ -158,6 +161,7 @@ def test_held_out_records_without_a_token_are_told(setting: OwnSetting) -> None:
         own_view(setting.file, setting.config)
 
 
+@pytest.mark.slow
 def test_models_trained_by_another_held_out_share_are_noted(setting: OwnSetting) -> None:
     personalise(setting.file, setting.config)
     setting.change("held_out = 0.25", "held_out = 0.5")
@@ -167,6 +171,7 @@ def test_models_trained_by_another_held_out_share_are_noted(setting: OwnSetting)
     assert not found.verdict
 
 
+@pytest.mark.slow
 def test_an_adapter_that_trained_on_what_is_held_out_since_is_noted(setting: OwnSetting) -> None:
     facts = federated(setting.file, setting.config, None).folder / "fedpriv.json"
     written = facts.read_text()

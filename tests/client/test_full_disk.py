@@ -88,6 +88,7 @@ def everything(
     return heard
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("witness", [False, True])
 def test_a_full_disk_changes_no_answer(setting: Setting, small_disk: Path, witness: bool) -> None:
     """Whatever is free is taken, before each message, and steps are paid for as before."""

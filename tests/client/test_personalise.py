@@ -37,6 +37,7 @@ def setting(tmp_path: Path, model_folder: Make) -> OwnSetting:
     return OwnSetting(tmp_path, model_folder("llama"), {"text": "note"}, notes())
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_the_adapter_of_the_job_and_gets_better(setting: OwnSetting) -> None:
     federated = setting.hand_over()
     said: list[str] = []
@@ -66,6 +67,7 @@ def test_it_stays_in_a_folder_of_its_owner_and_its_card_says_so(setting: OwnSett
     assert "rained on this site's records without privacy: not to leave this house" in card
 
 
+@pytest.mark.slow
 def test_peft_loads_it(setting: OwnSetting) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -361,6 +363,7 @@ def test_it_opens_no_ledger(setting: OwnSetting) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet_signals")
 def test_the_command_says_how_it_goes_and_where_it_is(setting: OwnSetting) -> None:
     setting.hand_over()

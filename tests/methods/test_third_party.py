@@ -103,6 +103,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     sys.modules.pop("first_part", None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_a_method_of_another_package_runs(federation: Callable[..., Any], tmp_path: Path) -> None:
     assert "first-part" in names_in(METHODS)

@@ -134,6 +134,7 @@ def test_who_answers_as_the_teachers_do_has_nothing_to_learn(
     assert nothing < 1e-4 * np.abs(gradient(worker, records, one, [(other, 1.0)])).max()
 
 
+@pytest.mark.slow
 def test_texts_begin_as_records_do_and_are_learned_from_there(
     worker: Worker, teachers: Weighted, records: list[Example]
 ) -> None:

@@ -138,6 +138,7 @@ def test_one_whose_end_was_not_noted_is_not_run_again(
     assert place.ran == ["x"]
 
 
+@pytest.mark.slow
 def test_a_job_of_sites_that_have_left_fails_in_words(place: Place) -> None:
     place.submit("x", finishes)
     place.coordinator("a", "c").work()

@@ -12,6 +12,7 @@ from tests.serving.answering import Made, MakeSiteModel
 PROMPT = "the patient"
 
 
+@pytest.mark.slow
 def test_a_pipeline_writes(llama: Made) -> None:
     tokenizer = llama.worker.base.tokenizer
     row = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
@@ -23,6 +24,7 @@ def test_a_pipeline_writes(llama: Made) -> None:
     assert found[0]["generated_text"] == tokenizer.decode(row[0, start:], skip_special_tokens=True)
 
 
+@pytest.mark.slow
 def test_a_pipeline_labels(make_site_model: MakeSiteModel) -> None:
     made = make_site_model("bert", task="classification")
     label = pipeline("text-classification", model=str(made.folder))

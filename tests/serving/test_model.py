@@ -85,6 +85,7 @@ def test_labels_have_the_mean_of_the_probabilities(
     assert model.config.id2label == {0: "no", 1: "yes", 2: "may be"}
 
 
+@pytest.mark.slow
 def test_a_base_of_16_bits_stays_one_and_is_computed_in_float32(
     make_site_model: MakeSiteModel,
 ) -> None:

@@ -59,6 +59,7 @@ def test_ten_lines_from_a_data_set_to_an_adapter(
     assert AutoPeftModelForCausalLM.from_pretrained(run.adapter).peft_config["default"].r == 2
 
 
+@pytest.mark.slow
 def test_an_interrupt_says_how_to_go_on_and_nothing_is_paid_twice(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

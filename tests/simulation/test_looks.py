@@ -83,6 +83,7 @@ def test_looks_are_paid_from_the_same_plan_and_kept(
     assert slots_of(out, outcome.run.info["job_id"]) == [(s, True) for s in range(training + 6)]
 
 
+@pytest.mark.slow
 def test_an_interrupted_look_is_asked_again_and_paid_once(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +165,7 @@ def test_without_looks_nothing_of_a_plan_changes(federation: Make, tmp_path: Pat
     assert slots_of(out, outcome.run.info["job_id"]) == [(0, True), (1, True)]
 
 
+@pytest.mark.slow
 def test_the_report_says_what_was_seen_and_how_sure_that_is(
     federation: Make, tmp_path: Path
 ) -> None:

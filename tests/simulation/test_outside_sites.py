@@ -135,6 +135,7 @@ def test_a_patient_is_not_inside_and_outside(federation: Make, tmp_path: Path) -
     run(file, tmp_path / "run", *patients)
 
 
+@pytest.mark.slow
 def test_a_text_is_not_inside_and_outside(federation: Make, tmp_path: Path) -> None:
     """A single one of private records, and more than one in ten of public ones."""
     for public, copies in ((False, 1), (True, 2)):

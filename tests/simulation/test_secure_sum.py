@@ -236,6 +236,7 @@ def test_keys_that_an_interruption_lost_cost_a_spare_slot(
         assert slots_of(out, name) == [(0, True), (2, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spare", [0, 1])
 def test_a_site_that_fails_amid_its_share_voids_the_slot_for_all(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int

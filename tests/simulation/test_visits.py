@@ -92,6 +92,7 @@ def test_the_synthetic_set_goes_with_its_site(federation: Make, tmp_path: Path) 
     ]
 
 
+@pytest.mark.slow
 def test_a_message_waits_for_the_process_that_has_the_ledger(
     federation: Make, tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_message_waits_for_the_process_that_has_the_ledger(
     assert states(found) == [{"ok"}] * 2
 
 
+@pytest.mark.slow
 def test_a_message_that_waited_in_vain_is_refused_for_now_and_pays_nothing(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ DELTA = 1e-5
 rates = st.floats(-4, 0).map(lambda x: 10**x)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(5), deadline=None)
 @given(epsilon=st.floats(-1, 2).map(lambda x: 10**x), q=rates, sigma=st.floats(0.5, 8))
 def test_the_most_steps_are_the_most(epsilon: float, q: float, sigma: float) -> None:
