@@ -182,7 +182,7 @@ class RunDirectory:
             )
         if info.get("seeds") != _seeds(config, insecure_seed):
             noise = (info.get("seeds") or {}).get("noise")
-            how = "without --insecure-seed" if info["private"] else f"with the seed {noise}"
+            how = "without --insecure-seed" if info["private"] else f"with --insecure-seed {noise}"
             raise RunError(f"{path}: was started {how}; resume it the same way.")
         return cls(path, info)
 
@@ -339,6 +339,7 @@ class RunDirectory:
 
 
 _NEEDED = {"job_id", "status", "config", "config_digest", "private"}
+_TABLES = ("baseline", "config", "ended", "job", "model", "outside", "owed", "records", "seeds")
 _SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
 
 
@@ -368,7 +369,9 @@ def _read_info(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, RecursionError):
         info = None
-    if not isinstance(info, dict):
+    if not isinstance(info, dict) or any(
+        not isinstance(info.get(key), dict | None) for key in _TABLES
+    ):
         raise RunError(f"{file}: can't be read as the record of a run.")
     return info if info.keys() >= _NEEDED else None
 

@@ -57,6 +57,16 @@ def test_a_run_of_an_older_version_goes_on_whose_keys_that_are_gone_had_no_effec
         RunDirectory.open(run.path, config)
 
 
+@pytest.mark.parametrize("key", ["config", "job", "owed", "seeds"])
+def test_a_record_with_another_value_in_place_of_a_table_is_named(tmp_path: Path, key: str) -> None:
+    config, _ = job(tmp_path)
+    run = RunDirectory.create(tmp_path / "run", config, insecure_seed=None)
+    info = run.info | {"status": "interrupted", key: "damaged"}
+    (run.path / "run.json").write_text(json.dumps(info))
+    with pytest.raises(RunError, match=r"run\.json: can't be read as the record of a run"):
+        RunDirectory.open(run.path, config)
+
+
 def test_what_is_owed_is_kept(tmp_path: Path) -> None:
     config, _ = job(tmp_path)
     run = RunDirectory.open(tmp_path / "run", config)

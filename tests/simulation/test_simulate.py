@@ -441,7 +441,7 @@ def test_resuming_with_other_settings_is_refused(federation: Make, tmp_path: Pat
     seeded = tmp_path / "seeded"
     with pytest.raises(KeyboardInterrupt):
         run(file, seeded, insecure_seed=3, progress=Progress(round_done=Stop(1)))
-    with pytest.raises(RunError, match="started with --insecure-seed"):
+    with pytest.raises(RunError, match="started with --insecure-seed 3; resume"):
         run(file, seeded, resume=True, insecure_seed=5)
 
 
