@@ -77,6 +77,7 @@ def test_a_notebooks_own_stream_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
     assert sys.stdout.getvalue() == "ε\n"  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_command_ends_well_on_a_terminal_of_ascii() -> None:
     plan = "from fedpriv.cli import main; main()"
     asked = ["plan", *["--epsilon", "4", "--sample-rate", "0.2", "--steps", "30", "--size", "250"]]

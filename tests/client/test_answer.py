@@ -114,6 +114,7 @@ def test_a_record_that_cannot_be_read_is_named(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_labels_come_with_their_probabilities(
     make_site_model: MakeSiteModel,
     source: Path,

@@ -58,6 +58,7 @@ def test_it_goes_on_from_the_adapter_of_the_job_and_gets_better(setting: OwnSett
     assert facts.trained == f"0.03 × {passes}"
 
 
+@pytest.mark.slow
 def test_it_stays_in_a_folder_of_its_owner_and_its_card_says_so(setting: OwnSetting) -> None:
     setting.hand_over()
     made = personalise(setting.file, setting.config)
@@ -99,6 +100,7 @@ def test_again_differs_from_alone_in_its_seed_and_only_in_that(setting: OwnSetti
     assert len(again.best.without) == len(alone.best.without) == 4
 
 
+@pytest.mark.slow
 def test_the_site_model_answers_as_the_adapters_do(setting: OwnSetting) -> None:
     """In another process's way: each adapter by itself, with peft."""
     from peft import PeftModel
@@ -257,6 +259,7 @@ def test_more_parameters_than_the_site_allows_are_refused(setting: OwnSetting) -
     assert not (setting.state / "site-model" / "job-1").exists()
 
 
+@pytest.mark.slow
 def test_a_personal_adapter_is_nothing_to_begin_with(setting: OwnSetting) -> None:
     setting.hand_over()
     made = personalise(setting.file, setting.config)
@@ -405,6 +408,7 @@ def test_nothing_is_logged(setting: OwnSetting, caplog: pytest.LogCaptureFixture
     assert not ours
 
 
+@pytest.mark.slow
 def test_what_a_killed_one_left_is_gone_with_the_next(setting: OwnSetting) -> None:
     setting.hand_over()
     left = private_folder(setting.state / "site-model") / ".old-job.tmp"

@@ -93,6 +93,7 @@ def test_both_forms_load_to_the_model_of_the_run(
         assert ours.off_by(logits(worker.model)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 def test_a_merged_model_is_stored_as_its_base_or_as_wanted(
     make_run: MakeRun, tmp_path: Path, dtype: Any

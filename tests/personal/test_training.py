@@ -28,6 +28,7 @@ def passed(worker: Worker, start: Vector, records: list[Example], count: int) ->
     return last
 
 
+@pytest.mark.slow
 def test_what_was_chosen_is_trained_on_all_records(worker: Worker) -> None:
     own = in_parts((5, 4, 3), 3)
     told: list[Epoch] = []
@@ -51,6 +52,7 @@ def test_where_nothing_is_left_out_it_makes_all_passes_at_the_one_rate(
     assert made.best == Epoch(3e-2, 5, None) and not made.epochs
 
 
+@pytest.mark.slow
 def test_another_model_of_the_same_records_is_trained_alike(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

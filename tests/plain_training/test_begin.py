@@ -116,6 +116,7 @@ def test_in_other_number_formats(tmp_path: Path, model_folder: Make, how: str, d
     assert (found - expected).norm() < 0.05 * moved
 
 
+@pytest.mark.slow
 def test_beside_a_quantised_base_it_is_continued_and_never_merged(
     tmp_path: Path, model_folder: Make
 ) -> None:

@@ -188,6 +188,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_model_is_tried_once_on_a_machine(
     make_worker: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tried: list[Any]
 ) -> None:

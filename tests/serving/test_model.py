@@ -132,6 +132,7 @@ def test_the_last_logits_alone_are_the_last_ones(llama: Made) -> None:
         assert expected.off_by(model(input_ids=ids, logits_to_keep=2).logits) <= 1
 
 
+@pytest.mark.slow
 def test_embeddings_of_no_single_adapter_are_refused(make_site_model: MakeSiteModel) -> None:
     made = make_site_model(whole=("lm_head", "embed_tokens"))
     model = fedpriv.serving.load_site_model(made.folder)

@@ -89,6 +89,7 @@ def test_pe_sgd_begins_there_too(
     assert read_facts(run / "adapter").proposal.begin_digest == find_adapter(str(begin)).digest
 
 
+@pytest.mark.slow
 def test_a_run_that_was_copied_in_part_says_what_is_missing(
     federation: Make, tmp_path: Path
 ) -> None:

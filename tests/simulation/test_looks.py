@@ -113,6 +113,7 @@ def test_an_interrupted_look_is_asked_again_and_paid_once(
     assert slots_of(out, job) == [(slot, True) for slot in range(2 + 6)]
 
 
+@pytest.mark.slow
 def test_a_look_that_nobody_answers_is_left_out_and_training_goes_on(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +159,7 @@ def test_what_can_not_be_looked_at_is_named(
     assert key in str(caught.value)
 
 
+@pytest.mark.slow
 def test_without_looks_nothing_of_a_plan_changes(federation: Make, tmp_path: Path) -> None:
     file, out = federation(rounds=2), tmp_path / "run"
     outcome = simulate(load_job(file, shared()), out, source=file)

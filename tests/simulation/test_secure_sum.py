@@ -160,7 +160,10 @@ class Sums:
         monkeypatch.setattr(SumOfSet, "take", taken)
 
 
-@pytest.mark.parametrize("colluding", [0, 1, 2])
+@pytest.mark.parametrize(
+    "colluding",
+    [1, pytest.param(0, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)],
+)
 def test_what_is_released_is_the_exact_sum_with_the_noise_of_one_site(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colluding: int
 ) -> None:
