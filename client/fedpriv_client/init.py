@@ -5,11 +5,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import where
-from fedpriv.errors import AccountingError, LedgerCorruptError, LedgerError, ModelError
+from fedpriv.errors import (
+    AccountingError,
+    ConfigError,
+    LedgerCorruptError,
+    LedgerError,
+    ModelError,
+)
 from fedpriv.files import private_folder
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.claims import ALONE
@@ -29,12 +36,16 @@ from fedpriv_client.settings import (
     terms_of,
 )
 from fedpriv_client.site_settings import cache_folder
+from fedpriv_client.undo_init import undo, unspent
 
 RATE, STEPS = 0.05, 100  # of a usual job, if the site's own limits allow them
 
 
 def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) -> None:
     """Show the terms of a ledger, ask for a yes if there is a terminal, and make the ledger.
+
+    If there is a ledger with other terms and nothing was spent from it, it is undone first. This
+    leaves a trace.
 
     Args:
         another: these are other people than in the first ledger.
@@ -51,7 +62,12 @@ def make_ledger(file: SiteFile, config_path: Path, *, another: bool, yes: bool) 
         print(f"  {name}: {text}")
     if left_out:
         print(left_out)
+    old = None if another else _mistyped(file, terms)
+    if old is not None:
+        print(f"The ledger {old} has other terms; nothing was spent from it. It is undone first.")
     confirm("Make this ledger?", yes=yes or not is_asked())
+    if old is not None:
+        print(undo(file, old))
     dataset_id = init_site(file, config_path, another=another)
     elsewhere = "" if file.budget.witness is None else ", and the witness elsewhere"
     print(
@@ -108,6 +124,16 @@ def _left_out(file: SiteFile) -> str:
         except ModelError as error:
             return f"It was not checked whether the texts fit: {error}"
     return "" if tally.is_whole else f"Left out for life: {tally.told}."
+
+
+def _mistyped(file: SiteFile, terms: Terms) -> str | None:
+    """Return the only ledger of the site, if it has other terms and may be undone."""
+    known = [*ledgers(file)]
+    if len(known) == 1 and file.data.dataset_id is None:
+        with suppress(LedgerError, ConfigError), unspent(file, known[0]) as ledger:
+            if replace(ledger.terms, dataset_id=terms.dataset_id) != terms:
+                return known[0]
+    return None
 
 
 def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> str:
