@@ -173,9 +173,8 @@ def _meeting(
     most = len(config.sites) if inline else 0
     if inline and config.max_colluding is None:
         most = open_at_once(most)
-    patience = (
-        0.0 if there is None else PATIENCE
-    )  # the processes of another runtime end when they like
+    # The processes of another runtime end when they like.
+    patience = 0.0 if there is None else PATIENCE
     opened: list[Site] = []
     cut = 0
     for section in config.sites:

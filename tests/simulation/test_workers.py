@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from fedpriv.config.load import HOSPITALS, load_job
+from fedpriv.errors import ConfigError
+from fedpriv.private_training.config import ComputeSection
 from fedpriv_simulation import workers as module
 from fedpriv_simulation.simulate import simulate
-from fedpriv_simulation.workers import own_threads, workers_of
+from fedpriv_simulation.workers import gpus_of_a_host, own_threads, workers_of
 
 Make = Callable[..., Any]
 
@@ -106,3 +108,29 @@ def test_batches_are_tried_with_the_threads_of_the_steps(
     finally:
         torch.set_num_threads(before)
     assert seen == {"try_lengths": {2}, "private_step": {2}}
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "count", "given_share", "expected"),
+    [
+        ("auto", 0, 2, None, 0.0),
+        ("cpu", 4, 2, None, 0.0),
+        ("auto", 4, 2, None, 2.0),
+        ("auto", 4, 3, None, 1.0),
+        ("auto", 1, 4, None, 0.25),
+        ("auto", 2, 3, None, 0.5),  # a share is of one GPU
+        ("cuda", 2, 4, 0.5, 0.5),
+    ],
+)
+def test_gpus_are_shared(
+    device: str, there: int, count: int, given_share: float | None, expected: float
+) -> None:
+    compute = ComputeSection(device=device, gpus_per_site=given_share)
+    assert gpus_of_a_host(compute, there, count) == expected
+
+
+def test_more_gpus_than_there_are_are_refused() -> None:
+    for share, count in ((1.0, 4), (0.4, 5)):
+        compute = ComputeSection(gpus_per_site=share)
+        with pytest.raises(ConfigError, match=r"gpus_per_site.*Lower it"):
+            gpus_of_a_host(compute, 2, count)
